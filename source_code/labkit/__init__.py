@@ -1,0 +1,1 @@
+"""Everything in the course that is not the lesson of a step."""

@@ -1,0 +1,80 @@
+"""How does a figure of this course look? One palette, one typeface, one background, for plots and diagrams.
+
+Every figure carries its own light background, so that it reads the same on a light and on a dark page.
+The palette is Okabe and Ito's, which readers with any common colour blindness can tell apart
+(Okabe & Ito 2008, "Color Universal Design").
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import matplotlib.pyplot as plt
+
+PAPER = "#FBFAF7"  # background of every figure
+INK = "#22262B"  # text and main lines
+MUTED = "#7A828C"  # secondary text, axes
+GRID = "#E3E1DA"  # grid lines, empty bars
+IDLE = "#DAD7CE"  # the GPU doing nothing
+
+BLUE = "#0072B2"  # forward, kernels in general
+SKY = "#56B4E9"  # the CPU: Python, CUDA API calls
+GREEN = "#009E73"  # Tensor Core kernels; what the NVIDIA reader expects to be green
+ORANGE = "#E69F00"  # copies
+VERMILION = "#D55E00"  # waiting, trouble, the thing to look at
+PINK = "#CC79A7"  # optimizer
+YELLOW = "#F0E442"  # highlights only: too pale for text
+
+# What a thing is decides its colour, in every figure.
+COLOURS = {
+    "data loading": VERMILION,
+    "copy to device": ORANGE,
+    "zero grad": MUTED,
+    "forward": BLUE,
+    "loss": SKY,
+    "backward": GREEN,
+    "optimizer step": PINK,
+    "test": YELLOW,
+    "kernel": BLUE,
+    "tensor core kernel": GREEN,
+    "copy": ORANGE,
+    "api": SKY,
+    "idle": IDLE,
+}
+
+WIDTH_IN = 9.0  # inches; at DPI this is the width of a JupyterLab output area
+DPI = 110
+
+RC = {
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the same on every machine
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.color": GRID,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "svg.fonttype": "path",  # no font needed where the image is shown
+    "svg.hashsalt": "gpu-performance-lab",  # the same input gives the same file
+}
+
+
+@contextmanager
+def house_style():
+    """Draw inside this context to get the course's look; the reader's own matplotlib settings stay untouched."""
+    with plt.rc_context(RC):
+        yield

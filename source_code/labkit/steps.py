@@ -1,0 +1,306 @@
+"""The command line and the run record that every step script shares.
+
+A step script holds one idea: its training loop. Everything around it is here: flags, seeds, FP32 settings, NVTX
+ranges, the profiler's bracket, the clock, and the JSON record from which every table of the course is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from labkit import machine
+from labkit.data import Digits, load_digits
+from labkit.errors import LabError
+
+RECORD_FORMAT = 1
+PROFILED_EPOCH = 2  # the first holds warm-up: library loading, algorithm choice, memory pools
+
+_ranges_on = False  # NVTX ranges exist only under --profile: a timed run carries none
+
+
+def spare_cores() -> int:
+    """Loader workers to start by default: the usable cores, less one for the training loop and one for the system."""
+    return max(1, machine.usable_cores() - 2)
+
+
+def parse_args(doc: str, workers: int | None = None, amp: bool = False) -> argparse.Namespace:
+    """The command line that all steps share; ``doc`` is the script's docstring.
+
+    ``workers`` is the step's default number of loader workers (spare_cores() if None); ``amp`` adds the flags of
+    automatic mixed precision. Wrong arguments end the program with argparse's error and status 2.
+    """
+    workers = spare_cores() if workers is None else workers
+    parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
+    add = parser.add_argument
+    add("--epochs", type=_at_least(1), default=10, help="passes over the training set (default: %(default)s)")
+    add("--batch-size", type=_at_least(1), default=1024, help="samples a step (default: %(default)s)")
+    add("--test-batch-size", type=_at_least(1), default=1000, help="samples a test batch (default: %(default)s)")
+    add("--lr", type=_positive, default=1.0, help="Adadelta's learning rate (default: %(default)s)")
+    add("--gamma", type=_positive, default=0.7, help="learning-rate factor an epoch (default: %(default)s)")
+    add("--seed", type=_at_least(0), default=1, help="random seed (default: %(default)s)")
+    add("--workers", type=_at_least(0), default=workers, help="loader processes (default here: %(default)s)")
+    add("--data-dir", metavar="DIR", help="where MNIST lies (default: LAB_DATA_DIR, then the cache folder)")
+    add("--limit", type=_at_least(1), metavar="N", help="train on the first N samples only")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
+    add("--log-interval", type=_at_least(1), default=10, metavar="N", help="print the loss every N steps")
+    add("--record", metavar="FILE", help="write the run's record, one JSON object, to FILE")
+    add("--profile", action="store_true", help="bracket one epoch for the profiler and switch NVTX ranges on")
+    if amp:
+        dtypes = ("float16", "bfloat16", "float32")
+        add("--amp-dtype", choices=dtypes, default="float16", help="float32: no autocast (default: %(default)s)")
+        add("--tf32", action="store_true", help="let FP32 convolutions and products use TF32 on Tensor Cores")
+        add("--no-grad-scaler", dest="grad_scaler", action="store_false", help="FP16 without loss scaling")
+    return parser.parse_args()
+
+
+def set_fp32_precision(tf32: bool) -> None:
+    """True FP32 arithmetic, or TF32, for FP32 convolutions and matrix products.
+
+    PyTorch's own default is mixed: TF32 for convolutions, FP32 for matrix products. A baseline that means FP32 has to
+    say so. The setting is ``fp32_precision`` from torch 2.9 on and ``allow_tf32`` before.
+    """
+    if hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision"):
+        precision = "tf32" if tf32 else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = precision
+        torch.backends.cudnn.conv.fp32_precision = precision
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """An NVTX range around a ``with`` block: a named bar in Nsight Systems' timeline. Nothing at all in a timed run."""
+    return _nvtx_range(name) if _ranges_on else nullcontext()
+
+
+@contextmanager
+def _nvtx_range(name: str) -> Iterator[None]:
+    torch.cuda.nvtx.range_push(name)
+    try:
+        yield
+    finally:
+        torch.cuda.nvtx.range_pop()
+
+
+def loading(loader: Iterable) -> Iterator:
+    """The loader's batches, with an NVTX range around each wait for one; the first holds the start of the workers."""
+    end = object()
+    batches = None
+    while True:
+        with phase("data loading"):
+            batches = iter(loader) if batches is None else batches
+            batch = next(batches, end)
+        if batch is end:
+            return
+        yield batch
+
+
+class Run:
+    """One training run: its settings, its clock and its record.
+
+    Use as a context manager around the epochs. On leaving, the record is complete, or marked ``interrupted`` or
+    ``failed`` with what had been measured by then.
+    """
+
+    def __init__(self, args: argparse.Namespace, tf32: bool = False) -> None:
+        """Seed, precision, device, digits; raises SystemExit(2) with one sentence if something named is not there."""
+        global _ranges_on
+        self.args = args
+        self.script = Path(sys.argv[0]).name
+        self.started = datetime.now(timezone.utc)
+        self.epoch_records: list[dict] = []
+        self.extras: dict = {}  # what a step has to tell beyond the common record
+        self.startup_s: float | None = None
+        try:
+            self._check_record_file()
+            self.device = _pick_device(args.device)
+            self.digits: Digits = load_digits(args.data_dir, args.limit)
+        except LabError as error:
+            print(f"{self.script}: error: {error}", file=sys.stderr)
+            sys.exit(2)
+        torch.manual_seed(args.seed)
+        set_fp32_precision(tf32)
+        _ranges_on = args.profile
+        self.cuda = self.device.type == "cuda"
+        self.gpu = torch.cuda.get_device_name(self.device) if self.cuda else None
+        where = self.gpu or f"no GPU used: training on {machine.usable_cores()} CPU cores, slowly"
+        print(f"{self.script}: {args.epochs} epochs, batch {args.batch_size}, seed {args.seed} | {where}")
+        precision = "TF32" if tf32 else "true FP32 (TF32 off)"
+        print(f"Data: {self.digits.source} | FP32 arithmetic: {precision} | loader workers: {args.workers}", flush=True)
+
+    def __enter__(self) -> Run:
+        self.startup_s = seconds_since_process_start()
+        return self
+
+    def __exit__(self, kind, error, traceback) -> bool:
+        status = "complete"
+        if error is not None:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        self._write_record(status)
+        sentence = _what_went_wrong(error)
+        if sentence is None:
+            return False
+        kept = f" The record in {self.args.record} is marked '{status}'." if self.args.record else ""
+        print(f"\n{self.script}: {sentence}{kept}", file=sys.stderr, flush=True)
+        sys.exit(130 if status == "interrupted" else 1)
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers 1 to ``--epochs``; under ``--profile`` the profiler sees one of them only."""
+        for epoch in range(1, self.args.epochs + 1):
+            profiled = self.args.profile and self.cuda and epoch == min(PROFILED_EPOCH, self.args.epochs)
+            if profiled:
+                torch.cuda.profiler.start()
+            self.epoch_records.append({"epoch": epoch})
+            yield epoch
+            if profiled:
+                torch.cuda.profiler.stop()
+            self._write_record("running")
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Measure a part of the epoch (``"training"`` or ``"test"``), with the device synchronised at both ends."""
+        self.synchronize()
+        start = time.perf_counter()
+        with phase(name):
+            yield
+            self.synchronize()
+        self.epoch_records[-1][f"{name}_s"] = time.perf_counter() - start
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has finished all that was launched."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def log_step(self, epoch: int, step: int, loss: torch.Tensor, loader) -> None:
+        """Print the usual training line every ``--log-interval`` steps (reading the loss waits for the GPU)."""
+        if step % self.args.log_interval == 0:
+            seen, total = step * self.args.batch_size, len(loader.dataset)
+            percent = 100.0 * step / len(loader)
+            value = loss.item()
+            self.epoch_records[-1]["train_loss"] = value
+            print(f"Train Epoch: {epoch} [{seen}/{total} ({percent:.0f}%)]\tLoss: {value:.6f}")
+
+    def log_test(self, loss: float, correct: int, total: int) -> None:
+        """Print the usual test line and keep both numbers; ``loss`` is the mean over the test set."""
+        accuracy = 100.0 * correct / total
+        self.epoch_records[-1].update(test_loss=loss, test_accuracy_pct=accuracy)
+        print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {correct}/{total} ({accuracy:.0f}%)\n", flush=True)
+
+    def record(self, status: str) -> dict:
+        """The run's record as it stands: what was run, on what, how long it took, and what came out."""
+        peak = torch.cuda.max_memory_allocated(self.device) if self.cuda else None
+        last = next((epoch for epoch in reversed(self.epoch_records) if "test_loss" in epoch), {})
+        return {
+            "format": RECORD_FORMAT,
+            "script": self.script,
+            "status": status,
+            "arguments": vars(self.args),
+            "profiled": self.args.profile,
+            "started": self.started.isoformat(timespec="seconds"),
+            "wall_s": seconds_since_process_start(),
+            "startup_s": self.startup_s,
+            "training_s": sum(epoch.get("training_s", 0.0) for epoch in self.epoch_records),
+            "test_s": sum(epoch.get("test_s", 0.0) for epoch in self.epoch_records),
+            "epochs": self.epoch_records,
+            "test_loss": last.get("test_loss"),
+            "test_accuracy_pct": last.get("test_accuracy_pct"),
+            "extras": self.extras,
+            "peak_gpu_memory_mb": peak and peak / 1e6,
+            "device": self.device.type,
+            "gpu": self.gpu,
+            "driver": machine.driver_version() if self.cuda else None,
+            "cpu": machine.cpu_name(),
+            "cpu_cores": machine.usable_cores(),
+            "data_source": self.digits.source,
+            "train_samples": len(self.digits.train),
+            "test_samples": len(self.digits.test),
+            "versions": {
+                "python": ".".join(map(str, sys.version_info[:3])),
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+            },
+        }
+
+    def _check_record_file(self) -> None:
+        """Fail before training, not after it, where the record could not be written."""
+        if self.args.record:
+            folder = Path(self.args.record).resolve().parent
+            try:
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+            except OSError as error:
+                raise LabError(f"cannot write a record into {folder}: {error.strerror}.") from error
+
+    def _write_record(self, status: str) -> None:
+        if self.args.record:
+            write_json(Path(self.args.record), self.record(status))
+
+
+def write_json(file: Path, content: dict) -> None:
+    """Write ``content`` as JSON so that the file is either the old one or the new one, never half of one."""
+    with tempfile.NamedTemporaryFile("w", dir=file.resolve().parent, suffix=".tmp", delete=False) as stream:
+        json.dump(content, stream, indent=1)
+        stream.write("\n")
+    os.chmod(stream.name, 0o644)
+    Path(stream.name).replace(file)
+
+
+def seconds_since_process_start() -> float:
+    """Seconds since the operating system started this process (Linux, 10 ms steps), so that imports count too."""
+    stat = Path("/proc/self/stat")
+    if not stat.is_file():
+        return time.perf_counter()
+    started_ticks = int(stat.read_text().rpartition(")")[2].split()[19])  # field 22 of proc(5), after "(comm)"
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime_s - started_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _pick_device(wanted: str) -> torch.device:
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise LabError("--device cuda: no GPU that CUDA can use on this machine; leave the flag out to use the CPU.")
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)
+
+
+def _what_went_wrong(error: BaseException | None) -> str | None:
+    """One sentence for the failures that a reader can mend; None leaves the traceback to speak."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted."
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    if "shared memory" in text or "Bus error" in text:
+        return "error: the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
+    if "DataLoader worker" in text:
+        return "error: a loader worker was killed. Is the machine out of memory? Lower --workers."
+    return None
+
+
+def _at_least(smallest: int):
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < smallest:
+            raise argparse.ArgumentTypeError(f"{value} is less than {smallest}")
+        return value
+
+    return integer
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
