@@ -136,10 +136,12 @@ def read_mnist(data_dir: Path) -> Digits:
     """The full data set from a directory in torchvision's layout; LabError names a damaged file."""
     raw = raw_folder(data_dir)
     train = DigitSet(
-        _read_idx(raw, "train-images-idx3-ubyte").view(-1, 28, 28), _read_idx(raw, "train-labels-idx1-ubyte").long()
+        _read_idx(raw, "train-images-idx3-ubyte").view(-1, 28, 28),
+        _read_idx(raw, "train-labels-idx1-ubyte").long(),
     )
     test = DigitSet(
-        _read_idx(raw, "t10k-images-idx3-ubyte").view(-1, 28, 28), _read_idx(raw, "t10k-labels-idx1-ubyte").long()
+        _read_idx(raw, "t10k-images-idx3-ubyte").view(-1, 28, 28),
+        _read_idx(raw, "t10k-labels-idx1-ubyte").long(),
     )
     return Digits(train, test, MNIST, str(data_dir))
 

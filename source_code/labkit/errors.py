@@ -11,7 +11,7 @@ class LabError(Exception):
     """Something that the reader can mend. The message says what is wrong and what to do about it."""
 
     def _render_traceback_(self) -> list[str]:
-        """IPython asks for this: in a notebook the sentence stands alone, without a traceback of the course's insides."""
+        """IPython asks for this: in a notebook the sentence stands alone, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 

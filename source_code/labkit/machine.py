@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,10 +48,25 @@ def usable_cores() -> int:
 
 @cache
 def gpu_name() -> str | None:
-    """The first GPU's name as CUDA gives it, or None where no GPU answers."""
+    """The first GPU's name as CUDA gives it, or None where no GPU answers (``gpu_problem`` may say why)."""
+    return _ask_cuda()[0]
+
+
+@cache
+def gpu_problem() -> str | None:
+    """What CUDA says against a driver or GPU that it cannot use, in one sentence; None where it has nothing to say."""
+    return _ask_cuda()[1]
+
+
+@cache
+def _ask_cuda() -> tuple[str | None, str | None]:
     import torch  # takes seconds to import: only those who ask for the GPU pay
 
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    problem = str(said[0].message).removeprefix("CUDA initialization: ").split(". ")[0] if said else None
+    return name, problem
 
 
 @cache
@@ -91,7 +107,7 @@ class Nsys:
 
 @cache
 def find_nsys() -> Nsys | None:
-    """The nsys to use: ``LAB_NSYS``, else the one on PATH, else the newest in NVIDIA's usual places; None if none runs."""
+    """The nsys to use: ``LAB_NSYS``, else the one on PATH, else one in NVIDIA's usual places; None if none runs."""
     named = os.environ.get("LAB_NSYS")
     candidates = [named] if named else [shutil.which("nsys"), *_installed_nsys()]
     for path in filter(None, candidates):
@@ -136,7 +152,7 @@ def summary() -> dict[str, str]:
     """What this machine has, a line each: for the front page of the course."""
     nsys = find_nsys()
     return {
-        "GPU": f"{gpu_name()}, driver {driver_version()}" if gpu_name() else "none that CUDA can use",
+        "GPU": f"{gpu_name()}, driver {driver_version()}" if gpu_name() else gpu_problem() or "none",
         "Nsight Systems": f"{nsys.version_text}" if nsys else "not found",
         "CPU cores": str(usable_cores()),
         "labs run": mode(),

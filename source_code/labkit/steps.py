@@ -21,7 +21,7 @@ import torch
 
 from labkit import machine
 from labkit.data import Digits, load_digits
-from labkit.errors import LabError
+from labkit.errors import LabError, one_sentence
 
 RECORD_FORMAT = 1
 PROFILED_EPOCH = 2  # the first holds warm-up: library loading, algorithm choice, memory pools
@@ -45,7 +45,12 @@ def parse_args(doc: str, workers: int | None = None, amp: bool = False) -> argpa
     add = parser.add_argument
     add("--epochs", type=_at_least(1), default=10, help="passes over the training set (default: %(default)s)")
     add("--batch-size", type=_at_least(1), default=1024, help="samples a step (default: %(default)s)")
-    add("--test-batch-size", type=_at_least(1), default=1000, help="samples a test batch (default: %(default)s)")
+    add(
+        "--test-batch-size",
+        type=_at_least(1),
+        default=1000,
+        help="samples a test batch (default: %(default)s)",
+    )
     add("--lr", type=_positive, default=1.0, help="Adadelta's learning rate (default: %(default)s)")
     add("--gamma", type=_positive, default=0.7, help="learning-rate factor an epoch (default: %(default)s)")
     add("--seed", type=_at_least(0), default=1, help="random seed (default: %(default)s)")
@@ -58,7 +63,12 @@ def parse_args(doc: str, workers: int | None = None, amp: bool = False) -> argpa
     add("--profile", action="store_true", help="bracket one epoch for the profiler and switch NVTX ranges on")
     if amp:
         dtypes = ("float16", "bfloat16", "float32")
-        add("--amp-dtype", choices=dtypes, default="float16", help="float32: no autocast (default: %(default)s)")
+        add(
+            "--amp-dtype",
+            choices=dtypes,
+            default="float16",
+            help="float32: no autocast (default: %(default)s)",
+        )
         add("--tf32", action="store_true", help="let FP32 convolutions and products use TF32 on Tensor Cores")
         add("--no-grad-scaler", dest="grad_scaler", action="store_false", help="FP16 without loss scaling")
     return parser.parse_args()
@@ -122,13 +132,10 @@ class Run:
         self.epoch_records: list[dict] = []
         self.extras: dict = {}  # what a step has to tell beyond the common record
         self.startup_s: float | None = None
-        try:
+        with one_sentence():
             self._check_record_file()
-            self.device = _pick_device(args.device)
+            self.device = pick_device(args.device)
             self.digits: Digits = load_digits(args.data_dir, args.limit)
-        except LabError as error:
-            print(f"{self.script}: error: {error}", file=sys.stderr)
-            sys.exit(2)
         torch.manual_seed(args.seed)
         set_fp32_precision(tf32)
         _ranges_on = args.profile
@@ -137,7 +144,10 @@ class Run:
         where = self.gpu or f"no GPU used: training on {machine.usable_cores()} CPU cores, slowly"
         print(f"{self.script}: {args.epochs} epochs, batch {args.batch_size}, seed {args.seed} | {where}")
         precision = "TF32" if tf32 else "true FP32 (TF32 off)"
-        print(f"Data: {self.digits.source} | FP32 arithmetic: {precision} | loader workers: {args.workers}", flush=True)
+        print(
+            f"Data: {self.digits.source} | FP32 arithmetic: {precision} | loader workers: {args.workers}",
+            flush=True,
+        )
 
     def __enter__(self) -> Run:
         self.startup_s = seconds_since_process_start()
@@ -195,7 +205,10 @@ class Run:
         """Print the usual test line and keep both numbers; ``loss`` is the mean over the test set."""
         accuracy = 100.0 * correct / total
         self.epoch_records[-1].update(test_loss=loss, test_accuracy_pct=accuracy)
-        print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {correct}/{total} ({accuracy:.0f}%)\n", flush=True)
+        print(
+            f"\nTest set: Average loss: {loss:.4f}, Accuracy: {correct}/{total} ({accuracy:.0f}%)\n",
+            flush=True,
+        )
 
     def record(self, status: str) -> dict:
         """The run's record as it stands: what was run, on what, how long it took, and what came out."""
@@ -217,20 +230,10 @@ class Run:
             "test_accuracy_pct": last.get("test_accuracy_pct"),
             "extras": self.extras,
             "peak_gpu_memory_mb": peak and peak / 1e6,
-            "device": self.device.type,
-            "gpu": self.gpu,
-            "driver": machine.driver_version() if self.cuda else None,
-            "cpu": machine.cpu_name(),
-            "cpu_cores": machine.usable_cores(),
             "data_source": self.digits.source,
             "train_samples": len(self.digits.train),
             "test_samples": len(self.digits.test),
-            "versions": {
-                "python": ".".join(map(str, sys.version_info[:3])),
-                "torch": torch.__version__,
-                "cuda": torch.version.cuda,
-                "cudnn": torch.backends.cudnn.version(),
-            },
+            **surroundings(self.device),
         }
 
     def _check_record_file(self) -> None:
@@ -248,13 +251,52 @@ class Run:
             write_json(Path(self.args.record), self.record(status))
 
 
+def surroundings(device: torch.device) -> dict:
+    """What a measurement depends on beside the code: device, GPU, driver, CPU, versions."""
+    cuda = device.type == "cuda"
+    return {
+        "device": device.type,
+        "gpu": torch.cuda.get_device_name(device) if cuda else None,
+        "driver": machine.driver_version() if cuda else None,
+        "cpu": machine.cpu_name(),
+        "cpu_cores": machine.usable_cores(),
+        "versions": {
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        },
+    }
+
+
+def found_digits(args: argparse.Namespace) -> Digits:
+    """The digits that ``--data-dir`` and ``--limit`` ask for; ends the program with one sentence if there are none."""
+    with one_sentence():
+        return load_digits(args.data_dir, args.limit)
+
+
+def need_gpu() -> torch.device:
+    """The GPU; ends the program with one sentence where there is none."""
+    with one_sentence():
+        return pick_device("cuda")
+
+
+def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows: list[dict], **more: str) -> None:
+    """Write a benchmark's rows, with where they were measured, to ``--record FILE``; nothing without that flag."""
+    if args.record:
+        record = {"format": RECORD_FORMAT, "script": Path(sys.argv[0]).name, "status": "complete"}
+        record |= {"arguments": vars(args), "rows": rows, **more, **surroundings(device)}
+        write_json(Path(args.record), record)
+
+
 def write_json(file: Path, content: dict) -> None:
     """Write ``content`` as JSON so that the file is either the old one or the new one, never half of one."""
     with tempfile.NamedTemporaryFile("w", dir=file.resolve().parent, suffix=".tmp", delete=False) as stream:
         json.dump(content, stream, indent=1)
         stream.write("\n")
-    os.chmod(stream.name, 0o644)
-    Path(stream.name).replace(file)
+    draft = Path(stream.name)
+    draft.chmod(0o644)  # as an ordinary file: temporary ones are for their owner only
+    draft.replace(file)
 
 
 def seconds_since_process_start() -> float:
@@ -267,11 +309,12 @@ def seconds_since_process_start() -> float:
     return uptime_s - started_ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _pick_device(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise LabError("--device cuda: no GPU that CUDA can use on this machine; leave the flag out to use the CPU.")
+def pick_device(wanted: str) -> torch.device:
+    """The device for ``--device auto|cuda|cpu``; LabError where ``cuda`` is asked for and not there."""
+    if wanted == "cuda" and machine.gpu_name() is None:
+        raise LabError(f"no GPU that CUDA can use on this machine ({machine.gpu_problem() or 'none was found'}).")
     if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        wanted = "cuda" if machine.gpu_name() else "cpu"
     return torch.device(wanted)
 
 

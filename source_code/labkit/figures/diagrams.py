@@ -18,12 +18,13 @@ from math import cos, log10, radians, sin
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from labkit.figures import style
-from labkit.figures.fingerprint import drawn_data
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
+
+from labkit.figures import style
+from labkit.figures.fingerprint import drawn_data
 
 WIDE = 10 * style.WIDTH_IN
 SMALL, BODY, HEADING = 9, 10, 12  # points; nothing is smaller than SMALL
@@ -56,9 +57,7 @@ def ink_on(colour: str) -> str:
     return style.INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.52 else "white"
 
 
-def write(
-    ax: Axes, x: float, y: float, words: str, size: float = BODY, va: str = "center", **look: object
-) -> None:
+def write(ax: Axes, x: float, y: float, words: str, size: float = BODY, va: str = "center", **look: object) -> None:
     """Text, left-aligned; its block of lines stands centred on y, below it (va="top") or on it (va="bottom").
 
     Each line is put on its own baseline: matplotlib centres the ink instead, so that "no" and "gap" side by
@@ -83,9 +82,7 @@ def aside(ax: Axes, x: float, y: float, words: str, **look: object) -> None:
     write(ax, x, y, words, SMALL, **{"color": tint(style.INK, 0.72), **look})
 
 
-def box(
-    ax: Axes, x: float, y: float, w: float, h: float, words: str = "", colour: str = style.MUTED, **look
-) -> None:
+def box(ax: Axes, x: float, y: float, w: float, h: float, words: str = "", colour: str = style.MUTED, **look) -> None:
     """A thing: a rounded box with a thin fill of its colour and its name in the middle."""
     corner = f"round,pad=0,rounding_size={min(w, h) * 0.12}"
     ax.add_patch(FancyBboxPatch((x, y), w, h, boxstyle=corner, fc=tint(colour), ec=colour, lw=1.2))
@@ -99,9 +96,7 @@ def area(ax: Axes, x: float, y: float, w: float, h: float, words: str = "", **lo
     aside(ax, x + 1, y + h - 1.4, words, **look)
 
 
-def bar(
-    ax: Axes, start: float, end: float, y: float, colour: str, words: str = "", h: float = 2.4, **look
-) -> None:
+def bar(ax: Axes, start: float, end: float, y: float, colour: str, words: str = "", h: float = 2.4, **look) -> None:
     """Something that lasts: a bar from start to end on the row centred at y."""
     ax.add_patch(Rectangle((start, y - h / 2), end - start, h, fc=colour, ec=style.PAPER, lw=1))
     write(ax, (start + end) / 2, y, words, SMALL, **{"ha": "center", "color": ink_on(colour), **look})
@@ -223,9 +218,7 @@ class Batch:
     compute: tuple[float, float]
 
 
-def loader_schedule(
-    workers: int, until: float, load: float, compute: float, prefetch: int = 2
-) -> list[Batch]:
+def loader_schedule(workers: int, until: float, load: float, compute: float, prefetch: int = 2) -> list[Batch]:
     """What a DataLoader with this many workers does in `until` units of time, batches handed out in turn.
 
     A worker takes a new batch only while fewer than prefetch × workers batches wait or are on their way, as
@@ -363,9 +356,7 @@ def scientific(value: float) -> str:
 def bits(ax: Axes, x: float, y: float, count: int, colour: str, size: float, **look: object) -> float:
     """A run of bits as small boxes; returns where it ends."""
     for place in range(count):
-        cell = Rectangle(
-            (x + place * size, y), size, 2.2, **{"fc": tint(colour, 0.55), "ec": style.PAPER, **look}
-        )
+        cell = Rectangle((x + place * size, y), size, 2.2, **{"fc": tint(colour, 0.55), "ec": style.PAPER, **look})
         ax.add_patch(cell)
     return x + count * size
 
@@ -424,9 +415,7 @@ def number_formats() -> Figure:
 SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
-def matrix(
-    ax: Axes, x: float, y: float, name: str, kind: str, colour: str, marked: set[tuple[int, int]]
-) -> None:
+def matrix(ax: Axes, x: float, y: float, name: str, kind: str, colour: str, marked: set[tuple[int, int]]) -> None:
     """A 4×4 matrix with its name and number format above; marked cells are filled and show their indices."""
     cell = 3.6
     write(ax, x + 2 * cell, y + 4 * cell + 3.6, name, HEADING, ha="center", weight="bold")
@@ -500,9 +489,7 @@ def badge(ax: Axes, x: float, y: float, words: str) -> None:
     dark = words == "FP32"
     corner = "round,pad=0,rounding_size=0.5"
     fill, text = (style.INK, "white") if dark else ("white", style.INK)
-    ax.add_patch(
-        FancyBboxPatch((x - 4.8, y - 1.1), 4.8, 2.2, boxstyle=corner, fc=fill, ec=style.INK, lw=1, zorder=3)
-    )
+    ax.add_patch(FancyBboxPatch((x - 4.8, y - 1.1), 4.8, 2.2, boxstyle=corner, fc=fill, ec=style.INK, lw=1, zorder=3))
     write(ax, x - 2.4, y - 0.05, words, SMALL, ha="center", color=text, weight="bold", zorder=4)
 
 
@@ -600,9 +587,7 @@ def callout(ax: Axes, x: float, y: float, number: int) -> None:
 def timeline_rows() -> Figure:
     """The rows of Nsight Systems' timeline for one training step, in the order of its window."""
     fig, ax = canvas(60)
-    api, copy, kernel, tensor = (
-        style.COLOURS[name] for name in ("api", "copy", "kernel", "tensor core kernel")
-    )
+    api, copy, kernel, tensor = (style.COLOURS[name] for name in ("api", "copy", "kernel", "tensor core kernel"))
     active, kernels, memory, nvtx, calls = 46.6, 38.2, 34.4, 25.4, 21.2  # the rows, from top to bottom
 
     def at(time: float) -> float:
@@ -635,9 +620,7 @@ def timeline_rows() -> Figure:
         bar(ax, at(start), at(end), kernels, tensor if busy else kernel)
         bar(ax, at(launch), at(launch + 1), calls, api)
         if busy:
-            level = Rectangle(
-                (at(start), active), at(end) - at(start), busy * full, fc=tint(tensor, 0.6), ec=tensor
-            )
+            level = Rectangle((at(start), active), at(end) - at(start), busy * full, fc=tint(tensor, 0.6), ec=tensor)
             ax.add_patch(level)
     rule(ax, (at(0), at(52)), (active, active), color=tensor)
     rule(ax, (at(0), at(52)), (active + full, active + full), ls=":")
@@ -761,9 +744,7 @@ def stale(folder: Path | str) -> list[str]:
                 complaints.append(f"{path}: not an SVG with a description")
             elif said != now:
                 was, draws = (text.rpartition(FINGERPRINT_MARK)[2].rstrip("]") for text in (said, now))
-                complaints.append(
-                    f"{path}: drawn data {was}, now {draws}" if was != draws else f"{path}: alt text"
-                )
+                complaints.append(f"{path}: drawn data {was}, now {draws}" if was != draws else f"{path}: alt text")
     return complaints
 
 
@@ -788,9 +769,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(path)
         return 0
     complaints = stale(options.check)
-    print(
-        "\n".join(complaints or [f"all {len(DIAGRAMS)} diagrams in {options.check} are what the code draws"])
-    )
+    print("\n".join(complaints or [f"all {len(DIAGRAMS)} diagrams in {options.check} are what the code draws"]))
     return 1 if complaints else 0
 
 

@@ -46,7 +46,9 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The times at which both run."""
     if not len(a) or not len(b):
         return EMPTY
-    first = np.searchsorted(b[:, 1], a[:, 0], side="right")  # per interval of a: the first of b that ends after it starts
+    first = np.searchsorted(
+        b[:, 1], a[:, 0], side="right"
+    )  # per interval of a: the first of b that ends after it starts
     last = np.searchsorted(b[:, 0], a[:, 1], side="left")  # and the first of b that starts after it ends
     pairs = [(i, j) for i in range(len(a)) for j in range(first[i], last[i])]
     if not pairs:
@@ -63,7 +65,7 @@ def total(intervals: np.ndarray) -> int:
 def innermost(rows: Iterable[tuple[int, int, str]]) -> tuple[np.ndarray, np.ndarray]:
     """Nested, named ranges cut into a flat sequence: at each moment, the range that began last.
 
-    Returns ``(edges, names)``: ``names[i]`` holds from ``edges[i]`` up to ``edges[i + 1]``, ``None`` where no range runs.
+    Returns ``(edges, names)``: ``names[i]`` holds from ``edges[i]`` up to ``edges[i + 1]``; None where no range runs.
     """
     events = []
     for number, (start, end, name) in enumerate(rows):

@@ -95,7 +95,7 @@ class Window:
 
 
 class Report:
-    """An open report. Tables are read when first asked for and kept; ``close()`` or a ``with`` block lets go of the file."""
+    """An open report. Tables are read when first asked for, and kept; ``close()`` or ``with`` lets go of the file."""
 
     def __init__(self, path: str | Path) -> None:
         """Open ``path``; LabError, in one sentence, where it is missing, damaged or no Nsight Systems export."""
@@ -182,7 +182,9 @@ class Report:
         ):
             if self.has(table):
                 where = "WHERE eventType IN (59, 60)" if table == "NVTX_EVENTS" else ""
-                row = self.sql(f'SELECT min(start) AS first, max(coalesce("{column}", start)) AS last FROM {table} {where}')
+                row = self.sql(
+                    f'SELECT min(start) AS first, max(coalesce("{column}", start)) AS last FROM {table} {where}'
+                )
                 if row["first"].notna().all():
                     spans.append((int(row["first"][0]), int(row["last"][0])))
         if not spans:

@@ -16,7 +16,10 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 # First match wins. Names as seen in profiles of cuBLAS, cuDNN, CUTLASS and PyTorch kernels from Volta to Blackwell.
 RULES = [
-    (NO, r"_ffma_|simt_|volta_hgemm|_scudnn|winograd|wgrad_alg0_engine|gemv|splitKreduce|nchwToNhwc|nhwcToNchw"),
+    (
+        NO,
+        r"_ffma_|simt_|volta_hgemm|_scudnn|winograd|wgrad_alg0_engine|gemv|splitKreduce|nchwToNhwc|nhwcToNchw",
+    ),
     (UNKNOWN, r"fmha_cutlassF_f32|conv2d_c1_k1"),
     (YES, r"[his]884.*(gemm|cudnn)|(gemm|cudnn).*[his]884"),  # Volta
     (YES, r"[his]1688|i8816"),  # Turing
@@ -79,4 +82,6 @@ def kernels(report: Report, window: Window | None = None) -> pd.DataFrame:
 def kernel_time_by_verdict(report: Report, window: Window | None = None) -> dict[str, float]:
     """Milliseconds of kernel time within the window for each of the three answers."""
     table = kernels(report, window)
-    return {verdict: float(table.loc[table["tensor_cores"] == verdict, "gpu_ms"].sum()) for verdict in (YES, NO, UNKNOWN)}
+    return {
+        verdict: float(table.loc[table["tensor_cores"] == verdict, "gpu_ms"].sum()) for verdict in (YES, NO, UNKNOWN)
+    }

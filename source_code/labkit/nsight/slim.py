@@ -1,0 +1,104 @@
+"""How does a report become small enough to ship, and say nothing of the machine's owner?
+
+An export of one epoch has tens of megabytes: call stacks, 22 counters, the environment. The slim copy keeps the tables
+and columns that the labs read, under their own names, so that every query works on both; strings that no kept row uses
+are left out. Environment variables, host, user and process names are in no table that is kept.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+GPU_ACTIVITY = [
+    "start",
+    "end",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "correlationId",
+    "globalPid",
+    "graphNodeId",
+    "graphId",
+]
+
+# Tables and the columns kept of each. Enumerations (ENUM_*) are kept whole.
+KEPT = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": [
+        *GPU_ACTIVITY, "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+        "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
+    ],
+    "CUPTI_ACTIVITY_KIND_MEMCPY": [*GPU_ACTIVITY, "bytes", "copyKind", "srcKind", "dstKind"],
+    "CUPTI_ACTIVITY_KIND_MEMSET": [*GPU_ACTIVITY, "bytes", "memKind"],
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [*GPU_ACTIVITY, "syncType"],
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ["start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"],
+    "NVTX_EVENTS": ["start", "end", "eventType", "rangeId", "text", "textId", "globalTid", "endGlobalTid", "domainId"],
+    "OSRT_API": ["start", "end", "eventClass", "globalTid", "nameId", "returnValue", "nestingLevel"],
+    "PROFILER_OVERHEAD": ["start", "end", "globalTid", "nameId"],
+    "GPU_METRICS": ["timestamp", "typeId", "metricId", "value"],
+    "TARGET_INFO_GPU_METRICS": ["typeId", "sourceId", "typeName", "metricId", "metricName"],
+    "TARGET_INFO_GPU": [
+        "id", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "clockRate", "smCount", "chipName",
+        "computeMajor", "computeMinor",
+    ],
+    "ANALYSIS_DETAILS": ["duration", "startTime", "stopTime"],
+    "StringIds": ["id", "value"],
+}  # fmt: skip
+NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId"]
+KEPT_META = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+KEPT_COUNTERS = (
+    "Tensor Active%",
+    "SMs Active%",
+    "SM Issue%",
+    "DRAM Read Bandwidth%",
+    "DRAM Write Bandwidth%",
+)
+
+
+def slim(source: Path, target: Path) -> None:
+    """Write the slim, compressed copy of the export ``source`` (.sqlite) to ``target`` (.sqlite.xz); all or nothing."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        plain = Path(scratch) / "slim.sqlite"
+        db = sqlite3.connect(plain)
+        db.execute("ATTACH DATABASE ? AS source", (str(source),))
+        try:
+            _copy(db)
+            db.commit()
+            db.execute("DETACH DATABASE source")
+            db.execute("VACUUM")
+        finally:
+            db.close()
+        packed = Path(scratch) / target.name
+        with plain.open("rb") as stream, lzma.open(packed, "wb", preset=6) as out:
+            shutil.copyfileobj(stream, out)
+        packed.replace(target)
+
+
+def _copy(db: sqlite3.Connection) -> None:
+    tables = {row[0] for row in db.execute("SELECT name FROM source.sqlite_master WHERE type = 'table'")}
+    for table in sorted(tables):
+        if table in KEPT:
+            have = [row[1] for row in db.execute(f'PRAGMA source.table_info("{table}")')]
+            columns = ", ".join(f'"{column}"' for column in KEPT[table] if column in have)
+            db.execute(f'CREATE TABLE "{table}" AS SELECT {columns} FROM source."{table}"')
+        elif table.startswith("ENUM_"):
+            db.execute(f'CREATE TABLE "{table}" AS SELECT * FROM source."{table}"')
+    if "META_DATA_EXPORT" in tables:
+        kept = ", ".join(f"'{name}'" for name in KEPT_META)
+        where = f"FROM source.META_DATA_EXPORT WHERE name IN ({kept})"
+        db.execute(f"CREATE TABLE META_DATA_EXPORT AS SELECT name, value {where}")
+    if "TARGET_INFO_GPU_METRICS" in tables:
+        wanted = " OR ".join(f"metricName LIKE '{name}'" for name in KEPT_COUNTERS)
+        db.execute(f"DELETE FROM TARGET_INFO_GPU_METRICS WHERE NOT ({wanted})")
+        if "GPU_METRICS" in tables:
+            known = "(SELECT typeId, metricId FROM TARGET_INFO_GPU_METRICS)"
+            db.execute(f"DELETE FROM GPU_METRICS WHERE (typeId, metricId) NOT IN {known}")
+    used = []
+    for table in sorted(tables & KEPT.keys()):
+        have = [row[1] for row in db.execute(f'PRAGMA main.table_info("{table}")')]
+        used += [f'SELECT "{column}" FROM "{table}"' for column in NAME_COLUMNS if column in have]
+    if used:
+        db.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used)})")

@@ -1,0 +1,270 @@
+"""How were the recorded runs made? ``make record`` measures everything that the labs show, on this machine's GPU.
+
+    python3 -m labkit.record                       everything into reports/recorded/<gpu>/
+    python3 -m labkit.record --only profiles       one kind
+    python3 -m labkit.record --time-limit 500      begin nothing new after so many seconds; the next call goes on
+
+What is there and was made by the same code is kept, so an interrupted recording goes on where it stopped. A file
+appears only when it is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from labkit import machine, timing
+from labkit.data import raw_folder
+from labkit.errors import LabError, one_sentence
+from labkit.nsight import command
+from labkit.nsight.slim import slim
+from labkit.paths import RECORDED, REPORTS, ROOT
+from labkit.recorded import key
+from labkit.steps import write_json
+
+KINDS = ("runs", "benchmarks", "profiles", "accuracy")
+
+STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
+VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
+SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
+RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
+BENCHMARKS = ["bench_transfers.py", "bench_underflow.py"]
+ACCURACY = ["main_baseline.py", "main_opt3.py", *(f"main_opt3.py {flags}" for flags in VARIANTS)]
+PROFILES = {
+    **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
+    "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
+    "main_opt3_bf16": "main_opt3.py --profile --epochs 2 --amp-dtype bfloat16",
+}
+REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to measure: its kind, what it is called, the file it ends in, and how."""
+
+    kind: str
+    label: str
+    file: Path
+    done: Callable[[], bool]
+    make: Callable[[], None]
+
+
+def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[Item]:
+    """Everything to measure, in order: the runs round by round, so that compared steps alternate."""
+    return [
+        *_runs(folder / "runs", RUNS, rounds, reference),
+        *_benchmarks(folder / "benchmarks", rounds),
+        *_profiles(folder / "profiles"),
+        *_accuracy(folder / "accuracy", seeds),
+    ]
+
+
+def _runs(folder: Path, commands: list[str], rounds: int, reference: Path | None) -> Iterator[Item]:
+    for number in range(1, rounds + 1):
+        if reference:
+            file = folder / f"{key(REFERENCE)}-{number:02d}.json"
+            yield Item(
+                "runs",
+                f"{REFERENCE}, round {number}",
+                file,
+                file.is_file,
+                _bind(_run_reference, reference, file),
+            )
+        for step in commands:
+            yield _timed("runs", step, folder / f"{key(step)}-{number:02d}.json", f"round {number}")
+
+
+def _benchmarks(folder: Path, rounds: int) -> Iterator[Item]:
+    for number in range(1, rounds + 1):
+        for script in BENCHMARKS:
+            yield _timed("benchmarks", script, folder / f"{key(script)}-{number:02d}.json", f"round {number}")
+
+
+def _accuracy(folder: Path, seeds: int) -> Iterator[Item]:
+    """Two loader workers each, whatever the step's own number: no result changes, and several runs fit side by side."""
+    for step in ACCURACY:
+        for seed in range(1, seeds + 1):
+            full = f"{step} --seed {seed} --workers 2"
+            yield _timed("accuracy", full, folder / f"{key(step)}--seed-{seed:02d}.json", "")
+
+
+def _profiles(folder: Path) -> Iterator[Item]:
+    for name, program in PROFILES.items():
+        target = folder / f"{name}.sqlite.xz"
+        yield Item("profiles", name, target, target.is_file, _bind(_profile, name, program, target))
+
+
+def _timed(kind: str, step: str, file: Path, note: str) -> Item:
+    label = f"{step}{', ' if note else ''}{note}"
+    return Item(kind, label, file, lambda: timing.finished(file, step) is not None, _bind(timing.run_once, step, file))
+
+
+def _bind(function: Callable, *arguments: object) -> Callable[[], None]:
+    return lambda: function(*arguments)
+
+
+def _profile(name: str, program: str, target: Path) -> None:
+    words = shlex.split(command.profile_command(name, program))
+    report = REPORTS / f"{name}.nsys-rep"
+    command.run_profile(words, report, show=lambda line: None)
+    slim(command.export(report), target)
+
+
+def _run_reference(script: Path, file: Path) -> None:
+    """Time PyTorch's own MNIST example, given as a file, with the course's batch size and epochs."""
+    data = os.environ.get("LAB_DATA_DIR")
+    if not data or not raw_folder(Path(data)).is_dir():
+        raise LabError("--reference reads MNIST from LAB_DATA_DIR: set it.")
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "data").symlink_to(Path(data).resolve())
+        inside = Path(scratch) / "mnist"  # the example reads ../data
+        inside.mkdir()
+        words = [sys.executable, str(script.resolve()), "--batch-size", "1024", "--epochs", "10"]
+        started = datetime.now(timezone.utc)
+        start = time.perf_counter()
+        done = subprocess.run(words, cwd=inside, capture_output=True, text=True)
+        process_s = time.perf_counter() - start
+    correct = re.findall(r"Accuracy: (\d+)/10000", done.stdout)
+    if done.returncode != 0 or len(correct) != 10:
+        raise LabError(f"the reference example failed: {done.stderr.strip().splitlines()[-1:]}")
+    record = {"command": REFERENCE, "status": "complete", "process_s": process_s}
+    record |= {"test_accuracy_pct": int(correct[-1]) / 100, "run_at": started.isoformat(timespec="seconds")}
+    write_json(file, record)
+
+
+def record(folder: Path, items: list[Item], jobs: int, time_limit_s: float, commit: str) -> int:
+    """Measure what is not there yet; the number of items that are still missing afterwards."""
+    stop_at = time.monotonic() + time_limit_s
+    for kind in KINDS:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    todo = [item for item in items if not item.done()]
+    print(
+        f"{folder.relative_to(ROOT)}: {len(items)} items, {len(items) - len(todo)} of them there already",
+        flush=True,
+    )
+    counter = iter(range(len(items) - len(todo) + 1, len(items) + 1))
+
+    def one(item: Item) -> None:
+        if time.monotonic() < stop_at:
+            start = time.monotonic()
+            item.make()
+            print(
+                f"[{next(counter)}/{len(items)}] {item.kind}: {item.label} ({time.monotonic() - start:.1f} s)",
+                flush=True,
+            )
+
+    try:
+        for item in todo:
+            if item.kind != "accuracy":  # these are timed, or profiled: alone on the machine
+                one(item)
+        with ThreadPoolExecutor(jobs) as pool:
+            side_by_side = [pool.submit(one, item) for item in todo if item.kind == "accuracy"]
+            for future in as_completed(side_by_side):
+                future.result()
+    finally:
+        missing = [item for item in items if not item.done()]
+        write_provenance(folder, missing, commit)
+    print(f"{len(missing)} of {len(items)} items are missing" if missing else f"all {len(items)} items are there")
+    return len(missing)
+
+
+def write_provenance(folder: Path, missing: list[Item], commit: str) -> None:
+    """``provenance.json``: where the folder's files come from, and a checksum for each."""
+    records = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
+    full = [entry for entry in records if entry.get("gpu")]
+    if not full:
+        return
+    nsys = machine.find_nsys()
+    dates = sorted(entry["run_at"] for entry in records)
+    about = {name: full[0][name] for name in ("gpu", "driver", "cpu", "cpu_cores", "versions")}
+    files = sorted(path for path in folder.glob("*/*") if path.is_file())
+    write_json(
+        folder / "provenance.json",
+        {
+            "recorded": dates[0],
+            "finished": dates[-1],
+            "complete": not missing,
+            "made_by": "make record",
+            "commit": commit,
+            **about,
+            "nsys": nsys.version_text if nsys else None,
+            "repetitions": max(len(list(folder.glob(f"runs/{key(step)}-[0-9]*.json"))) for step in STEPS),
+            "data_source": sorted({entry["data_source"] for entry in full if "data_source" in entry}),
+            "profiles": {
+                name: command.profile_command(name, program)
+                for name, program in PROFILES.items()
+                if (folder / "profiles" / f"{name}.sqlite.xz").is_file()
+            },
+            "commands": sorted({entry["command"] for entry in records}),
+            "sha256": {str(file.relative_to(folder)): checksum(file) for file in files},
+        },
+    )
+
+
+def checksum(file: Path) -> str:
+    """The file's SHA-256, in hexadecimal."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _commit() -> str:
+    git = shutil.which("git")
+    done = subprocess.run([git, "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True) if git else None
+    return done.stdout.strip() if done and done.returncode == 0 else "unknown"
+
+
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m labkit.record", description="Measure everything that the labs show."
+    )
+    parser.add_argument("--only", choices=KINDS, action="append", help="this kind only (may be given more than once)")
+    parser.add_argument("--rounds", type=int, default=timing.REPEATS, help="runs of each step (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=10, help="trainings for the accuracy gate (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=max(1, machine.usable_cores() // 2), help="accuracy runs at a time")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="begin nothing new after S seconds",
+    )
+    parser.add_argument(
+        "--reference", type=Path, metavar="FILE", help="also time PyTorch's MNIST example, given as FILE"
+    )
+    parser.add_argument("--commit", help="the commit that is measured (default: ask git)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = _parse_args()
+    with one_sentence():
+        gpu = machine.gpu_name()
+        if gpu is None:
+            raise LabError("recording needs a GPU, and none answers here.")
+        folder = RECORDED / re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
+        command.check_writable(folder)
+        items = plan(folder, args.rounds, args.seeds, args.reference)
+        if args.only:
+            items = [item for item in items if item.kind in args.only]
+        try:
+            missing = record(folder, items, args.jobs, args.time_limit, args.commit or _commit())
+        except KeyboardInterrupt:
+            sys.exit("interrupted: what was finished is kept, and the next call goes on from there")
+    sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    main()
