@@ -42,8 +42,8 @@ def origin() -> str:
 
 
 def key(command: str) -> str:
-    """A file name for a command: ``main_opt3.py --amp-dtype bfloat16`` → ``main_opt3--amp-dtype-bfloat16``."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", command.replace(".py", "")).strip("-")
+    """A file name for a command: ``main_opt3.py --amp-dtype bfloat16`` → ``main_opt3-amp-dtype-bfloat16``."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", command.replace(".py", "")).strip("-")
 
 
 def records(kind: str, command: str) -> list[dict]:

@@ -34,7 +34,9 @@ KEPT = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": [*GPU_ACTIVITY, "bytes", "copyKind", "srcKind", "dstKind"],
     "CUPTI_ACTIVITY_KIND_MEMSET": [*GPU_ACTIVITY, "bytes", "memKind"],
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [*GPU_ACTIVITY, "syncType"],
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ["start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"],
+    "CUPTI_ACTIVITY_KIND_RUNTIME": [
+        "start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue",
+    ],
     "NVTX_EVENTS": ["start", "end", "eventType", "rangeId", "text", "textId", "globalTid", "endGlobalTid", "domainId"],
     "OSRT_API": ["start", "end", "eventClass", "globalTid", "nameId", "returnValue", "nestingLevel"],
     "PROFILER_OVERHEAD": ["start", "end", "globalTid", "nameId"],
