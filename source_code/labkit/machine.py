@@ -148,11 +148,18 @@ def is_live() -> bool:
     return mode() == "live"
 
 
+def _gpu_line() -> str:
+    if gpu_name():
+        return f"{gpu_name()}, driver {driver_version()}"
+    has_driver = driver_version() is not None  # then there is a GPU, and the reader wants to know what is wrong with it
+    return f"none that CUDA can use: {gpu_problem()}" if has_driver and gpu_problem() else "none"
+
+
 def summary() -> dict[str, str]:
     """What this machine has, a line each: for the front page of the course."""
     nsys = find_nsys()
     return {
-        "GPU": f"{gpu_name()}, driver {driver_version()}" if gpu_name() else gpu_problem() or "none",
+        "GPU": _gpu_line(),
         "Nsight Systems": f"{nsys.version_text}" if nsys else "not found",
         "CPU cores": str(usable_cores()),
         "labs run": mode(),

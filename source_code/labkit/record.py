@@ -42,7 +42,7 @@ STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
 SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
 RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
-BENCHMARKS = ["bench_transfers.py", "bench_underflow.py"]
+BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py"]
 ACCURACY = ["main_baseline.py", "main_opt3.py", *(f"main_opt3.py {flags}" for flags in VARIANTS)]
 PROFILES = {
     **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
@@ -177,17 +177,25 @@ def record(folder: Path, items: list[Item], jobs: int, time_limit_s: float, comm
                 future.result()
     finally:
         missing = [item for item in items if not item.done()]
-        write_provenance(folder, missing, commit)
+        write_provenance(folder, items, commit)
     print(f"{len(missing)} of {len(items)} items are missing" if missing else f"all {len(items)} items are there")
     return len(missing)
 
 
-def write_provenance(folder: Path, missing: list[Item], commit: str) -> None:
-    """``provenance.json``: where the folder's files come from, and a checksum for each."""
+def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
+    """``provenance.json``: where the folder's files come from, and a checksum for each.
+
+    ``commit`` is that of the kinds among ``items``; other kinds keep the commit that they were measured at.
+    """
     records = [json.loads(file.read_text()) for file in sorted(folder.glob("*/*.json"))]
     full = [entry for entry in records if entry.get("gpu")]
     if not full:
         return
+    try:
+        commits = json.loads((folder / "provenance.json").read_text())["commits"]
+    except (OSError, ValueError, KeyError):
+        commits = {}
+    commits |= {item.kind: commit for item in items}
     nsys = machine.find_nsys()
     dates = sorted(entry["run_at"] for entry in records)
     about = {name: full[0][name] for name in ("gpu", "driver", "cpu", "cpu_cores", "versions")}
@@ -197,9 +205,8 @@ def write_provenance(folder: Path, missing: list[Item], commit: str) -> None:
         {
             "recorded": dates[0],
             "finished": dates[-1],
-            "complete": not missing,
             "made_by": "make record",
-            "commit": commit,
+            "commits": commits,
             **about,
             "nsys": nsys.version_text if nsys else None,
             "repetitions": max(len(list(folder.glob(f"runs/{key(step)}-[0-9]*.json"))) for step in STEPS),

@@ -136,9 +136,10 @@ class Run:
             self._check_record_file()
             self.device = pick_device(args.device)
             self.digits: Digits = load_digits(args.data_dir, args.limit)
+        _silence_workers_that_lose_us()
         torch.manual_seed(args.seed)
         set_fp32_precision(tf32)
-        _ranges_on = args.profile
+        _ranges_on = args.profile and torch.version.cuda is not None  # a CPU build of PyTorch has no NVTX
         self.cuda = self.device.type == "cuda"
         self.gpu = torch.cuda.get_device_name(self.device) if self.cuda else None
         where = self.gpu or f"no GPU used: training on {machine.usable_cores()} CPU cores, slowly"
@@ -240,6 +241,8 @@ class Run:
         """Fail before training, not after it, where the record could not be written."""
         if self.args.record:
             folder = Path(self.args.record).resolve().parent
+            if Path(self.args.record).is_dir():
+                raise LabError(f"cannot write a record into {self.args.record}: it is a folder. Name a file.")
             try:
                 with tempfile.TemporaryFile(dir=folder):
                     pass
@@ -281,7 +284,7 @@ def need_gpu() -> torch.device:
         return pick_device("cuda")
 
 
-def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows: list[dict], **more: str) -> None:
+def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows: list[dict], **more: str | int) -> None:
     """Write a benchmark's rows, with where they were measured, to ``--record FILE``; nothing without that flag."""
     if args.record:
         record = {"format": RECORD_FORMAT, "script": Path(sys.argv[0]).name, "status": "complete"}
@@ -291,9 +294,9 @@ def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows:
 
 def write_json(file: Path, content: dict) -> None:
     """Write ``content`` as JSON so that the file is either the old one or the new one, never half of one."""
+    text = json.dumps(content, indent=1) + "\n"
     with tempfile.NamedTemporaryFile("w", dir=file.resolve().parent, suffix=".tmp", delete=False) as stream:
-        json.dump(content, stream, indent=1)
-        stream.write("\n")
+        stream.write(text)
     draft = Path(stream.name)
     draft.chmod(0o644)  # as an ordinary file: temporary ones are for their owner only
     draft.replace(file)
@@ -330,6 +333,17 @@ def _what_went_wrong(error: BaseException | None) -> str | None:
     if "DataLoader worker" in text:
         return "error: a loader worker was killed. Is the machine out of memory? Lower --workers."
     return None
+
+
+def _silence_workers_that_lose_us() -> None:
+    """After Ctrl-C a loader worker may find this process gone in mid-talk: its traceback would tell nobody anything."""
+    main, usual = os.getpid(), sys.excepthook
+
+    def hook(kind, error, traceback) -> None:
+        if os.getpid() == main or not issubclass(kind, (ConnectionError, EOFError, KeyboardInterrupt)):
+            usual(kind, error, traceback)
+
+    sys.excepthook = hook
 
 
 def _at_least(smallest: int):

@@ -1,21 +1,14 @@
 """What does an idea of the course look like? The explanatory diagrams of the text, drawn by code.
 
-    python3 -m labkit.figures.diagrams --out images      write them all
-    python3 -m labkit.figures.diagrams --check images    exit status 1 where a file is not what the code draws
-
 All coordinates are tenths of an inch from the lower left corner, so every diagram is 90 wide and a size in
 one diagram is the same size in the next.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from itertools import pairwise
 from math import cos, log10, radians, sin
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -24,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from labkit.figures import style
-from labkit.figures.fingerprint import drawn_data
 
 WIDE = 10 * style.WIDTH_IN
 SMALL, BODY, HEADING = 9, 10, 12  # points; nothing is smaller than SMALL
@@ -703,75 +695,3 @@ DIAGRAMS = {
         "synchronise call lasts until the GPU is done.",
     ),
 }
-
-
-FINGERPRINT_MARK = "[drawn data: "
-
-
-def description(alt_text: str, fig: Figure) -> str:
-    """What a diagram's file says about itself: the alt text, and the fingerprint of what was drawn."""
-    return f"{alt_text} {FINGERPRINT_MARK}{drawn_data(fig)}]"
-
-
-def save_all(folder: Path | str) -> list[Path]:
-    """Write every diagram into the folder as SVG; the same code gives the same bytes again."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with style.house_style():
-        for stem, (draw, alt_text) in DIAGRAMS.items():
-            fig = draw()
-            title = (draw.__doc__ or stem).splitlines()[0].rstrip(".")
-            about = {"Date": None, "Creator": None, "Title": title, "Description": description(alt_text, fig)}
-            fig.savefig(folder / f"{stem}.svg", metadata=about)
-            plt.close(fig)
-            written.append(folder / f"{stem}.svg")
-    return written
-
-
-def stale(folder: Path | str) -> list[str]:
-    """One sentence for each diagram whose file is missing or is not what the code draws now."""
-    complaints = []
-    with style.house_style():
-        for stem, (draw, alt_text) in DIAGRAMS.items():
-            fig = draw()
-            now = description(alt_text, fig)
-            plt.close(fig)
-            path = Path(folder) / f"{stem}.svg"
-            if not path.is_file():
-                complaints.append(f"{path}: missing")
-            elif (said := written_description(path)) is None:
-                complaints.append(f"{path}: not an SVG with a description")
-            elif said != now:
-                was, draws = (text.rpartition(FINGERPRINT_MARK)[2].rstrip("]") for text in (said, now))
-                complaints.append(f"{path}: drawn data {was}, now {draws}" if was != draws else f"{path}: alt text")
-    return complaints
-
-
-def written_description(svg: Path) -> str | None:
-    """The description inside an SVG file, or None where there is none to be read."""
-    try:
-        found = ET.parse(svg).getroot().find(".//{http://purl.org/dc/elements/1.1/}description")
-    except ET.ParseError:
-        return None
-    return None if found is None else found.text
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line: write the diagrams, or check those that were written."""
-    parser = argparse.ArgumentParser(prog="python3 -m labkit.figures.diagrams", description=main.__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="FOLDER", type=Path, help="write the diagrams there")
-    what.add_argument("--check", metavar="FOLDER", type=Path, help="compare the diagrams there with the code")
-    options = parser.parse_args(arguments)
-    if options.out:
-        for path in save_all(options.out):
-            print(path)
-        return 0
-    complaints = stale(options.check)
-    print("\n".join(complaints or [f"all {len(DIAGRAMS)} diagrams in {options.check} are what the code draws"]))
-    return 1 if complaints else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,6 +20,8 @@ from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator
 
+FINGERPRINT_MARK = "[drawn data: "
+
 SIGNIFICANT_DIGITS = 4
 ZERO = 1e-12  # what is smaller is the rounding error of something that was meant to be zero
 HEX_DIGITS = 12
@@ -132,10 +134,8 @@ def _patch_shape(patch: Patch) -> str:
 
 def _collection_shape(collection: Collection) -> str:
     offsets = np.ma.asarray(collection.get_offsets(), dtype=float)
-    if offsets.any():  # markers: where they are, not how a marker is built
-        shape = _numbers(offsets)
-    else:
-        shape = " / ".join(_path_shape(path) for path in collection.get_paths())
+    markers = offsets.any()  # markers: where they are, not how a marker is built
+    shape = _numbers(offsets) if markers else " / ".join(_path_shape(path) for path in collection.get_paths())
     values = collection.get_array()
     if values is not None:
         return f"{shape} values {_numbers(values)}"
@@ -158,3 +158,8 @@ def _numbers(values: object) -> str:
 
 def _colours(*colours: object) -> str:
     return " ".join(to_hex(colour, keep_alpha=True) for colour in colours)
+
+
+def description(alt_text: str, fig: Figure) -> str:
+    """What a diagram's file says about itself: the alt text, and the fingerprint of what was drawn."""
+    return f"{alt_text} {FINGERPRINT_MARK}{drawn_data(fig)}]"

@@ -117,7 +117,8 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
     if not has_gpu:
         show("| no GPU here: CPU phases only, on a few digits")
     check_writable(REPORTS)
-    report.unlink(missing_ok=True)
+    for left_behind in (report, report.with_suffix(".qdstrm")):
+        left_behind.unlink(missing_ok=True)
     status, said = stream(run, show)
     if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(run) != run:
         show("| no permission to read GPU metrics: profiling without them. To get them, run as root, add")
@@ -144,12 +145,10 @@ def stream(words: list[str], show: Callable[[str], None]) -> tuple[int, str]:
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
     ) as process:
         try:
-            for line in process.stdout:
-                line = line.rstrip().rpartition("\r")[2]  # of a progress bar, only its last state
+            for raw in process.stdout:  # bytes: text mode would end a line at each carriage return
+                line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, its last state
                 said.append(line)
                 if line:
                     show(f"| {line}")

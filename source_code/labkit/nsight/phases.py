@@ -27,7 +27,10 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     ranges = ranges_inside(report, window)
     kernels = report.kernels
     kernels = kernels[(kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)]
-    names = phase_at(ranges, kernels["api_start"].to_numpy(dtype=np.int64))
+    names = np.full(len(kernels), OUTSIDE, dtype=object)
+    for process, own_ranges in ranges.groupby("process"):
+        own = (kernels["process"] == process).to_numpy()
+        names[own] = phase_at(own_ranges, kernels["api_start"].to_numpy(dtype=np.int64)[own])
     if by == "thread" and len(ranges):
         own = kernels["api_thread"].isin(ranges["thread"].unique()).to_numpy()
         names = np.where(own, names, OUTSIDE)

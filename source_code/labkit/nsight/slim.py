@@ -101,6 +101,8 @@ def _copy(db: sqlite3.Connection) -> None:
     used = []
     for table in sorted(tables & KEPT.keys()):
         have = [row[1] for row in db.execute(f'PRAGMA main.table_info("{table}")')]
-        used += [f'SELECT "{column}" FROM "{table}"' for column in NAME_COLUMNS if column in have]
+        # Without NULLs: "NOT IN" a list that holds one is never true, and nothing would be deleted.
+        columns = [column for column in NAME_COLUMNS if column in have]
+        used += [f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL' for column in columns]
     if used:
         db.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used)})")

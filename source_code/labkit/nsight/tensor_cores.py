@@ -18,12 +18,14 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 RULES = [
     (
         NO,
-        r"_ffma_|simt_|volta_hgemm|_scudnn|winograd|wgrad_alg0_engine|gemv|splitKreduce|nchwToNhwc|nhwcToNchw",
+        r"_ffma_|simt_|MmaSimt|volta_hgemm|_scudnn|winograd|wgrad_alg0_engine|gemv|splitKreduce|ReduceSplitK"
+        r"|nchwToNhwc|nhwcToNchw",
     ),
     (UNKNOWN, r"fmha_cutlassF_f32|conv2d_c1_k1"),
     (YES, r"[his]884.*(gemm|cudnn)|(gemm|cudnn).*[his]884"),  # Volta
     (YES, r"[his]1688|i8816"),  # Turing
     (YES, r"s16816|s1688|d884|tensorop|wmma|_tensor16x8x"),  # Ampere
+    (YES, r"\bMmaTensorOp\b"),  # CUTLASS's class for it, in names that spell out the whole template
     (YES, r"warpgroupsize|wgmma|gmma|nvjet_"),  # Hopper
     (YES, r"tcgen05|cutlass3x_sm1\d\d_tensorop"),  # Blackwell
     (YES, r"flash_fwd|flash_bwd|fmha_cutlassF_(bf16|f16)"),  # attention

@@ -1,0 +1,102 @@
+# Every command of the course. `make` alone lists them.
+
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+IMAGE ?= gpu-performance-lab
+ENGINE ?= $(shell command -v docker || command -v podman)
+ARGS ?=
+
+# Stamps say that an installation was finished, and for which folder: a checkout that was moved is installed again,
+# and so is one whose Python is gone.
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+UNFINISHED := $(VENV)/.unfinished
+
+# What runs in the environment finds the environment's python3, and so do the programs that it starts.
+IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(BIN):$$PATH"
+
+ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): again
+endif
+ifneq ($(SYSTEM_PACKAGES),)
+VENV_FLAGS := --system-site-packages
+ifeq ($(shell grep -s 'include-system-site-packages = true' $(VENV)/pyvenv.cfg),)
+$(STAMP): again
+endif
+endif
+
+.PHONY: help lab test test-gpu lint record notebooks images container clean again
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'ARGS="…" hands options on, for example: make lab ARGS="--no-browser --port 9999"'
+	@echo 'PYTHON=python3.12 chooses the Python; SYSTEM_PACKAGES=1 uses a torch that is installed already.'
+
+lab: $(STAMP) ## install the course into .venv and open it in JupyterLab
+	@root=; if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
+	$(IN_VENV) $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
+	  --LabApp.default_url=/lab/tree/start_here.ipynb $$root $(ARGS)
+
+test: $(DEV_STAMP) ## run every test and every notebook; needs no GPU and no nsys
+	@$(IN_VENV) $(BIN)/python -m pytest --nbval $(ARGS)
+
+test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys
+	@$(IN_VENV) LAB_MODE=live $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg $(ARGS) start_here.ipynb labs
+
+lint: $(DEV_STAMP) ## check the code's style
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+record: $(STAMP) ## measure everything that the labs show, on this machine's GPU, into reports/recorded/
+	@$(IN_VENV) $(BIN)/python -m labkit.record $(ARGS)
+
+notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
+	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.notebooks $(ARGS)
+
+images: $(STAMP) ## draw the figures of images/ again
+	@$(IN_VENV) $(BIN)/python -m labkit.figures.images --out images
+
+container: ## build the container image (docker or podman)
+	@if [ -z "$(ENGINE)" ]; then \
+	  echo 'Neither docker nor podman is on PATH: install one of them, or name yours with ENGINE=.' >&2; exit 2; fi
+	$(ENGINE) build -t $(IMAGE) $(ARGS) .
+
+clean: ## remove .venv, caches and your own reports; reports/recorded/ stays
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis source_code/gpu_performance_lab.egg-info
+	@find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@if [ -d reports ]; then \
+	  find reports -mindepth 1 -maxdepth 1 ! -name recorded ! -name README.md -exec rm -rf {} +; fi
+
+# Below: how .venv is made.
+
+# A finished or hand-made environment is kept, and pip brings it up to date. One that was moved, whose first
+# installation was interrupted, or whose Python or pip no longer runs is made anew.
+$(STAMP): pyproject.toml
+	@if ! command -v "$(PYTHON)" >/dev/null; then \
+	  echo '$(PYTHON) is not on PATH: install Python 3.10 or newer, or name yours: make lab PYTHON=python3.12' >&2; \
+	  exit 2; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$(PYTHON) is Python $$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')," \
+	    'and the course needs 3.10 or newer: name a newer one, for example make lab PYTHON=python3.12' >&2; exit 2; }
+	@"$(PYTHON)" -c 'import venv, $(if $(SYSTEM_PACKAGES),pip,ensurepip)' 2>/dev/null || \
+	 "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo '$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv' >&2; exit 2; }
+	@if [ -e $(UNFINISHED) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
+	    || { [ -e $(STAMP) ] && [ "$$(cat $(STAMP))" != "$(CURDIR)" ]; } \
+	    || { [ -n "$(VENV_FLAGS)" ] && ! grep -q 'packages = true' $(VENV)/pyvenv.cfg; }; then \
+	  echo 'Making $(VENV) …'; \
+	  "$(PYTHON)" -m venv --clear --without-pip $(VENV_FLAGS) $(VENV) && touch $(UNFINISHED) || exit 2; \
+	  $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --default-pip >/dev/null || exit 2; fi
+	@echo 'Installing the course: some minutes and up to 6 GB the first time, most of it PyTorch …'
+	@$(BIN)/python -m pip --disable-pip-version-check install -e .
+	@$(BIN)/python -m ipykernel install --sys-prefix >/dev/null
+	@rm -f $(UNFINISHED)
+	@echo "$(CURDIR)" > $(STAMP)
+
+$(DEV_STAMP): $(STAMP)
+	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[dev]'
+	@touch $(DEV_STAMP)

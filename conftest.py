@@ -1,0 +1,14 @@
+"""How the notebooks are validated: ``pytest --nbval``, typed as it is, at the top or in labs/."""
+
+from __future__ import annotations
+
+import os
+
+
+def pytest_configure(config) -> None:
+    """nbval with this environment's Python, a time limit that ends, and recorded results unless told otherwise."""
+    option = config.option
+    if getattr(option, "nbval", False) or getattr(option, "nbval_lax", False):
+        option.nbval_current_env = option.nbval_kernel_name is None
+        option.nbval_cell_timeout = min(option.nbval_cell_timeout, 1200)  # seconds; a dead kernel is noticed only then
+        os.environ.setdefault("LAB_MODE", "recorded")

@@ -1,0 +1,202 @@
+"""Is the reader's answer right? One function an exercise; it says what is wrong, and never what is right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from labkit.checks import answer_choice, answer_function, answer_number
+from labkit.nsight.copies import copies
+from labkit.nsight.idle import idle, idle_by_phase
+from labkit.nsight.phases import phases
+from labkit.nsight.report import Report
+
+
+def exercise(number: str, answer: object, *context: object) -> bool:
+    """Check the answer to exercise ``number`` (``"2.1"``); ``context`` is what the exercise is about, such as a report.
+
+    ``None`` stands for no answer yet. Prints one line; True if the answer is right.
+    """
+    return EXERCISES[number](number, answer, *context)
+
+
+def _busiest_phase(number: str, answer: str | None, report: Report) -> bool:
+    table = phases(report)
+    right = str(table.loc[table["kernels"].idxmax(), "phase"])
+    return answer_choice(number, answer, right, "Compare the column 'kernels' of the phases.")
+
+
+def _stopwatch(number: str, answer: Callable | None) -> bool:
+    def trial(measure: Callable) -> str | None:
+        gpu = PretendGPU()
+        gpu.launch(0.2)  # somebody else's work is still running
+        seconds = measure(lambda: gpu.launch(0.05), gpu.synchronize)
+        if not isinstance(seconds, float):
+            return f"it returns {seconds!r}, not seconds"
+        if seconds < 0.04:
+            return f"it says {seconds:.3f} s for 0.05 s of work: the clock stops before the GPU has finished"
+        if seconds > 0.15:
+            return f"it says {seconds:.3f} s for 0.05 s of work: it counts work that was there before the clock started"
+        return None
+
+    return answer_function(number, answer, trial)
+
+
+def _busy_per_step(number: str, answer: float | None, report: Report) -> bool:
+    steps = int(phases(report).set_index("phase").loc["forward", "count"])
+    return answer_number(number, answer, idle(report).busy_ms / steps, "GPU busy milliseconds, divided by the steps.")
+
+
+def _loader_bound(number: str, answer: float | None, report: Report) -> bool:
+    epoch_ms = idle(report).window.duration_ms
+    waiting_ms = idle_by_phase(report).set_index("phase").loc["data loading", "idle_ms"]
+    hint = "What is left of the epoch when the GPU's idle time during data loading is gone?"
+    return answer_number(number, answer, epoch_ms / (epoch_ms - waiting_ms), hint)
+
+
+def _pageable_bandwidth(number: str, answer: float | None, report: Report) -> bool:
+    table = copies(report).set_index(["direction", "host_memory"])
+    right = float(table.loc[("host to device", "pageable"), "gb_per_s"])
+    return answer_number(number, answer, right, "Bytes over seconds: MB / ms is GB / s.")
+
+
+def _pinned_copy(number: str, answer: Callable | None) -> bool:
+    def trial(to_gpu: Callable) -> str | None:
+        batch = PretendBatch()
+        to_gpu(batch, "cuda")
+        if not batch.said.get("copied"):
+            return "it never copies the batch to the device"
+        if not batch.said.get("from_pinned"):
+            return "the batch is copied from pageable memory: pin it first"
+        if not batch.said.get("non_blocking"):
+            return "the copy still waits: the call has to be told not to block"
+        return None
+
+    return answer_function(number, answer, trial)
+
+
+def _smallest_half(number: str, answer: float | None) -> bool:
+    right = float(torch.tensor(1, dtype=torch.int16).view(torch.float16))  # all bits 0 but the last
+    hint = "The smallest exponent is -14, and a subnormal number has ten more bits below it."
+    return answer_number(number, answer, right, hint, within=1e-6)
+
+
+def _amp_step(number: str, answer: Callable | None) -> bool:
+    def trial(amp_step: Callable) -> str | None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1)
+        kinds = []
+        model.register_forward_hook(lambda _, __, out: kinds.append(out.dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = SpyScaler(optimizer)
+        before = model.weight.detach().clone()
+        amp_step(model, nn.MSELoss(), torch.randn(4, 8), torch.full((4, 1), 10.0), optimizer, scaler, 1.0)
+        called = scaler.called
+        if not kinds or kinds[0] == torch.float32:
+            return "the forward pass runs in FP32: it belongs into torch.autocast"
+        for name, why in (
+            ("scale", "the loss is never scaled"),
+            ("step", "scaler.step(optimizer) is missing"),
+            ("update", "scaler.update() is missing"),
+        ):
+            if name not in called:
+                return why
+        if "unscale_" not in called or called.index("unscale_") > called.index("step"):
+            return "the gradients are clipped while they are still scaled: call scaler.unscale_(optimizer) first"
+        if scaler.norm_at_step > 1.0 + 1e-3:
+            return f"the gradients' norm is {scaler.norm_at_step:.3g} at the step: clip them to 1.0 after unscaling"
+        if torch.equal(before, model.weight):
+            return "the weights did not move"
+        return None
+
+    return answer_function(number, answer, trial)
+
+
+def _idle_bound(number: str, answer: float | None, report: Report) -> bool:
+    found = idle(report)
+    hint = "If the GPU never idled, the epoch would last as long as the GPU is busy now."
+    return answer_number(number, answer, found.window.duration_ms / found.busy_ms, hint)
+
+
+def _kernel_bound(number: str, answer: float | None, report: Report) -> bool:
+    found = idle(report)
+    hint = "With kernels that take no time, what remains of the epoch is its idle part."
+    return answer_number(number, answer, 1 / found.idle_share, hint)
+
+
+class PretendGPU:
+    """Asynchronous like a GPU: ``launch`` returns at once, ``synchronize`` returns when the work is done."""
+
+    def __init__(self) -> None:
+        self._free_at = time.perf_counter()
+
+    def launch(self, seconds: float) -> None:
+        self._free_at = max(self._free_at, time.perf_counter()) + seconds
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self._free_at - time.perf_counter()))
+
+
+class PretendBatch:
+    """A tensor that remembers how it was copied, for machines without a GPU."""
+
+    def __init__(self, pinned: bool = False, said: dict | None = None) -> None:
+        self._pinned = pinned
+        self.said: dict = {} if said is None else said
+
+    def pin_memory(self) -> PretendBatch:
+        return PretendBatch(True, self.said)
+
+    def is_pinned(self) -> bool:
+        return self._pinned
+
+    def to(self, device: object = None, non_blocking: bool = False, **_: object) -> PretendBatch:
+        self.said.update(copied=True, from_pinned=self._pinned, non_blocking=non_blocking)
+        return self
+
+    def cuda(self, device: object = None, non_blocking: bool = False) -> PretendBatch:
+        return self.to(device, non_blocking)
+
+
+class SpyScaler(torch.amp.GradScaler):
+    """A GradScaler that remembers what it was asked, and the gradients' norm at the step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__("cpu", init_scale=1024.0)
+        self.called: list[str] = []
+        self.norm_at_step = float("inf")
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def scale(self, outputs):
+        self.called.append("scale")
+        return super().scale(outputs)
+
+    def unscale_(self, optimizer):
+        self.called.append("unscale_")
+        return super().unscale_(optimizer)
+
+    def step(self, optimizer, *args, **kwargs):
+        self.called.append("step")
+        self.norm_at_step = float(torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in self._parameters])))
+        return super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale=None):
+        self.called.append("update")
+        return super().update(new_scale)
+
+
+EXERCISES = {
+    "1.1": _busiest_phase,
+    "1.2": _stopwatch,
+    "2.1": _busy_per_step,
+    "2.2": _loader_bound,
+    "3.1": _pageable_bandwidth,
+    "3.2": _pinned_copy,
+    "4.1": _smallest_half,
+    "4.2": _amp_step,
+    "5.1": _idle_bound,
+    "5.2": _kernel_bound,
+}

@@ -1,0 +1,220 @@
+"""The face that the notebooks see: short names for what the labs do, each a thin layer over the rooms of labkit.
+
+from labkit import lab
+lab.start()
+report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
+lab.phases(report)
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from scipy import stats
+
+from labkit import exercises, machine, nsight, recorded
+from labkit.checks import check, compare_prediction
+from labkit.diffs import diff
+from labkit.figures import charts, tables
+from labkit.figures.show import show
+from labkit.figures.timeline import pick, step_windows, timeline
+from labkit.nsight import command
+from labkit.nsight.report import Report, open_report
+from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
+
+__all__ = [
+    "Spread", "accuracy_gate", "benchmark", "charts", "check", "command", "compare_prediction", "copies",
+    "diff", "exercise", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels",
+    "nsight", "open_report", "phases", "pick", "profile", "provenance_table", "recorded_runs", "rows", "runs",
+    "show", "speedup", "spread", "start", "step_windows", "table", "tensor_active_table", "this_machine",
+    "timeline", "wall_clock",
+]  # fmt: skip
+
+ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
+SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline
+
+table = tables.table
+profile = command.profile
+idle = nsight.idle.idle
+idle_by_phase = nsight.idle.idle_by_phase
+
+
+def start() -> None:
+    """Say in one line where the numbers of this notebook come from."""
+    if machine.is_live():
+        print(f"| Live: the commands run on this machine ({machine.gpu_name() or 'no GPU: CPU phases only'}).")
+    else:
+        where = recorded.shown(recorded.folder())
+        print(f"Recorded mode: what you see was measured on an {recorded.origin()} ({where}).")
+
+
+def this_machine() -> tables.Table:
+    """What this machine has: GPU, driver, Nsight Systems, cores, and the mode that follows."""
+    return table(pd.DataFrame(machine.summary().items(), columns=["", "this machine"]))
+
+
+def provenance_table() -> tables.Table:
+    """Where the recorded runs come from, in short; ``provenance.json`` holds the rest."""
+    source = recorded.provenance()
+    versions = source["versions"]
+    lines = {
+        "GPU": f"{source['gpu']}, driver {source['driver']}",
+        "CPU": f"{source['cpu_cores']} cores, {source['cpu']}",
+        "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
+        "digits": ", ".join(source["data_source"]),
+        "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
+        "commits": ", ".join(sorted({commit[:12] for commit in source["commits"].values()})),
+        "made by": source["made_by"],
+    }
+    where = recorded.shown(recorded.folder() / "provenance.json")
+    return table(pd.DataFrame(lines.items(), columns=["", where]))
+
+
+def rows(found: Sequence[dict]) -> pd.DataFrame:
+    """A benchmark's rows as a DataFrame."""
+    return pd.DataFrame(found)
+
+
+def recorded_runs(step: str) -> list[dict]:
+    """The shipped whole-process runs of a step, in live mode too."""
+    return recorded.records("runs", step)
+
+
+def exercise(number: str, answer: object, *context: object) -> None:
+    """Check the answer to an exercise and print what is wrong with it, if anything; ``None`` is no answer yet."""
+    exercises.exercise(number, answer, *context)
+
+
+def phases(report: Report, by: str = "process") -> tables.Table:
+    """NVTX phases of the training epoch: CPU time, kernels launched from inside, and those kernels' GPU time."""
+    frame = nsight.phases.phases(report, by=by).rename(
+        columns={"count": "ranges", "cpu_ms": "CPU ms", "gpu_ms": "GPU ms"}
+    )
+    caption = f"{report.path.name}: phases of one training epoch"
+    return table(frame, caption, {"CPU ms": "{:,.1f}", "GPU ms": "{:,.1f}"}, ["CPU ms", "GPU ms"])
+
+
+def idle_table(reports: Mapping[str, Report]) -> tables.Table:
+    """How one training epoch divides into GPU work and none, a report a row."""
+    rows = []
+    for name, report in reports.items():
+        found = idle(report)
+        rows.append((name, found.window.duration_ms, found.busy_ms, found.idle_ms, 100 * found.idle_share))
+    columns = ["step", "epoch ms", "GPU busy ms", "GPU idle ms", "idle %"]
+    formats = dict.fromkeys(columns[1:4], "{:,.0f}") | {"idle %": "{:.1f}"}
+    return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
+
+
+def idle_by_phase_table(report: Report) -> tables.Table:
+    """The GPU's idle time in one training epoch, by what the program was doing meanwhile."""
+    frame = idle_by_phase(report).rename(columns={"phase": "the program was in", "idle_ms": "GPU idle ms"})
+    frame["share %"] = 100 * frame.pop("share")
+    caption = f"{report.path.name}: where the GPU's idle time goes"
+    return table(frame, caption, {"GPU idle ms": "{:,.0f}", "share %": "{:.1f}"}, ["GPU idle ms", "share %"])
+
+
+def copies(report: Report) -> tables.Table:
+    """Copies of the training epoch by direction and kind of host memory."""
+    frame = nsight.copies.copies(report).rename(
+        columns={
+            "host_memory": "host memory",
+            "mb": "MB",
+            "gpu_ms": "GPU ms",
+            "api_ms": "API ms",
+            "longest_gpu_us": "longest µs",
+            "gb_per_s": "GB/s",
+        }
+    )
+    frame = frame.drop(columns="longest_api_us")
+    measured = ["GPU ms", "API ms", "longest µs", "GB/s"]
+    formats = dict.fromkeys(measured, "{:,.2f}") | {"longest µs": "{:,.0f}", "MB": "{:,.2f}", "GB/s": "{:,.1f}"}
+    return table(frame, f"{report.path.name}: copies of one training epoch", formats, measured)
+
+
+def kernels(report: Report, top: int = 8) -> tables.Table:
+    """The kernels that take most of the training epoch's GPU time, and whether their names say Tensor Cores."""
+    frame = nsight.tensor_cores.kernels(report).head(top)
+    frame = frame.rename(
+        columns={"gpu_ms": "GPU ms", "mean_us": "mean µs", "share": "share %", "tensor_cores": "Tensor Cores"}
+    )
+    frame["share %"] *= 100
+    formats = {"kernel": tables.short_kernel, "GPU ms": "{:.1f}", "mean µs": "{:.1f}", "share %": "{:.1f}"}
+    caption = f"{report.path.name}: the {len(frame)} longest kernels of one training epoch"
+    return table(frame, caption, formats, ["GPU ms", "mean µs", "share %"])
+
+
+def tensor_active_table(reports: Mapping[str, Report]) -> tables.Table:
+    """Kernel time by verdict, and the sampled counter Tensor Active, a report a row."""
+    rows = []
+    for name, report in reports.items():
+        by_verdict = nsight.tensor_cores.kernel_time_by_verdict(report)
+        sampled = nsight.tensor_cores.tensor_active(report)
+        counter = (sampled.mean_pct, sampled.max_pct, sampled.samples) if sampled else (None, None, 0)
+        rows.append((name, *(by_verdict[verdict] for verdict in ("yes", "no", "unknown")), *counter))
+    times = ["Tensor Core kernels ms", "other kernels ms", "unknown ms"]
+    columns = ["step", *times, "Tensor Active mean %", "max %", "samples"]
+    formats = dict.fromkeys(times, "{:.1f}") | {"Tensor Active mean %": "{:.2f}", "max %": "{:.0f}"}
+    return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
+
+
+def wall_clock(found: Mapping[str, Sequence[dict]]) -> tables.Table:
+    """The wall-clock table: whole process and training loop, median and range, speedups, test accuracy.
+
+    ``found`` maps a step's name to its records; the first is the baseline.
+    """
+    names = list(found)
+    process = {name: spread(found[name]) for name in names}
+    rows = []
+    for i, name in enumerate(names):
+        whole, before, first = process[name], process[names[max(0, i - 1)]], process[names[0]]
+        mnist = all(record["data_source"] == "MNIST" for record in found[name])
+        accuracy = statistics.median(record["test_accuracy_pct"] for record in found[name])
+        rows.append(
+            {
+                "step": name,
+                "n": whole.n,
+                "process s": whole.median,
+                "range s": f"{MEASURED}{whole.low:.1f}–{whole.high:.1f}",
+                "training s": spread(found[name], "training_s").median,
+                "test s": spread(found[name], "test_s").median,
+                "× before": before.median / whole.median if i else None,
+                "× baseline": first.median / whole.median if i else None,
+                "accuracy %" if mnist else "accuracy % (bundled digits, not MNIST)": accuracy,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    if len(names) == 1:
+        frame = frame.drop(columns=["× before", "× baseline"])
+    accuracy = frame.columns[-1]
+    formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
+    formats |= {"× before": "{:.2f}", "× baseline": "{:.2f}", accuracy: "{:.2f}"}
+    caption = "Ten epochs: whole process (median and range of n runs), of which training loop and test (medians)"
+    measured = [column for column in formats if column in frame]
+    return table(frame, caption, {column: formats[column] for column in measured}, measured)
+
+
+def accuracy_gate(baseline: str, step: str) -> tuple[float, float]:
+    """Mean test accuracy (per cent) of a step over its recorded seeds, and the p-value of being below the baseline.
+
+    The test is Welch's, one-sided: ``p < 0.05`` would mean significantly below.
+    """
+    first, second = ([r["test_accuracy_pct"] for r in recorded.accuracy(name)] for name in (baseline, step))
+    p = stats.ttest_ind(second, first, equal_var=False, alternative="less").pvalue
+    return statistics.mean(second), float(p)
+
+
+def gate_table(baseline: str, steps: Sequence[str]) -> tables.Table:
+    """The accuracy gate: ten or more seeds a step, mean and range, and Welch's test against the baseline."""
+    rows = []
+    for step in steps:
+        values = [record["test_accuracy_pct"] for record in recorded.accuracy(step)]
+        mean, p = accuracy_gate(baseline, step)
+        passed = mean >= ACCURACY_FLOOR_PCT and (step == baseline or p >= SIGNIFICANCE)
+        shown_p = None if step == baseline else p
+        rows.append((step, len(values), mean, min(values), max(values), shown_p, "passed" if passed else "FAILED"))
+    columns = ["step", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "gate"]
+    formats = dict.fromkeys(columns[2:5], "{:.2f}") | {"p (below baseline)": "{:.2f}"}
+    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin()})"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)

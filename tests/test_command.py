@@ -1,0 +1,435 @@
+"""How a report is made: the command as it is shown, the changes a machine asks for, and every way nsys can fail."""
+
+import hashlib
+import json
+import lzma
+import os
+import re
+import shlex
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from labkit import machine, recorded
+from labkit.errors import LabError
+from labkit.nsight import command
+from labkit.nsight.phases import phases
+from labkit.nsight.report import open_report
+
+PROGRAM = "main_baseline_nvtx.py --profile --epochs 2"
+NEW = machine.Nsys("/opt/nsys", (2025, 3, 1))
+OLD = machine.Nsys("/usr/bin/nsys", (2022, 4, 2))
+
+
+@pytest.fixture
+def reports(monkeypatch, tmp_path) -> Path:
+    """A reports folder of the test's own."""
+    monkeypatch.setattr(command, "REPORTS", tmp_path / "reports")
+    return tmp_path / "reports"
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> None:
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(machine, "gpu_name", lambda: None)
+
+
+@pytest.fixture
+def nsys(monkeypatch, tmp_path):
+    """Puts a shell script in nsys's place; each call's arguments end up as a line of the file it returns."""
+    machine.find_nsys.cache_clear()
+
+    def put(body: str, version: str = "2025.3.1.90-1") -> Path:
+        script, calls = tmp_path / "nsys", tmp_path / "calls"
+        script.write_text(
+            "#!/bin/sh\n"
+            f'[ "$1" = --version ] && {{ echo "NVIDIA Nsight Systems version {version}"; exit 0; }}\n'
+            f'echo "$*" >> {calls}\n'
+            'while [ $# -gt 0 ]; do [ "$1" = --output ] && out=$2; shift; done\n'
+            f"{body}\n"
+        )
+        script.chmod(0o755)
+        monkeypatch.setenv("LAB_NSYS", str(script))
+        machine.find_nsys.cache_clear()
+        return calls
+
+    yield put
+    machine.find_nsys.cache_clear()
+
+
+def make(reports: Path, shown: list[str] | None = None) -> Path:
+    """Runs the profiling command of the tests; the report it makes."""
+    report = reports / "demo.nsys-rep"
+    words = shlex.split(command.profile_command("demo", PROGRAM).replace("reports/demo", str(reports / "demo")))
+    command.run_profile(words, report, (shown if shown is not None else []).append)
+    return report
+
+
+# The command
+
+
+def test_the_command_is_what_one_would_type():
+    assert command.profile_command("demo", PROGRAM) == (
+        "nsys profile --trace cuda,osrt,nvtx --sample none --cpuctxsw none --capture-range cudaProfilerApi "
+        "--capture-range-end stop --gpu-metrics-devices all --output reports/demo --force-overwrite true "
+        "python3 source_code/main_baseline_nvtx.py --profile --epochs 2"
+    )
+
+
+def test_the_folded_command_is_the_same_command():
+    words = shlex.split(command.profile_command("demo", PROGRAM))
+    folded = command._folded(words)
+    assert shlex.split(folded.replace("\\\n", "")) == words, "as a shell reads it"
+    assert all(len(line) <= 110 for line in folded.splitlines())
+    for line in folded.splitlines():
+        assert not re.search(r"(--output|--trace|--sample) \\$", line), "a flag stays with its value"
+
+
+def test_a_new_nsys_gets_the_command_by_path_and_otherwise_unchanged():
+    words = shlex.split(command.profile_command("demo", PROGRAM))
+    adapted = command.adapt(words, NEW, has_gpu=True)
+    assert adapted == ["/opt/nsys", *[sys.executable if word == "python3" else word for word in words[1:]]]
+
+
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [((2022, 4, 2), "--gpu-metrics-device"), ((2023, 4, 9), "--gpu-metrics-device"),
+     ((2024, 1, 1), "--gpu-metrics-devices")],
+)  # fmt: skip
+def test_an_old_nsys_gets_the_older_spelling(version, flag):
+    words = shlex.split(command.profile_command("demo", PROGRAM))
+    adapted = command.adapt(words, machine.Nsys("nsys", version), has_gpu=True)
+    assert flag in adapted
+    assert adapted[adapted.index(flag) + 1] == "all"
+    assert len(adapted) == len(words)
+
+
+def test_without_a_gpu_only_the_cpu_is_traced_on_few_digits():
+    words = shlex.split(command.profile_command("demo", PROGRAM))
+    adapted = command.adapt(words, OLD, has_gpu=False)
+    assert adapted[:4] == ["/usr/bin/nsys", "profile", "--trace", "osrt,nvtx"]
+    assert not any("cuda" in word or "gpu" in word or "capture" in word for word in adapted)
+    assert adapted[adapted.index("--output") + 1] == "reports/demo"
+    assert "--force-overwrite" in adapted
+    assert adapted[adapted.index("--limit") + 1] == "2048"
+    script = adapted.index("source_code/main_baseline_nvtx.py")
+    assert adapted[script - 1] == sys.executable and "--profile" in adapted[script:]
+
+
+@pytest.mark.parametrize("version", [(2022, 4, 2), (2025, 3, 1)])
+def test_metrics_can_be_left_out_in_either_spelling(version):
+    words = command.adapt(
+        shlex.split(command.profile_command("demo", PROGRAM)), machine.Nsys("nsys", version), has_gpu=True
+    )
+    less = command.without_metrics(words)
+    at = next(i for i, word in enumerate(words) if word.startswith("--gpu-metrics"))
+    assert less == words[:at] + words[at + 2 :]
+    assert command.without_metrics(less) == less
+
+
+@pytest.mark.parametrize(
+    "wrong", ["nsys stats reports/demo", "python3 main.py", "nsys profile python3 x.py", "nsys profile --output a b"]
+)
+def test_what_is_no_profiling_command_is_refused(wrong):
+    with pytest.raises(LabError, match="a profiling command reads"):
+        command.profile(wrong, show=lambda line: None)
+
+
+# Recorded mode
+
+
+@pytest.fixture
+def shipped(monkeypatch, tmp_path) -> Path:
+    """A recorded folder with one small report, in recorded mode."""
+    folder = tmp_path / "recorded" / "test-gpu"
+    (folder / "profiles").mkdir(parents=True)
+    plain = tmp_path / "plain.sqlite"
+    db = sqlite3.connect(plain)
+    db.execute("CREATE TABLE StringIds (id, value)")
+    db.execute("CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, textId)")
+    db.execute("INSERT INTO NVTX_EVENTS VALUES (5, 1000, 59, 1, 'training', NULL)")
+    db.commit()
+    db.close()
+    (folder / "profiles" / "demo.sqlite.xz").write_bytes(lzma.compress(plain.read_bytes()))
+    about = {"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05+00:00"}
+    about["profiles"] = {"demo": command.profile_command("demo", PROGRAM)}
+    (folder / "provenance.json").write_text(json.dumps(about))
+    monkeypatch.setattr(recorded, "RECORDED", folder.parent)
+    monkeypatch.delenv("LAB_RECORDED", raising=False)
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    return folder
+
+
+def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
+    said: list[str] = []
+    with command.profile(command.profile_command("demo", PROGRAM), show=said.append) as report:
+        assert report.window().name == "training"
+    assert said[0].startswith("$ nsys profile ")
+    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*demo\.sqlite\.xz$", said[1])
+    assert len(said) == 2
+
+
+def test_recorded_mode_refuses_another_command(shipped):
+    with pytest.raises(LabError, match="recorded with another command: nsys profile"):
+        command.profile(command.profile_command("demo", PROGRAM + " --batch-size 64"), show=lambda line: None)
+
+
+def test_recorded_mode_names_the_reports_there_are(shipped):
+    with pytest.raises(LabError, match=r"no report called other was recorded\. There are: demo\."):
+        command.profile(command.profile_command("other", PROGRAM), show=lambda line: None)
+
+
+def test_another_gpus_records_are_refused_by_name(shipped, monkeypatch):
+    monkeypatch.setenv("LAB_RECORDED", "b200")
+    with pytest.raises(LabError, match="no recorded runs for b200"):
+        recorded.folder()
+
+
+# An nsys that fails
+
+
+MAKES = 'echo report > "$out.nsys-rep"; echo "Generated:"'
+
+
+def test_a_working_nsys_leaves_its_report_and_shows_what_it_said(reports, nsys, gpu):
+    calls = nsys(MAKES)
+    said: list[str] = []
+    assert make(reports, said).read_text() == "report\n"
+    assert said == ["| Generated:"]
+    assert calls.read_text().count("\n") == 1
+
+
+def test_nsyss_own_words_are_in_the_error(reports, nsys, gpu):
+    nsys('echo "starting"; echo "unrecognised option --trace" >&2; exit 1')
+    with pytest.raises(LabError, match="failed with status 1: starting / unrecognised option --trace"):
+        make(reports)
+
+
+def test_an_nsys_that_says_nothing(reports, nsys, gpu):
+    nsys("exit 3")
+    with pytest.raises(LabError, match="failed with status 3: it said nothing"):
+        make(reports)
+
+
+def test_a_report_of_a_program_that_failed_is_not_taken(reports, nsys, gpu):
+    nsys(f"{MAKES}; exit 2")
+    with pytest.raises(LabError, match="failed with status 2"):
+        make(reports)
+
+
+def test_an_older_report_is_not_taken_for_the_new_one(reports, nsys, gpu):
+    reports.mkdir()
+    (reports / "demo.nsys-rep").write_text("of yesterday")
+    nsys("exit 0")
+    with pytest.raises(LabError):
+        make(reports)
+
+
+def test_a_missing_importer_is_explained(reports, nsys, gpu):
+    nsys('echo raw > "$out.qdstrm"; exit 0')
+    with pytest.raises(LabError, match=r"importer does not start.*libdw1.*host-linux-x64"):
+        make(reports)
+
+
+def test_the_importer_is_not_blamed_for_a_file_of_yesterday(reports, nsys, gpu):
+    reports.mkdir()
+    (reports / "demo.qdstrm").write_text("of yesterday")
+    nsys('echo "no such option"; exit 1')
+    with pytest.raises(LabError, match="no such option"):
+        make(reports)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Illegal --gpu-metrics-devices argument: all. ERR_NVGPUCTRPERM", "Insufficient privilege, see the manual"],
+)
+def test_without_permission_for_metrics_the_profile_is_made_without_them(reports, nsys, gpu, words):
+    calls = nsys(f'grep -c . {reports.parent}/calls | grep -q "^1$" && {{ echo "{words}" >&2; exit 1; }}\n{MAKES}')
+    said: list[str] = []
+    assert make(reports, said).is_file()
+    first, second = calls.read_text().splitlines()
+    assert "--gpu-metrics-devices all" in first and "gpu-metrics" not in second
+    assert second == first.replace("--gpu-metrics-devices all ", "")
+    assert any("--cap-add=SYS_ADMIN" in line for line in said)
+
+
+def test_metrics_are_denied_only_once(reports, nsys, gpu):
+    calls = nsys('echo "ERR_NVGPUCTRPERM"; exit 1')
+    with pytest.raises(LabError, match="ERR_NVGPUCTRPERM"):
+        make(reports)
+    assert calls.read_text().count("\n") == 2
+
+
+def test_of_a_progress_bar_only_the_last_state_is_shown(reports, nsys, gpu):
+    nsys(rf"printf '[1/1] [0%%  ] demo\r[1/1] [50%% ] demo\r[1/1] [100%%] demo\n'; {MAKES}")
+    said: list[str] = []
+    make(reports, said)
+    assert said == ["| [1/1] [100%] demo", "| Generated:"]
+
+
+def test_output_is_shown_as_it_comes_and_not_at_the_end():
+    seen: list[float] = []
+    script = "import time; print('one', flush=True); time.sleep(0.6); print('two')"
+    status, said = command.stream([sys.executable, "-c", script], lambda line: seen.append(time.monotonic()))
+    assert (status, said) == (0, "one\ntwo")
+    assert seen[1] - seen[0] > 0.4
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_output():
+    script = r"import sys; sys.stdout.buffer.write(b'caf\xe9\n')"
+    assert command.stream([sys.executable, "-c", script], lambda line: None) == (0, "caf�")
+
+
+def test_without_a_gpu_the_reader_is_told(reports, nsys, no_gpu):
+    calls = nsys(MAKES)
+    said: list[str] = []
+    make(reports, said)
+    assert said[0] == "| no GPU here: CPU phases only, on a few digits"
+    assert "--trace osrt,nvtx" in calls.read_text() and "gpu-metrics" not in calls.read_text()
+
+
+def test_reports_that_cannot_be_written_are_named_before_nsys_runs(monkeypatch, tmp_path, nsys, gpu):
+    calls = nsys(MAKES)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(command, "REPORTS", tmp_path / "file" / "reports")
+    with pytest.raises(LabError, match=r"cannot write into .*file/reports"):
+        make(tmp_path / "file" / "reports")
+    assert not calls.exists()
+
+
+def test_without_nsys_the_reader_is_told_what_to_do(reports, monkeypatch, gpu):
+    monkeypatch.setattr(machine, "find_nsys", lambda: None)
+    with pytest.raises(LabError, match="LAB_NSYS"):
+        make(reports)
+
+
+def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, nsys, gpu, monkeypatch):
+    monkeypatch.setenv("LAB_MODE", "live")
+    nsys("exit 1")
+    before = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in shipped.rglob("*") if file.is_file()}
+    with pytest.raises(LabError):
+        command.profile(command.profile_command("demo", PROGRAM), show=lambda line: None)
+    assert {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in before} == before
+    assert len(before) == len([file for file in shipped.rglob("*") if file.is_file()])
+
+
+# The export
+
+
+EXPORTS = 'echo database > "$out"'
+
+
+def test_a_report_is_exported_once_and_again_only_when_it_is_newer(reports, nsys):
+    reports.mkdir()
+    report = reports / "demo.nsys-rep"
+    report.write_text("report")
+    calls = nsys(EXPORTS)
+    assert command.export(report) == reports / "demo.sqlite"
+    command.export(report)
+    assert calls.read_text().count("\n") == 1
+    assert "export --type sqlite" in calls.read_text()
+    later = time.time() + 10
+    os.utime(report, (later, later))
+    command.export(report)
+    assert calls.read_text().count("\n") == 2
+
+
+def test_a_failed_export_leaves_nothing_and_says_why(reports, nsys):
+    reports.mkdir()
+    report = reports / "demo.nsys-rep"
+    report.write_text("report")
+    nsys('echo half > "$out"; echo "the report is of a newer version" >&2; exit 1')
+    with pytest.raises(LabError, match=r"could not export demo\.nsys-rep: the report is of a newer version"):
+        command.export(report)
+    assert not (reports / "demo.sqlite").exists()
+    assert report.read_text() == "report"
+
+
+# Which machine
+
+
+@pytest.mark.parametrize(
+    ("word", "nsys_there", "gpu_there", "expected"),
+    [
+        ("auto", True, True, "live"), ("auto", True, False, "recorded"), ("auto", False, True, "recorded"),
+        ("auto", False, False, "recorded"), (None, True, True, "live"), ("", False, True, "recorded"),
+        ("live", False, False, "live"), ("recorded", True, True, "recorded"), (" LIVE ", True, True, "live"),
+    ],
+)  # fmt: skip
+def test_the_mode_follows_the_variable_and_else_the_machine(monkeypatch, word, nsys_there, gpu_there, expected):
+    monkeypatch.setattr(machine, "find_nsys", lambda: NEW if nsys_there else None)
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU" if gpu_there else None)
+    if word is None:
+        monkeypatch.delenv("LAB_MODE", raising=False)
+    else:
+        monkeypatch.setenv("LAB_MODE", word)
+    assert machine.mode() == expected
+    assert machine.is_live() is (expected == "live")
+
+
+def test_another_word_is_no_mode(monkeypatch):
+    monkeypatch.setenv("LAB_MODE", "dead")
+    with pytest.raises(LabError, match="LAB_MODE=dead is not a mode: use auto, live, recorded"):
+        machine.mode()
+
+
+def test_a_named_nsys_that_does_not_run_is_not_replaced_by_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("LAB_NSYS", str(tmp_path / "missing"))
+    machine.find_nsys.cache_clear()
+    try:
+        assert machine.find_nsys() is None
+    finally:
+        machine.find_nsys.cache_clear()
+
+
+def test_the_version_is_read_as_numbers(nsys):
+    nsys(MAKES, version="2022.4.2.1-df9881f")
+    found = machine.find_nsys()
+    assert found.version == (2022, 4, 2) and found.version_text == "2022.4.2"
+
+
+# The real thing
+
+
+@pytest.fixture
+def real_nsys(monkeypatch):
+    monkeypatch.delenv("LAB_NSYS", raising=False)
+    machine.find_nsys.cache_clear()
+    found = machine.find_nsys()
+    if found is None:
+        if os.environ.get("LAB_REQUIRE_NSYS") == "1":
+            pytest.fail("LAB_REQUIRE_NSYS=1, but no nsys was found")
+        pytest.skip("no nsys on this machine")
+    yield found
+    machine.find_nsys.cache_clear()
+
+
+def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch, tmp_path):
+    cache = tmp_path / "cache" / "gpu-performance-lab"
+    cache.mkdir(parents=True)
+    (cache / ".download-failed").touch()
+    for name, value in {"XDG_CACHE_HOME": cache.parent, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("LAB_DATA_DIR", raising=False)
+    monkeypatch.setenv("LAB_MODE", "live")
+    monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
+    text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))
+    said: list[str] = []
+    with command.profile(text, show=said.append) as report:
+        table = phases(report)
+        assert report.gpu is None and report.kernels.empty
+    assert list(table["phase"]) == [
+        "data loading", "copy to device", "zero grad", "forward", "loss", "backward", "optimizer step",
+    ]  # fmt: skip
+    assert (table["cpu_ms"] > 0).all()
+    assert (table["kernels"] == 0).all() and (table["gpu_ms"] == 0).all()
+    assert list(table["count"]) == [3, 2, 2, 2, 2, 2, 2], "two steps; the loader is asked once more and has no batch"
+    assert any("Test set: Average loss" in line for line in said), "the program's output is shown"
+    assert open_report(reports / "demo.sqlite").window().name == "training"

@@ -1,0 +1,294 @@
+"""Wrong arguments, interruptions and crashes: one sentence, the right exit status, no half-written record."""
+
+import contextlib
+import hashlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from labkit import data, machine, steps
+from labkit.model import Net
+from labkit.paths import SOURCE_CODE
+
+SCRIPTS = sorted(path.name for path in SOURCE_CODE.glob("main_*.py"))
+FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu", "--workers", "0"]
+
+
+@pytest.fixture(autouse=True)
+def no_mnist(monkeypatch, tmp_path):
+    """A cache folder in which a download has just failed: the bundled digits, and no network."""
+    folder = tmp_path / "cache" / "gpu-performance-lab"
+    folder.mkdir(parents=True)
+    (folder / ".download-failed").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+    monkeypatch.delenv("LAB_DATA_DIR", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(steps, "_ranges_on", False)
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys, tmp_path):
+    """Starts a script in this process, which must refuse: status 2, one sentence, nothing written; the sentence."""
+
+    def start(script: str, *flags: object) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(SOURCE_CODE / script), *map(str, flags)])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(SOURCE_CODE / script), run_name="__main__")
+        said = capsys.readouterr()
+        assert end.value.code == 2
+        assert said.out == ""
+        assert sorted(tmp_path.rglob("*")) == before, "nothing may be written"
+        return the_sentence(said.err)
+
+    return start
+
+
+def the_sentence(stderr: str) -> str:
+    """The one line with an error in what a script said; argparse's usage lines go before it."""
+    assert "Traceback" not in stderr
+    *usage, last = stderr.strip().splitlines()
+    assert "error: " in last
+    assert not usage or usage[0].startswith("usage: ")
+    assert not any("error" in line for line in usage)
+    return last
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_unknown_flag_is_refused(refused, script):
+    assert "unrecognized arguments: --faster" in refused(script, "--faster", "--record", "run.json")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--epochs", "-1"), ("--epochs", "0"), ("--epochs", "two"), ("--epochs", "1.5"), ("--batch-size", "0"),
+        ("--test-batch-size", "0"), ("--lr", "nan"), ("--lr", "inf"), ("--lr", "0"), ("--lr", "-1"), ("--gamma", "nan"),
+        ("--gamma", "-0.7"), ("--workers", "-1"), ("--limit", "0"), ("--seed", "-1"), ("--log-interval", "0"),
+        ("--device", "tpu"),
+    ],
+)  # fmt: skip
+def test_a_senseless_value_is_refused_by_name(refused, flag, value):
+    assert f"argument {flag}: " in refused("main_baseline.py", flag, value, "--record", "run.json")
+
+
+@pytest.mark.parametrize("flags", [["--amp-dtype", "float64"], ["--amp-dtype"]])
+def test_mixed_precision_has_three_types(refused, flags):
+    assert "argument --amp-dtype: " in refused("main_opt3.py", *flags)
+
+
+def test_a_step_without_mixed_precision_knows_no_flags_for_it(refused):
+    assert "--amp-dtype" in refused("main_opt2.py", "--amp-dtype", "float16")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_data_directory_without_mnist_is_refused(refused, tmp_path, script):
+    (tmp_path / "other").mkdir()
+    sentence = refused(script, *FEW, "--data-dir", "other", "--record", "run.json")
+    assert "no MNIST in other" in sentence and "train-images-idx3-ubyte is missing" in sentence
+
+
+def test_a_data_directory_that_is_not_there_is_refused(refused):
+    assert "no MNIST in nowhere" in refused("main_baseline.py", *FEW, "--data-dir", "nowhere")
+
+
+def test_a_truncated_file_is_refused_by_name(refused, tmp_path):
+    raw = tmp_path / "mnist" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name in data.FILES:
+        (raw / name).write_bytes(b"\x00\x00\x08\x03")
+    sentence = refused("main_baseline.py", *FEW, "--data-dir", "mnist", "--record", "run.json")
+    assert "train-images-idx3-ubyte is damaged: 4 bytes instead of 47,040,016" in sentence
+
+
+def test_cuda_without_a_gpu_is_refused(refused, monkeypatch):
+    monkeypatch.setattr(machine, "gpu_name", lambda: None)
+    monkeypatch.setattr(machine, "gpu_problem", lambda: None)
+    assert "no GPU that CUDA can use" in refused("main_baseline.py", "--device", "cuda", "--record", "run.json")
+
+
+@pytest.mark.parametrize("folder", ["missing", "file", "/proc"])
+def test_a_record_that_could_not_be_written_is_refused_before_training(refused, tmp_path, folder):
+    (tmp_path / "file").touch()
+    sentence = refused("main_baseline.py", *FEW, "--record", f"{folder}/run.json")
+    assert "cannot write a record into" in sentence and folder in sentence
+
+
+def test_a_record_that_is_a_folder_is_refused_before_training(refused, tmp_path):
+    (tmp_path / "run.json").mkdir()
+    assert "run.json" in refused("main_baseline.py", *FEW, "--record", "run.json")
+
+
+@pytest.mark.parametrize("flags", [["--lr", "nan"], ["--data-dir", "nowhere"]], ids=["argparse", "LabError"])
+def test_a_process_of_its_own_ends_with_status_2_and_no_traceback(tmp_path, flags):
+    words = [sys.executable, SOURCE_CODE / "main_opt3.py", *FEW, *flags, "--record", "run.json"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    the_sentence(done.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+# Failures in the middle
+
+
+@pytest.fixture
+def failing(monkeypatch, tmp_path, capsys):
+    """Runs the baseline in this process with an error in its fourth step; what it said, and its record."""
+
+    def run(error: BaseException, expected: type[BaseException]) -> tuple[pytest.ExceptionInfo, str, dict]:
+        calls = []
+
+        def forward(model, images, forward=Net.forward):
+            calls.append(model.training)
+            if calls.count(True) == 4:
+                raise error
+            return forward(model, images)
+
+        monkeypatch.setattr(Net, "forward", forward)
+        file = tmp_path / "run.json"
+        monkeypatch.setattr(sys, "argv", ["main_baseline.py", *FEW, "--record", str(file)])
+        with pytest.raises(expected) as end:
+            runpy.run_path(str(SOURCE_CODE / "main_baseline.py"), run_name="__main__")
+        assert not list(tmp_path.glob("*.tmp"))
+        return end, capsys.readouterr().err, json.loads(file.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "--batch-size"),
+        (RuntimeError("DataLoader worker (pid 28) is killed by signal: Bus error. It is possible that dataloader's "
+                      "workers are out of shared memory."), "--ipc=host"),
+        (RuntimeError("unable to write to file </torch_1_2>: No space left on device (28) in shared memory"),
+         "--ipc=host"),
+        (RuntimeError("DataLoader worker (pid 28) is killed by signal: Killed."), "--workers"),
+    ],
+)  # fmt: skip
+def test_a_failure_that_the_reader_can_mend_is_one_sentence_with_its_remedy(failing, error, advice):
+    end, said, record = failing(error, SystemExit)
+    assert end.value.code == 1
+    assert advice in said and "marked 'failed'" in said
+    assert said.strip().count("\n") == 0
+    assert record["status"] == "failed"
+    assert len(record["epochs"]) == 2 and record["test_loss"] == record["epochs"][0]["test_loss"]
+
+
+def test_any_other_failure_keeps_its_traceback_and_the_partial_record(failing):
+    _, _, record = failing(ValueError("a mistake in the script"), ValueError)
+    assert record["status"] == "failed"
+    assert "test_loss" in record["epochs"][0] and "test_loss" not in record["epochs"][1]
+
+
+def test_an_interruption_ends_with_status_130(failing):
+    end, said, record = failing(KeyboardInterrupt(), SystemExit)
+    assert end.value.code == 130
+    assert "interrupted" in said and "Traceback" not in said
+    assert record["status"] == "interrupted"
+
+
+# Signals to a real process with loader workers
+
+
+class Started:
+    """A long training with two loader workers, in a session of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.record = folder / "run.json"
+        flags = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu", "--workers", "2"]
+        words = [sys.executable, SOURCE_CODE / "main_opt1.py", *flags, "--record", self.record]
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+
+    def wait_for_first_record(self) -> None:
+        until = time.monotonic() + 60
+        while not self.record.exists():
+            assert self.process.poll() is None, self.process.stderr.read()
+            assert time.monotonic() < until, "no record after a minute"
+            time.sleep(0.02)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@pytest.fixture
+def started(tmp_path):
+    training = Started(tmp_path)
+    yield training
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(training.process.pid, signal.SIGKILL)
+    training.process.wait()
+    training.process.stderr.close()
+
+
+@pytest.mark.parametrize("to", ["process", "group"])
+def test_ctrl_c_keeps_the_record_and_leaves_no_worker(started, to):
+    started.wait_for_first_record()
+    workers = started.children()
+    assert len(workers) >= 2
+    if to == "group":
+        os.killpg(started.process.pid, signal.SIGINT)
+    else:
+        started.process.send_signal(signal.SIGINT)
+    _, said = started.process.communicate(timeout=60)
+    assert started.process.returncode == 130
+    assert "interrupted" in said and "Traceback" not in said
+    record = json.loads(started.record.read_text())
+    assert record["status"] == "interrupted"
+    assert record["epochs"][0]["test_accuracy_pct"] >= 0
+    _, alive = psutil.wait_procs(workers, timeout=15)
+    assert not alive
+    assert not list(started.record.parent.glob("*.tmp"))
+
+
+def test_a_killed_run_leaves_a_whole_record_that_says_running(started):
+    assert not started.record.exists()
+    started.wait_for_first_record()
+    workers = started.children()
+    seen = set()
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:  # while epochs end and the record is written again and again
+        text = started.record.read_text()
+        assert json.loads(text)["status"] == "running"
+        seen.add(hashlib.sha256(text.encode()).digest())
+    started.process.kill()
+    started.process.wait()
+    record = json.loads(started.record.read_text())
+    assert record["status"] == "running"
+    assert len(seen) > 1, "the record was written more than once meanwhile"
+    assert len(record["epochs"]) > 1
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive, "loader workers notice that their parent is gone"
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "run.json"
+    steps.write_json(file, {"old": 1})
+    with pytest.raises(TypeError):
+        steps.write_json(file, {"new": object()})
+    assert json.loads(file.read_text()) == {"old": 1}
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failed_write_leaves_no_draft(tmp_path):
+    with pytest.raises(TypeError):
+        steps.write_json(tmp_path / "run.json", {"new": object()})
+    assert not list(tmp_path.glob("*.tmp"))

@@ -1,0 +1,78 @@
+"""Each worked solution is right, and its check can fail: every lab runs again with the solutions in place."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import nbformat
+import pytest
+
+from labkit import exercises
+from labkit.notebooks import course, execute
+
+LABS = [path for path in course() if path.parent.name == "labs"]
+SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
+CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
+
+
+def solved(path) -> nbformat.NotebookNode:
+    """The lab with each exercise's cell replaced by the solution that follows it."""
+    notebook = nbformat.read(path, as_version=4)
+    open_cell = None
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "lab.exercise(" in cell.source:
+            open_cell = cell
+        elif open_cell is not None and (found := SOLUTION.search(cell.source)):
+            assert CALL.findall(found.group(1)) == CALL.findall(open_cell.source), (
+                "the solution ends with the same check"
+            )
+            open_cell.source = found.group(1)
+            open_cell = None
+    assert open_cell is None, "an exercise without a solution"
+    return notebook
+
+
+@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+def test_the_solutions_pass_their_checks(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_MODE", os.environ.get("LAB_MODE", "recorded"))
+    notebook = solved(path)
+    numbers = [number for cell in notebook.cells if cell.cell_type == "code" for number in CALL.findall(cell.source)]
+    copy = tmp_path / path.name
+    nbformat.write(notebook, copy)
+    told = "\n".join(
+        out.text for cell in execute(copy).cells if cell.cell_type == "code" for out in cell.outputs if "text" in out
+    )
+    assert numbers
+    for number in numbers:
+        assert f"[ok] exercise {number}\n" in told + "\n"
+
+
+def test_every_exercise_of_the_labs_has_a_check_and_the_other_way_round():
+    asked = {number for path in LABS for number in CALL.findall(path.read_text().replace('\\"', '"'))}
+    assert asked == set(exercises.EXERCISES)
+
+
+@pytest.mark.parametrize("number", ["1.2", "3.2", "4.2"])
+def test_an_empty_function_is_no_answer(number, capsys):
+    def unanswered(*_):
+        raise NotImplementedError
+
+    assert not exercises.exercise(number, unanswered)
+    assert "no answer yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "wrong", "said"),
+    [
+        ("1.2", lambda work, synchronize: (work(), 0.0)[1], "before the GPU has finished"),
+        ("3.2", lambda batch, device: batch.to(device), "pageable"),
+        ("3.2", lambda batch, device: batch.pin_memory().to(device), "still waits"),
+        ("3.2", lambda batch, device: None, "never copies"),
+        ("4.1", 2.0**-14, "too large"),
+        ("4.2", lambda *_: None, "FP32"),
+    ],
+)
+def test_a_wrong_answer_is_told_what_is_wrong(number, wrong, said, capsys):
+    assert not exercises.exercise(number, wrong)
+    assert said in capsys.readouterr().out

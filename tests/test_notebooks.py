@@ -1,0 +1,156 @@
+"""Form of the notebooks: what nbval lets pass is refused here. Their contents are validated by ``pytest --nbval``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from urllib.parse import urlparse
+
+import nbformat
+import pytest
+
+from labkit.notebooks import course
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = course()
+LABS = [path for path in NOTEBOOKS if path.parent.name == "labs"]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:href|src)=\"([^\"]+)\"")
+
+
+def cells(path: Path, kind: str) -> list:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+def text_of(path: Path) -> str:
+    return "\n".join(cell.source for cell in cells(path, "markdown"))
+
+
+def links(text: str) -> list[str]:
+    return [first or second for first, second in LINK.findall(text)]
+
+
+def outputs(cell) -> str:
+    texts = [out.get("text", "") or out.get("data", {}).get("text/plain", "") for out in cell.outputs]
+    return "\n".join(texts)
+
+
+by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+lab_by_name = pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+
+
+def test_the_course_has_its_notebooks():
+    numbered = [path.stem for path in LABS]
+    assert NOTEBOOKS[0].name == "start_here.ipynb"
+    assert len(numbered) >= 5
+    assert [int(stem[:2]) for stem in numbered] == list(range(1, len(numbered) + 1))
+    assert {path.name for path in (ROOT / "labs").glob("*.ipynb")} == {path.name for path in LABS}
+
+
+@by_name
+def test_every_code_cell_was_run_and_none_failed(path):
+    for number, cell in enumerate(cells(path, "code"), 1):
+        assert cell.source.strip(), f"cell {number} is empty"
+        assert cell.execution_count == number, f"cell {number} was not run, or not in order"
+        assert not [out for out in cell.outputs if out.output_type == "error"], f"cell {number} failed"
+        assert not [out for out in cell.outputs if out.get("name") == "stderr"], f"cell {number} writes to stderr"
+
+
+@by_name
+def test_no_cell_hides_a_failure(path):
+    for cell in cells(path, "code"):
+        assert not re.search(r"^\s*[!%]", cell.source, re.MULTILINE), "shell escapes and magics hide failures"
+        assert "except" not in cell.source, "a notebook that catches errors hides them"
+        for tag in cell.metadata.get("tags", []):
+            assert tag == "nbval-ignore-output", f"tag {tag}: cells are neither skipped nor expected to fail"
+            reason = cell.source.splitlines()[0]
+            assert reason.startswith("# output not compared: "), "an ignored output says why in its first line"
+        assert "NBVAL" not in cell.source
+
+
+@by_name
+def test_cells_are_short(path):
+    lengths = [len(cell.source.splitlines()) for cell in cells(path, "code")]
+    assert max(lengths) <= 16
+    assert sorted(lengths)[len(lengths) // 2] <= 6
+
+
+@by_name
+def test_every_picture_says_what_was_drawn(path):
+    for cell in cells(path, "code"):
+        for out in cell.outputs:
+            if "image/png" in out.get("data", {}):
+                assert re.search(r"\[drawn data: ~?[0-9a-f]{12}\]$", out.data["text/plain"])
+        assert "plt." not in cell.source, "figures come from labkit.figures, which fingerprints them"
+
+
+@by_name
+def test_every_link_inside_the_checkout_leads_somewhere(path):
+    for link in links(text_of(path)):
+        address = urlparse(link)
+        if not address.scheme:
+            assert (path.parent / address.path).exists(), f"{path.name}: {link}"
+        else:
+            assert address.scheme == "https", link
+
+
+@by_name
+def test_every_picture_has_alternative_text(path):
+    for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text_of(path)):
+        assert len(alt) > 40, f"{target}: says too little for those who cannot see it"
+    assert "<img" not in text_of(path)
+
+
+@lab_by_name
+def test_navigation_bars(path):
+    place = LABS.index(path)
+    markdown = cells(path, "markdown")
+    bar = markdown[0].source
+    assert markdown[-1].source == bar, "the same bar stands at both ends"
+    previous = LABS[place - 1].name if place else "../start_here.ipynb"
+    following = LABS[place + 1].name if place + 1 < len(LABS) else "../start_here.ipynb"
+    expected = [previous, *(lab.name for lab in LABS if lab != path), following, "../start_here.ipynb"]
+    assert links(bar) == expected
+    assert f"**{place + 1}**" in bar
+
+
+def test_the_front_page_leads_to_every_lab_and_script():
+    targets = links(text_of(NOTEBOOKS[0]))
+    assert {f"labs/{lab.name}" for lab in LABS} <= set(targets)
+    assert {f"source_code/{script.name}" for script in (ROOT / "source_code").glob("main_*.py")} <= set(targets)
+
+
+@lab_by_name
+def test_the_parts_of_a_lab(path):
+    """design of the labs: question, prediction, command, diff, proof, wall clock, exercises, what to remember."""
+    text, code = text_of(path), "\n".join(cell.source for cell in cells(path, "code"))
+    assert re.search(r"^After this lab you can ", text, re.MULTILINE)
+    for heading in ("The question", "Exercises", "To remember", "Resources"):
+        assert re.search(rf"^## {heading}", text, re.MULTILINE), heading
+    assert "= None" in code, "the reader predicts before the answer is shown"
+    assert "lab.compare_prediction(" in code
+    assert "nsys profile" in code
+    assert "lab.wall_clock(" in code
+    assert code.count("lab.check(") >= 3
+    assert len(re.findall(r"<details><summary>Solution</summary>", text)) == code.count("lab.exercise(") >= 2
+    if path.stem != "05_summary":
+        assert "lab.diff(" in code
+    remember = text.split("## To remember")[1].split("##")[0]
+    assert len(re.findall(r"^\d\. ", remember, re.MULTILINE)) == 3
+
+
+@lab_by_name
+def test_every_check_printed_ok(path):
+    for cell in cells(path, "code"):
+        calls = sum(
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "check"
+            for node in ast.walk(ast.parse(cell.source))
+        )
+        assert outputs(cell).count("[ok] ") == calls
+
+
+@by_name
+def test_nothing_of_the_machine_that_ran_it(path):
+    text = path.read_text()
+    assert not re.search(r"/(home|root|work|tmp)/", text)
+    assert set(nbformat.read(path, as_version=4).metadata) <= {"kernelspec", "language_info"}

@@ -1,0 +1,118 @@
+"""The shipped recordings: whole, unchanged, free of anybody's private things, and good enough for what is claimed."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from labkit import lab, record, recorded
+from labkit.figures import images
+from labkit.nsight import copies, idle, tensor_cores
+from labkit.nsight.report import open_report
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = sorted(path.parent for path in (ROOT / "reports" / "recorded").glob("*/provenance.json"))
+PRIVATE = re.compile(rb"/home/|/root/|/work/|LD_LIBRARY_PATH|PYTHONPATH|HOSTNAME|ENVIRONMENT_VARIABLE")
+
+by_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+
+
+def test_there_are_recordings():
+    assert FOLDERS
+
+
+@by_folder
+def test_every_file_is_the_one_that_was_recorded(folder):
+    sums = json.loads((folder / "provenance.json").read_text())["sha256"]
+    files = {str(path.relative_to(folder)) for path in folder.glob("*/*")}
+    assert files == set(sums)
+    for name, expected in sums.items():
+        assert record.checksum(folder / name) == expected, name
+
+
+@by_folder
+def test_provenance_is_complete(folder):
+    source = json.loads((folder / "provenance.json").read_text())
+    for name in ("gpu", "driver", "cpu", "cpu_cores", "nsys", "recorded", "finished", "commits", "commands"):
+        assert source[name], name
+    assert {"python", "torch", "cuda", "cudnn"} <= set(source["versions"])
+    assert source["repetitions"] >= 3
+    assert source["data_source"] == ["MNIST"]
+    assert all(re.fullmatch(r"[0-9a-f]{40}", commit) for commit in source["commits"].values())
+
+
+@by_folder
+def test_nothing_private_is_shipped(folder):
+    for path in folder.glob("*/*"):
+        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        assert not PRIVATE.search(content), path.name
+
+
+def test_sizes():
+    reports = sum(path.stat().st_size for path in (ROOT / "reports" / "recorded").rglob("*") if path.is_file())
+    assert reports < 25e6
+
+
+@by_folder
+def test_runs_alternate_and_are_whole(folder, monkeypatch):
+    monkeypatch.setenv("LAB_RECORDED", folder.name)
+    for step in record.STEPS:
+        runs = recorded.records("runs", step)
+        assert len(runs) >= 3
+        for run in runs:
+            assert run["status"] == "complete"
+            assert not run["profiled"]
+            assert len(run["epochs"]) == 10
+            assert run["startup_s"] + run["training_s"] + run["test_s"] <= run["process_s"]
+            assert run["training_s"] == pytest.approx(sum(epoch["training_s"] for epoch in run["epochs"]))
+    rounds = [[recorded.records("runs", step)[n]["run_at"] for step in record.STEPS] for n in range(3)]
+    assert [moment for row in rounds for moment in row] == sorted(moment for row in rounds for moment in row)
+
+
+def test_the_claims_of_the_course_hold_on_the_h200(monkeypatch):
+    """At least 4x by whole-process median; no straw man; the accuracy gate."""
+    monkeypatch.setenv("LAB_RECORDED", "h200")
+    seconds = {
+        step: statistics.median(run["process_s"] for run in recorded.records("runs", step))
+        for step in ("main_baseline.py", "main_opt3.py", record.REFERENCE)
+    }
+    assert seconds["main_baseline.py"] / seconds["main_opt3.py"] >= 4.0
+    assert seconds[record.REFERENCE] / seconds["main_baseline.py"] >= 0.95
+    for step in record.ACCURACY:
+        assert len(recorded.accuracy(step)) >= 10
+        mean, p = lab.accuracy_gate("main_baseline.py", step)
+        assert mean >= lab.ACCURACY_FLOOR_PCT
+        assert step == "main_baseline.py" or p >= lab.SIGNIFICANCE
+
+
+@by_folder
+def test_reports_say_what_the_labs_say(folder):
+    def opened(name):
+        return open_report(folder / "profiles" / f"{name}.sqlite.xz")
+
+    with opened("main_baseline_nvtx") as baseline:
+        waiting = idle.idle_by_phase(baseline).set_index("phase").loc["data loading", "share"]
+        assert waiting >= 0.8
+        assert tensor_cores.kernel_time_by_verdict(baseline)["yes"] == 0
+    with opened("main_opt2") as opt2:
+        table = copies.copies(opt2)
+        batches = table[table["direction"] == "host to device"]
+        assert set(batches["host_memory"]) == {"pinned"}
+    with opened("main_opt3") as opt3:
+        assert tensor_cores.kernel_time_by_verdict(opt3)["yes"] > 0
+        assert tensor_cores.tensor_active(opt3).max_pct > 10
+
+
+def test_a_recorded_report_opens_only_with_the_command_that_made_it():
+    with pytest.raises(recorded.LabError, match="another command"):
+        recorded.report_file("main_opt1", "nsys profile --output reports/main_opt1 python3 something_else.py")
+
+
+def test_the_pictures_in_images_are_what_the_code_draws():
+    assert images.stale(ROOT / "images") == []
+    assert {path.stem for path in (ROOT / "images").glob("*.svg")} == set(images.IMAGES)

@@ -1,0 +1,363 @@
+"""Repeated runs: which are made, which are used again, in what order, and what is said about them."""
+
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import machine, record, recorded, timing
+from labkit.errors import LabError
+from labkit.timing import Spread
+
+SCRIPT = """
+import argparse, json, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs")
+parser.add_argument("--record")
+args = parser.parse_args()
+{body}
+status = {status!r}
+json.dump({{"status": status, "arguments": vars(args), "training_s": 2.0}}, open(args.record, "w"))
+"""
+
+
+@pytest.fixture
+def scripts(monkeypatch, tmp_path):
+    """A source_code folder of the test's own; returns how a script is put there."""
+    folder = tmp_path / "source_code"
+    (folder / "labkit").mkdir(parents=True)
+    monkeypatch.setattr(timing, "SOURCE_CODE", folder)
+    monkeypatch.setattr(timing, "ROOT", tmp_path)
+
+    def put(name: str, body: str = "", status: str = "complete") -> Path:
+        (folder / name).write_text(SCRIPT.format(body=body, status=status))
+        return folder / name
+
+    return put
+
+
+@pytest.fixture
+def live(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setattr(machine, "is_live", lambda: True)
+    monkeypatch.setattr(timing, "REPORTS", tmp_path / "reports")
+    return tmp_path / "reports"
+
+
+@pytest.fixture
+def shipped(monkeypatch, tmp_path) -> Path:
+    """Recorded mode, with a folder of two steps: the first with three runs, the second with two."""
+    folder = tmp_path / "recorded" / "test-gpu"
+    for command, times in {"main_a.py": (3.0, 1.0, 2.0), "main_a.py --epochs 3": (9.0,), "main_b.py": (5, 6)}.items():
+        for number, seconds in enumerate(times, start=1):
+            file = folder / "runs" / f"{recorded.key(command)}-{number:02d}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"command": command, "process_s": seconds, "training_s": seconds / 2}))
+    (folder / "provenance.json").write_text(json.dumps({"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05"}))
+    monkeypatch.setattr(recorded, "RECORDED", folder.parent)
+    monkeypatch.setattr(machine, "is_live", lambda: False)
+    monkeypatch.delenv("LAB_RECORDED", raising=False)
+    return folder
+
+
+# Numbers
+
+
+def test_the_middle_is_the_median_and_the_spread_is_the_range():
+    assert Spread.of([13.4, 13.9, 13.1]) == Spread(13.4, 13.1, 13.9, 3)
+    assert Spread.of([1.0, 2.0, 4.0, 100.0]) == Spread(3.0, 1.0, 100.0, 4)
+
+
+def test_a_spread_is_shown_marked_as_measured_with_its_unit():
+    assert Spread.of([13.4, 13.9, 13.1]).text() == "~13.4 s (13.1–13.9)"
+    assert Spread.of([0.25, 0.5]).text("ms", 3) == "~0.375 ms (0.250–0.500)"
+
+
+def test_no_measurement_has_no_spread():
+    with pytest.raises(ValueError, match="no measurements"):
+        Spread.of([])
+
+
+def test_a_speedup_is_median_over_median():
+    slow = [{"process_s": value, "training_s": 8.0} for value in (10.0, 12.0, 50.0)]
+    fast = [{"process_s": value, "training_s": 2.0} for value in (4.0, 3.0, 1.0)]
+    assert timing.speedup(slow, fast) == 4.0
+    assert timing.speedup(slow, fast, "training_s") == 4.0
+    assert timing.spread(slow) == Spread(12.0, 10.0, 50.0, 3)
+
+
+def test_the_stopwatch_waits_before_both_readings(monkeypatch):
+    events = []
+
+    def clock():
+        events.append("clock")
+        return float(len(events))
+
+    monkeypatch.setattr(timing.time, "perf_counter", clock)
+    with timing.stopwatch(lambda: events.append("synchronize")) as seconds:
+        events.append("work")
+        assert seconds == []
+    assert events == ["synchronize", "clock", "work", "synchronize", "clock"]
+    assert seconds == [3.0]
+
+
+# Recorded
+
+
+def test_recorded_runs_are_read_and_named(shipped):
+    said: list[str] = []
+    found = timing.runs(["main_a.py", "main_b.py"], show=said.append)
+    assert [entry["process_s"] for entry in found["main_a.py"]] == [3.0, 1.0, 2.0]
+    assert len(found["main_b.py"]) == 2
+    assert said[0] == "$ time python3 source_code/main_a.py   # 3 runs"
+    assert said[1] == "$ time python3 source_code/main_b.py   # 2 runs"
+    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*runs$", said[2])
+
+
+def test_a_command_is_not_answered_by_the_records_of_another(shipped):
+    """``main_a-epochs-3-01.json`` must not count as a run of ``main_a.py``."""
+    assert len(timing.runs(["main_a.py"], show=lambda line: None)["main_a.py"]) == 3
+    assert len(timing.runs(["main_a.py --epochs 3"], show=lambda line: None)["main_a.py --epochs 3"]) == 1
+    with pytest.raises(LabError, match=r"'main_a\.py --epochs 4' was not recorded on the NVIDIA Test GPU"):
+        timing.runs(["main_a.py --epochs 4"], show=lambda line: None)
+
+
+def test_a_damaged_record_is_named(shipped):
+    (shipped / "runs" / "main_b-02.json").write_text('{"command": "main_b.py", "proc')
+    with pytest.raises(LabError, match=r"main_b-02\.json cannot be read"):
+        timing.runs(["main_b.py"], show=lambda line: None)
+
+
+def test_recorded_mode_runs_nothing_and_writes_nothing(shipped, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("a command was run")
+
+    monkeypatch.setattr(timing, "run_once", refuse)
+    before = sorted(shipped.rglob("*"))
+    timing.runs(["main_a.py", "main_b.py"], show=lambda line: None)
+    assert sorted(shipped.rglob("*")) == before
+
+
+def test_a_key_is_a_file_name_of_its_own_for_each_recorded_command():
+    commands = [*record.RUNS, *record.BENCHMARKS, record.REFERENCE]
+    keys = [recorded.key(command) for command in commands]
+    assert len(set(keys)) == len(keys)
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+", key) for key in keys)
+    assert recorded.key("main_opt3.py --amp-dtype bfloat16") == "main_opt3-amp-dtype-bfloat16"
+
+
+# Live
+
+
+def test_live_runs_alternate_between_the_steps(live, scripts, monkeypatch):
+    order = []
+
+    def run_once(command, file):
+        order.append((command, file.name))
+        return {"command": command, "process_s": float(len(order))}
+
+    monkeypatch.setattr(timing, "run_once", run_once)
+    scripts("a.py"), scripts("b.py")
+    found = timing.runs(["a.py", "b.py"], repeats=3, show=lambda line: None)
+    assert order == [
+        ("a.py", "a-01.json"), ("b.py", "b-01.json"), ("a.py", "a-02.json"), ("b.py", "b-02.json"),
+        ("a.py", "a-03.json"), ("b.py", "b-03.json"),
+    ]  # fmt: skip
+    assert [entry["process_s"] for entry in found["b.py"]] == [2.0, 4.0, 6.0]
+
+
+def test_a_live_run_is_a_process_with_its_record(live, scripts):
+    scripts("a.py", "import time; time.sleep(0.2)")
+    said: list[str] = []
+    found = timing.runs(["a.py --epochs 3"], repeats=1, show=said.append)["a.py --epochs 3"]
+    assert len(found) == 1
+    assert found[0]["command"] == "a.py --epochs 3"
+    assert found[0]["process_s"] > 0.2
+    assert found[0]["training_s"] == 2.0
+    assert found[0]["arguments"] == {"epochs": "3"}, "where the record went is no setting"
+    kept = live / "runs" / "a-epochs-3-01.json"
+    assert json.loads(kept.read_text()) == found[0]
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    assert said[0] == "| run 1 of 1: time python3 source_code/a.py --epochs 3"
+
+
+def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scripts):
+    scripts("a.py", "open('ran', 'a').write('x')")
+    timing.runs(["a.py"], repeats=2, show=lambda line: None)
+    (live / "runs" / "a-01.json").unlink()
+    timing.runs(["a.py"], repeats=2, show=lambda line: None)
+    assert (live.parent / "ran").read_text() == "xxx"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"command": "a.py --epochs 2"}, {"status": "interrupted"}, {"status": "running"}, {"code": "0" * 16}, None],
+    ids=str,
+)
+def test_a_run_of_another_command_or_code_or_that_was_not_finished_is_not_used(tmp_path, scripts, change):
+    scripts("a.py")
+    file = tmp_path / "a-01.json"
+    assert timing.run_once("a.py", file) == timing.finished(file, "a.py")
+    if change is None:
+        file.write_text(file.read_text()[:-20])
+    else:
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert timing.finished(file, "a.py") is None
+
+
+@pytest.mark.parametrize("changed", ["a.py", "labkit/steps.py", "labkit/data.py", "labkit/model.py"])
+def test_a_run_is_made_again_after_its_code_changed(tmp_path, scripts, changed):
+    folder = scripts("a.py").parent
+    for room in ("steps", "data", "model", "timing"):
+        (folder / "labkit" / f"{room}.py").write_text("")
+    file = tmp_path / "a-01.json"
+    timing.run_once("a.py", file)
+    (folder / "labkit" / "timing.py").write_text("# reads records; what ran is as before")
+    assert timing.finished(file, "a.py")
+    with (folder / changed).open("a") as stream:
+        stream.write("\n# changed\n")
+    assert timing.finished(file, "a.py") is None
+
+
+def test_no_file_is_no_finished_run(tmp_path, scripts):
+    scripts("a.py")
+    assert timing.finished(tmp_path / "missing.json", "a.py") is None
+
+
+@pytest.mark.parametrize("body", ["sys.exit('error: out of GPU memory')", "raise ValueError('out of GPU memory')"])
+def test_a_script_that_fails_gives_its_last_words_and_leaves_the_old_record(tmp_path, scripts, body):
+    file = tmp_path / "a-01.json"
+    file.write_text("of yesterday")
+    scripts("a.py", body)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(LabError, match=r"'a\.py' failed with status 1: .*out of GPU memory") as said:
+        timing.run_once("a.py", file)
+    assert "\n" not in str(said.value)
+    assert file.read_text() == "of yesterday"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_script_that_dies_without_a_word(tmp_path, scripts):
+    scripts("a.py", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(LabError, match="failed with status -9: it said nothing"):
+        timing.run_once("a.py", tmp_path / "a-01.json")
+    assert not (tmp_path / "a-01.json").exists()
+
+
+# make record
+
+
+def items_of(folder: Path, kind: str, **more) -> list[str]:
+    settings = {"rounds": 3, "seeds": 2, "reference": None} | more
+    return [item.label for item in record.plan(folder, **settings) if item.kind == kind]
+
+
+def test_recorded_runs_alternate_round_by_round(tmp_path):
+    labels = items_of(tmp_path, "runs")
+    steps = [label.partition(", round ")[0] for label in labels]
+    assert steps == record.RUNS * 3
+    assert [label.rpartition(" ")[2] for label in labels] == [str(n) for n in (1, 2, 3) for _ in record.RUNS]
+
+
+def test_the_reference_runs_in_each_round_too(tmp_path):
+    labels = items_of(tmp_path, "runs", reference=tmp_path / "main.py")
+    assert [label for label in labels if label.startswith("pytorch/examples")] == [
+        f"{record.REFERENCE}, round {number}" for number in (1, 2, 3)
+    ]
+    assert labels[0].startswith("pytorch/examples") and not labels[1].startswith("pytorch/examples")
+
+
+def test_every_item_has_a_file_of_its_own(tmp_path):
+    items = record.plan(tmp_path, 3, 10, tmp_path / "main.py")
+    assert len({item.file for item in items}) == len(items)
+    assert len([item for item in items if item.kind == "accuracy"]) == 10 * len(record.ACCURACY)
+    assert len([item for item in items if item.kind == "profiles"]) == len(record.PROFILES)
+
+
+def a_recorded_folder(folder: Path) -> Path:
+    about = {"gpu": "NVIDIA Test GPU", "driver": "1", "cpu": "CPU", "cpu_cores": 2, "versions": {"torch": "2"}}
+    for kind in record.KINDS:
+        (folder / kind).mkdir(parents=True)
+    for number in (2, 1):
+        entry = about | {"command": "main_baseline.py", "run_at": f"2030-01-0{number}T00:00:00", "data_source": "MNIST"}
+        (folder / "runs" / f"main_baseline-0{number}.json").write_text(json.dumps(entry))
+    (folder / "profiles" / "main_opt3.sqlite.xz").write_bytes(b"a report")
+    return folder
+
+
+def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "find_nsys", lambda: machine.Nsys("nsys", (2025, 3, 1)))
+    folder = a_recorded_folder(tmp_path)
+    record.write_provenance(folder, [], "abc")
+    about = json.loads((folder / "provenance.json").read_text())
+    files = [path for path in folder.glob("*/*") if path.is_file()]
+    assert about["sha256"] == {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+    assert len(files) == 3
+    assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
+    assert (about["gpu"], about["commit"], about["nsys"]) == ("NVIDIA Test GPU", "abc", "2025.3.1")
+    assert (about["complete"], about["repetitions"], about["data_source"]) == (True, 2, ["MNIST"])
+    assert list(about["profiles"]) == ["main_opt3"], "only those that are there"
+    assert about["commands"] == ["main_baseline.py"]
+
+
+def test_provenance_says_when_something_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "find_nsys", lambda: None)
+    folder = a_recorded_folder(tmp_path)
+    record.write_provenance(folder, record.plan(folder, 1, 1, None), "abc")
+    about = json.loads((folder / "provenance.json").read_text())
+    assert about["complete"] is False and about["nsys"] is None
+
+
+def test_what_ships_is_what_its_provenance_says():
+    """Each file in reports/recorded/ has the checksum that its provenance names, and none is missing."""
+    for about_file in recorded.RECORDED.glob("*/provenance.json"):
+        folder = about_file.parent
+        about = json.loads(about_file.read_text())
+        files = {str(path.relative_to(folder)): path for path in folder.glob("*/*") if path.is_file()}
+        assert sorted(files) == sorted(about["sha256"])
+        wrong = [name for name, path in files.items() if record.checksum(path) != about["sha256"][name]]
+        assert not wrong
+
+
+def test_an_interrupted_recording_keeps_what_was_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "find_nsys", lambda: None)
+    made = []
+
+    def item(number: int) -> record.Item:
+        file = tmp_path / "runs" / f"{number}.json"
+
+        def make() -> None:
+            made.append(number)
+            if number == 2 and made.count(2) == 1:
+                raise KeyboardInterrupt
+            about = {"gpu": None, "command": "x", "run_at": "2030"}
+            file.write_text(json.dumps(about))
+
+        return record.Item("runs", str(number), file, file.is_file, make)
+
+    items = [item(number) for number in (1, 2, 3)]
+    with pytest.raises(KeyboardInterrupt):
+        record.record(tmp_path, items, 1, float("inf"), "abc")
+    assert made == [1, 2]
+    assert record.record(tmp_path, items, 1, float("inf"), "abc") == 0
+    assert made == [1, 2, 2, 3], "the first was not made again"
+
+
+def test_a_time_limit_begins_nothing_new(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    items = [record.Item("runs", "1", tmp_path / "1.json", lambda: False, lambda: pytest.fail("was begun"))]
+    assert record.record(tmp_path, items, 1, -1.0, "abc") == 1
+
+
+def test_recording_without_a_gpu_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "gpu_name", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["record"])
+    with pytest.raises(SystemExit) as end:
+        record.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: recording needs a GPU, and none answers here.\n"
