@@ -466,7 +466,7 @@ UNDERFLOW_ROWS = [
         "epoch": epoch,
         "scale": scale,
         "layer": layer,
-        "zero_in_fp16_share": 0.1 * epoch / scale,
+        "zero_share": 0.1 * epoch / scale,
         "not_finite_share": over,
     }
     for layer in ("conv1", "fc1")
@@ -497,7 +497,7 @@ def changed(rows: list[dict], field: str) -> list[dict]:
         (charts.ladder_parts, {"a": runs(60)}, {"a": changed(runs(60), "training_s")}),
         (charts.transfer_grid, TRANSFER_ROWS, changed(TRANSFER_ROWS, "done_us")),
         (charts.worker_sweep, [(1, Spread(4, 3, 5, 3))], [(1, Spread(4, 3, 5.01, 3))]),
-        (charts.underflow, UNDERFLOW_ROWS, changed(UNDERFLOW_ROWS, "zero_in_fp16_share")),
+        (charts.underflow, UNDERFLOW_ROWS, changed(UNDERFLOW_ROWS, "zero_share")),
     ],
 )
 def test_a_changed_number_changes_the_fingerprint(draw, data, other):

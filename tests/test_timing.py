@@ -111,9 +111,8 @@ def test_recorded_runs_are_read_and_named(shipped):
     found = timing.runs(["main_a.py", "main_b.py"], show=said.append)
     assert [entry["process_s"] for entry in found["main_a.py"]] == [3.0, 1.0, 2.0]
     assert len(found["main_b.py"]) == 2
-    assert said[0] == "$ time python3 source_code/main_a.py   # 3 runs"
-    assert said[1] == "$ time python3 source_code/main_b.py   # 2 runs"
-    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*runs$", said[2])
+    assert said[:2] == ["$ time python3 source_code/main_a.py", "$ time python3 source_code/main_b.py"]
+    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\), 2 runs each: .*runs$", said[2])
 
 
 def test_a_command_is_not_answered_by_the_records_of_another(shipped):
@@ -180,7 +179,24 @@ def test_a_live_run_is_a_process_with_its_record(live, scripts):
     kept = live / "runs" / "a-epochs-3-01.json"
     assert json.loads(kept.read_text()) == found[0]
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
-    assert said[0] == "| run 1 of 1: time python3 source_code/a.py --epochs 3"
+    assert said[:2] == [
+        "$ time python3 source_code/a.py --epochs 3",
+        "| run 1 of 1: time python3 source_code/a.py --epochs 3",
+    ]
+
+
+@pytest.mark.parametrize(("wanted", "runs"), [(None, 3), ("1", 1), ("5", 5)])
+def test_how_many_live_runs(live, monkeypatch, wanted, runs):
+    if wanted:
+        monkeypatch.setenv("LAB_REPEATS", wanted)
+    monkeypatch.setattr(timing, "run_once", lambda command, file: {"process_s": 1.0})
+    assert len(timing.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
+
+
+def test_a_number_of_runs_that_is_none(live, monkeypatch):
+    monkeypatch.setenv("LAB_REPEATS", "many")
+    with pytest.raises(LabError, match="LAB_REPEATS=many"):
+        timing.runs(["a.py"], show=lambda line: None)
 
 
 def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scripts):
@@ -290,7 +306,8 @@ def a_recorded_folder(folder: Path) -> Path:
 def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "find_nsys", lambda: machine.Nsys("nsys", (2025, 3, 1)))
     folder = a_recorded_folder(tmp_path)
-    record.write_provenance(folder, [], "abc")
+    items = record.plan(folder, 2, 1, None)
+    record.write_provenance(folder, [item for item in items if item.kind == "runs"], "abc")
     about = json.loads((folder / "provenance.json").read_text())
     files = [path for path in folder.glob("*/*") if path.is_file()]
     assert about["sha256"] == {
@@ -298,18 +315,21 @@ def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
     }
     assert len(files) == 3
     assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
-    assert (about["gpu"], about["commit"], about["nsys"]) == ("NVIDIA Test GPU", "abc", "2025.3.1")
-    assert (about["complete"], about["repetitions"], about["data_source"]) == (True, 2, ["MNIST"])
+    assert (about["gpu"], about["commits"], about["nsys"]) == ("NVIDIA Test GPU", {"runs": "abc"}, "2025.3.1")
+    assert (about["repetitions"], about["data_source"]) == (2, ["MNIST"])
     assert list(about["profiles"]) == ["main_opt3"], "only those that are there"
     assert about["commands"] == ["main_baseline.py"]
 
 
-def test_provenance_says_when_something_is_missing(tmp_path, monkeypatch):
+def test_provenance_keeps_the_commit_of_what_is_not_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "find_nsys", lambda: None)
     folder = a_recorded_folder(tmp_path)
-    record.write_provenance(folder, record.plan(folder, 1, 1, None), "abc")
+    items = record.plan(folder, 1, 1, None)
+    record.write_provenance(folder, items, "abc")
+    record.write_provenance(folder, [item for item in items if item.kind == "benchmarks"], "def")
     about = json.loads((folder / "provenance.json").read_text())
-    assert about["complete"] is False and about["nsys"] is None
+    assert about["commits"] == dict.fromkeys(record.KINDS, "abc") | {"benchmarks": "def"}
+    assert about["nsys"] is None
 
 
 def test_what_ships_is_what_its_provenance_says():

@@ -27,7 +27,7 @@ from labkit.errors import LabError
 from labkit.paths import REPORTS, ROOT, SOURCE_CODE
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
-REPEATS = 3
+REPEATS = 3  # whole-process runs of each step; LAB_REPEATS sets another number for live runs
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,21 @@ class Spread:
         return f"{MEASURED}{self.median:.{digits}f} {unit} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
-def runs(commands: Sequence[str], repeats: int = REPEATS, show: Callable[[str], None] = print) -> dict[str, list[dict]]:
+def runs(
+    commands: Sequence[str], repeats: int | None = None, show: Callable[[str], None] = print
+) -> dict[str, list[dict]]:
     """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records.
 
     Live, runs of the same code that are in reports/runs/ already are used again. Recorded, the shipped ones are read.
     """
+    for command in commands:
+        show(f"$ time python3 source_code/{command}")
     if not machine.is_live():
         found = {command: recorded.records("runs", command) for command in commands}
-        for command, records in found.items():
-            show(f"$ time python3 source_code/{command}   # {len(records)} runs")
-        show(f"recorded ({recorded.origin()}): {recorded.shown(recorded.folder() / 'runs')}")
+        times = min(map(len, found.values()))
+        show(f"recorded ({recorded.origin()}), {times} runs each: {recorded.shown(recorded.folder() / 'runs')}")
         return found
+    repeats = repeats or _live_repeats()
     folder = REPORTS / "runs"
     folder.mkdir(parents=True, exist_ok=True)
     found = {command: [] for command in commands}
@@ -72,9 +76,7 @@ def runs(commands: Sequence[str], repeats: int = REPEATS, show: Callable[[str], 
                 show(f"| run {number} of {repeats}: time python3 source_code/{command}")
                 record = run_once(command, file)
             found[command].append(record)
-    for command in commands:
-        show(f"$ time python3 source_code/{command}   # {repeats} runs")
-    show(f"live: {recorded.shown(folder)}")
+    show(f"live: {repeats} runs each: {recorded.shown(folder)}")
     return found
 
 
@@ -158,6 +160,13 @@ def stopwatch(synchronize: Callable[[], None] = lambda: None) -> Iterator[list[f
     yield seconds
     synchronize()
     seconds.append(time.perf_counter() - start)
+
+
+def _live_repeats() -> int:
+    wanted = os.environ.get("LAB_REPEATS", str(REPEATS))
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise LabError(f"LAB_REPEATS={wanted} is not a number of runs.")
+    return int(wanted)
 
 
 def _script(command: str) -> list[str]:

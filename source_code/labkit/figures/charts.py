@@ -293,16 +293,16 @@ ABOVE = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": 
 
 
 def underflow(rows: Sequence[dict]) -> Figure:
-    """Per layer: per cent of the gradients, not zero in FP32, that are zero in FP16, over epochs, by loss scale.
+    """Per layer: per cent of the gradients that FP16 makes zero, over epochs, by loss scale (not zero at every scale).
 
-    ``rows``: dicts with ``epoch``, ``scale``, ``layer``, ``zero_in_fp16_share`` and, where known, ``not_finite_share``;
+    ``rows``: dicts with ``epoch``, ``scale``, ``layer``, ``zero_share`` and, where known, ``not_finite_share``;
     a cross marks where some gradient overflowed.
     """
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     scales = sorted({row["scale"] for row in rows})
     colours = dict(zip(scales, cycle([style.VERMILION, style.ORANGE, style.BLUE, style.GREEN]), strict=False))
     epochs = [row["epoch"] for row in rows]
-    top = 100 * max(row["zero_in_fp16_share"] for row in rows) or 1
+    top = 100 * max(row["zero_share"] for row in rows) or 1
     with style.house_style():
         fig = _figure(3.2)
         axes = fig.subplots(1, len(layers), sharex=True, sharey=True, squeeze=False)[0]
@@ -320,7 +320,7 @@ def underflow(rows: Sequence[dict]) -> Figure:
 
 
 def _underflow_line(ax: Axes, rows: Sequence[dict], colour: str, label: str) -> None:
-    points = [(row["epoch"], 100 * row["zero_in_fp16_share"]) for row in rows]
+    points = [(row["epoch"], 100 * row["zero_share"]) for row in rows]
     ax.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3.5, lw=1.6, label=label)
     overflowed = [point for point, row in zip(points, rows, strict=True) if row.get("not_finite_share")]
     if overflowed:

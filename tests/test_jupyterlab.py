@@ -1,0 +1,143 @@
+"""The course as a reader meets it: JupyterLab in a browser, opened, run, and followed from page to page."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+REQUIRED = os.environ.get("LAB_REQUIRE_CHROMIUM") == "1"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium on this machine")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """JupyterLab as ``make lab`` starts it, on a free port; its address and token."""
+    settings = tmp_path_factory.mktemp("jupyter")
+    checkout = tmp_path_factory.mktemp("checkout")  # a copy: JupyterLab saves what it opens
+    shutil.copy(ROOT / "start_here.ipynb", checkout)
+    for folder in ("labs", "images", "source_code"):
+        shutil.copytree(ROOT / folder, checkout / folder, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    port, token = free_port(), secrets.token_hex(16)
+    overrides = settings / "share" / "jupyter" / "lab" / "settings"
+    overrides.mkdir(parents=True)
+    quiet = '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
+    (overrides / "overrides.json").write_text(quiet)
+    environment = os.environ | {
+        "LAB_MODE": "recorded",
+        "JUPYTER_CONFIG_DIR": str(settings / "config"),
+        "JUPYTER_DATA_DIR": str(settings / "data"),
+        "IPYTHONDIR": str(settings / "ipython"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
+    command += [f"--ServerApp.root_dir={checkout}", f"--IdentityProvider.token={token}", "--allow-root"]
+    command += [f"--LabApp.user_settings_dir={settings / 'user'}", f"--LabApp.workspaces_dir={settings / 'workspaces'}"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(120):
+            try:
+                urllib.request.urlopen(f"{address}/api", timeout=2)
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield address, token
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # it asks for confirmation where it thinks that a person is there
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    """A page in headless Chromium that remembers which of Jupyter's contents were not found."""
+    playwright = pytest.importorskip("playwright.sync_api") if not REQUIRED else __import__("playwright.sync_api")
+    sync_playwright = getattr(playwright, "sync_playwright", None) or playwright.sync_api.sync_playwright
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        tab.missing = []
+        tab.on("response", lambda r: r.status == 404 and "/api/contents" in r.url and tab.missing.append(r.url))
+        yield tab
+        browser.close()
+
+
+def open_notebook(page, server, path: str) -> None:
+    address, token = server
+    page.goto(f"{address}/lab/tree/{path}?token={token}&reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(f"{SHOWN} .jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
+
+
+def run_all(page) -> None:
+    """Run → Restart Kernel and Run All Cells, and wait until every cell has its number again."""
+    page.click("#jp-MainMenu >> text=Run")
+    page.click(".lm-Menu-item:has-text('Restart Kernel and Run All Cells')")
+    page.click(".jp-Dialog button:has-text('Restart')")
+    prompts = f"[...document.querySelectorAll('{SHOWN} .jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
+    page.wait_for_function(f"{prompts}.some(text => text === '[*]:' || text === '[ ]:')", timeout=30_000)
+    page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=180_000)
+
+
+def test_the_token_is_asked_for(server):
+    address, _ = server
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{address}/api/contents/start_here.ipynb", timeout=10)
+    assert refused.value.code == 403
+
+
+def test_the_front_page_runs_and_its_picture_shows(page, server):
+    open_notebook(page, server, "start_here.ipynb")
+    run_all(page)
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    assert "Recorded mode" in page.locator(".jp-OutputArea").nth(1).inner_text()
+    widths = page.evaluate("[...document.querySelectorAll('.jp-RenderedMarkdown img')].map(img => img.naturalWidth)")
+    assert widths and all(width > 300 for width in widths)
+
+
+def test_from_the_front_page_one_gets_to_lab_1_and_on_to_lab_2(page, server):
+    open_notebook(page, server, "start_here.ipynb")
+    page.click("a:has-text('What a profile shows')")
+    page.wait_for_selector("h1:has-text('Lab 1')", timeout=60_000)
+    page.locator(f"{SHOWN} a:has-text('Next →')").first.click()
+    page.wait_for_selector("h1:has-text('Lab 2')", timeout=60_000)
+    assert page.missing == []
+
+
+def test_a_lab_runs_from_top_to_bottom(page, server):
+    open_notebook(page, server, "labs/02_pytorch_mnist.ipynb")
+    run_all(page)
+    assert page.locator(SHOWN).locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    assert page.missing == []
