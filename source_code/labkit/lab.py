@@ -44,7 +44,7 @@ idle_by_phase = nsight.idle.idle_by_phase
 def start() -> None:
     """Say in one line where the numbers of this notebook come from."""
     if machine.is_live():
-        print(f"| Live: the commands run on this machine ({machine.gpu_name() or 'no GPU: CPU phases only'}).")
+        print(f"Live: the commands run on this machine ({machine.gpu_name() or 'no GPU: CPU phases only'}).")
     else:
         where = recorded.shown(recorded.folder())
         print(f"Recorded mode: what you see was measured on an {recorded.origin()} ({where}).")
@@ -92,7 +92,7 @@ def phases(report: Report, by: str = "process") -> tables.Table:
     frame = nsight.phases.phases(report, by=by).rename(
         columns={"count": "ranges", "cpu_ms": "CPU ms", "gpu_ms": "GPU ms"}
     )
-    caption = f"{report.path.name}: phases of one training epoch"
+    caption = f"{report.name}: phases of one training epoch"
     return table(frame, caption, {"CPU ms": "{:,.1f}", "GPU ms": "{:,.1f}"}, ["CPU ms", "GPU ms"])
 
 
@@ -111,7 +111,7 @@ def idle_by_phase_table(report: Report) -> tables.Table:
     """The GPU's idle time in one training epoch, by what the program was doing meanwhile."""
     frame = idle_by_phase(report).rename(columns={"phase": "the program was in", "idle_ms": "GPU idle ms"})
     frame["share %"] = 100 * frame.pop("share")
-    caption = f"{report.path.name}: where the GPU's idle time goes"
+    caption = f"{report.name}: where the GPU's idle time goes"
     return table(frame, caption, {"GPU idle ms": "{:,.0f}", "share %": "{:.1f}"}, ["GPU idle ms", "share %"])
 
 
@@ -130,7 +130,7 @@ def copies(report: Report) -> tables.Table:
     frame = frame.drop(columns="longest_api_us")
     measured = ["GPU ms", "API ms", "longest µs", "GB/s"]
     formats = dict.fromkeys(measured, "{:,.2f}") | {"longest µs": "{:,.0f}", "MB": "{:,.2f}", "GB/s": "{:,.1f}"}
-    return table(frame, f"{report.path.name}: copies of one training epoch", formats, measured)
+    return table(frame, f"{report.name}: copies of one training epoch", formats, measured)
 
 
 def kernels(report: Report, top: int = 8) -> tables.Table:
@@ -141,7 +141,7 @@ def kernels(report: Report, top: int = 8) -> tables.Table:
     )
     frame["share %"] *= 100
     formats = {"kernel": tables.short_kernel, "GPU ms": "{:.1f}", "mean µs": "{:.1f}", "share %": "{:.1f}"}
-    caption = f"{report.path.name}: the {len(frame)} longest kernels of one training epoch"
+    caption = f"{report.name}: the {len(frame)} longest kernels of one training epoch"
     return table(frame, caption, formats, ["GPU ms", "mean µs", "share %"])
 
 

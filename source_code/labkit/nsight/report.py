@@ -117,6 +117,11 @@ class Report:
     def __repr__(self) -> str:
         return f"Report({self.path.name})"
 
+    @property
+    def name(self) -> str:
+        """What the report is called, without its folder and endings."""
+        return self.path.name.split(".")[0]
+
     def sql(self, query: str, parameters: tuple = ()) -> pd.DataFrame:
         """The rows of an SQL query; LabError if the report does not answer it."""
         try:

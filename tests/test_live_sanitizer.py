@@ -1,0 +1,68 @@
+"""The sanitizer of ``make test-gpu``: it hides what a live run may show differently, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbval.plugin import get_sanitize_patterns
+
+from labkit.notebooks import course
+
+PATTERNS = get_sanitize_patterns((Path(__file__).parent / "live_sanitizer.cfg").read_text())
+
+
+def sanitized(text: str) -> str:
+    for pattern, replacement in PATTERNS:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def test_every_entry_is_read():
+    """nbval ignores a malformed entry without a word."""
+    text = (Path(__file__).parent / "live_sanitizer.cfg").read_text()
+    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 6
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"),
+    [
+        (
+            "$ time python3 a.py\nrecorded (NVIDIA H200, 2026-11-21), 3 runs each: reports/recorded/h200/runs\n",
+            "$ time python3 a.py\n| run 1 of 1: time python3 a.py\n| done\nlive: 1 runs each: reports/runs\n",
+        ),
+        ("Recorded mode: what you see was measured on …\n", "Live: the commands run on this machine (NVIDIA L4).\n"),
+        (
+            "caption\nkernel  ms\n──────  ──\na       ~1\nb       ~2\n",
+            "caption\nkernel    ms\n────────  ──\nsomething  ~3\n",
+        ),
+        ('<table class="measured" style="x">\n<td>1</td>\n</table>', '<table class="measured" style="x">\n</table>'),
+        ("epoch: at most ~12 times faster\n", "epoch: at most ~3.4 times faster\n"),
+        ("main: step 21 (62.3 ms) [drawn data: ~f5acf9c167a4]", "main: step 21 (9.1 ms) [drawn data: ~000000000000]"),
+    ],
+)
+def test_what_may_differ_is_hidden(recorded, live):
+    assert sanitized(recorded) == sanitized(live)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("[ok] the GPU idles\n", ""),
+        ("[ok] the GPU idles\n", "[ok] the GPU is busy\n"),
+        ("$ nsys profile --trace cuda\n", "$ nsys profile --trace nvtx\n"),
+        ("exercise 1.1: no answer yet\n", "[ok] exercise 1.1\n"),
+    ],
+)
+def test_what_must_not_differ_is_seen(one, other):
+    assert sanitized(one) != sanitized(other)
+
+
+def test_every_ok_line_of_the_labs_survives_it():
+    for path in course():
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", []):
+                text = output.get("text", "")
+                assert sanitized(text).count("[ok] ") == text.count("[ok] "), path.name
