@@ -27,6 +27,8 @@ def compare_prediction(predicted: float | str | None, measured: float | str, uni
         right = "" if predicted is None else (" – right" if predicted == measured else " – not so")
         print(f"{said}; measured: {MEASURED}{measured}{right}")
         return
+    if predicted is not None and not isinstance(predicted, (int, float)):
+        raise CheckFailed(f"a prediction here is a number, not {predicted!r}.")
     said = "no prediction made" if predicted is None else f"you predicted {predicted:g}{unit}"
     off = ""
     if isinstance(predicted, (int, float)) and predicted > 0 and measured > 0:

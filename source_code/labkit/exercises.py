@@ -38,6 +38,8 @@ def _stopwatch(number: str, answer: Callable | None) -> bool:
             return f"it returns {seconds!r}, not seconds"
         if seconds < 0.04:
             return f"it says {seconds:.3f} s for 0.05 s of work: the clock stops before the GPU has finished"
+        if seconds > 40:
+            return f"it says {seconds:.0f} for 0.05 s of work: did you return milliseconds?"
         if seconds > 0.15:
             return f"it says {seconds:.3f} s for 0.05 s of work: it counts work that was there before the clock started"
         return None
@@ -81,7 +83,7 @@ def _pinned_copy(number: str, answer: Callable | None) -> bool:
 def _smallest_half(number: str, answer: float | None) -> bool:
     right = float(torch.tensor(1, dtype=torch.int16).view(torch.float16))  # all bits 0 but the last
     hint = "The smallest exponent is -14, and a subnormal number has ten more bits below it."
-    return answer_number(number, answer, right, hint, within=1e-6)
+    return answer_number(number, answer, right, hint)
 
 
 def _amp_step(number: str, answer: Callable | None) -> bool:

@@ -159,10 +159,11 @@ def tensor_active_table(reports: Mapping[str, Report]) -> tables.Table:
     return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
 
 
-def wall_clock(found: Mapping[str, Sequence[dict]]) -> tables.Table:
+def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> tables.Table:
     """The wall-clock table: whole process and training loop, median and range, speedups, test accuracy.
 
-    ``found`` maps a step's name to its records; the first is the baseline.
+    ``found`` maps a step's name to its records; the first is the baseline. ``in_turn=False`` is for alternatives, which
+    do not build on one another: no speedup over the row before is shown.
     """
     names = list(found)
     process = {name: spread(found[name]) for name in names}
@@ -185,8 +186,10 @@ def wall_clock(found: Mapping[str, Sequence[dict]]) -> tables.Table:
             }
         )
     frame = pd.DataFrame(rows)
+    if len(names) == 1 or not in_turn:
+        frame = frame.drop(columns="× before")
     if len(names) == 1:
-        frame = frame.drop(columns=["× before", "× baseline"])
+        frame = frame.drop(columns="× baseline")
     accuracy = frame.columns[-1]
     formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
     formats |= {"× before": "{:.2f}", "× baseline": "{:.2f}", accuracy: "{:.2f}"}
