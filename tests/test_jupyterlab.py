@@ -102,10 +102,11 @@ def open_notebook(page, server, path: str) -> None:
 
 
 def run_all(page) -> None:
-    """Run → Restart Kernel and Run All Cells, and wait until every cell has its number again."""
+    """Edit → Clear Outputs of All Cells, Run → Run All Cells, and wait until every cell has its number again."""
+    page.click("#jp-MainMenu >> text=Edit")
+    page.click(".lm-Menu-item:has-text('Clear Outputs of All Cells')")
     page.click("#jp-MainMenu >> text=Run")
-    page.click(".lm-Menu-item:has-text('Restart Kernel and Run All Cells')")
-    page.click(".jp-Dialog button:has-text('Restart')")
+    page.click(".lm-Menu-item:has-text('Run All Cells')")
     prompts = f"[...document.querySelectorAll('{SHOWN} .jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
     page.wait_for_function(f"{prompts}.some(text => text === '[*]:' || text === '[ ]:')", timeout=30_000)
     page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=180_000)
