@@ -402,16 +402,48 @@ def test_what_a_kernels_name_says_of_tensor_cores(verdict, name):
 def test_kernels_by_name_with_their_verdicts(build):
     build.range(0, 1000, "training")
     for number, (name, start, ns) in enumerate(
-        [("nvjet_a", 0, 100), ("nvjet_a", 100, 300), ("add", 500, 50), ("triton_b", 600, 50), ("add", 2000, 900)]
+        [
+            ("nvjet_a", 0, 100),
+            ("nvjet_a", 100, 300),
+            ("at::add", 500, 50),
+            ("triton_b", 600, 50),
+            ("at::add", 2000, 900),
+        ]
     ):
         build.kernel(start, start + ns, number, name=name)
     report = build.report()
     table = tensor_cores.kernels(report)
-    assert list(table["kernel"]) == ["nvjet_a", "add", "triton_b"], "the last one starts after the window"
+    assert list(table["kernel"]) == ["nvjet_a", "at::add", "triton_b"], "the last one starts after the window"
     assert list(table["count"]) == [2, 1, 1]
     assert list(table["mean_us"]) == pytest.approx([0.2, 0.05, 0.05])
     assert list(table["share"]) == pytest.approx([0.8, 0.1, 0.1])
     assert tensor_cores.kernel_time_by_verdict(report) == pytest.approx({"yes": 4e-4, "no": 5e-5, "unknown": 5e-5})
+
+
+def test_a_kernel_of_an_unheard_of_name_is_unknown():
+    assert tensor_cores.by_name("void deep_gemm::fp8_gemm_kernel<128>(float*)") == "unknown"
+    assert tensor_cores.by_name("void my_own_thing(float*)") == "unknown"
+
+
+def test_with_several_gpus_sampled_only_the_one_that_worked_counts_or_none(build):
+    build.range(0, 1000, "training")
+    build.kernel(0, 100, 1, name="nvjet_a")
+    for gpu, value in ((256, 80), (257, 20)):
+        build.add("TARGET_INFO_GPU_METRICS", gpu, 1, "Tensor Active [Throughput %]")
+        build.add("GPU_METRICS", T0 + 50, gpu, 1, value)
+    assert tensor_cores.tensor_active(build.report()) is None, "the report does not say which GPU it was"
+
+
+def test_a_blocking_copy_holds_the_thread_in_the_synchronisation_behind_it(build):
+    build.range(0, 1000, "training")
+    build.copy(100, 200, 1, 4)
+    build.call(90, 95, 1, name="cudaMemcpyAsync_v3020")
+    build.call(95, 205, 2, name="cudaStreamSynchronize_v3020")
+    build.copy(300, 400, 3, 4)
+    build.call(290, 295, 3, name="cudaMemcpyAsync_v3020")
+    build.call(295, 299, 4, name="cudaLaunchKernel_v7000")
+    build.call(299, 410, 5, name="cudaStreamSynchronize_v3020")
+    assert list(copies.labelled(build.report())["api_ns"]) == [115, 5], "only what follows at once belongs to the copy"
 
 
 def test_tensor_active_is_averaged_within_the_window_and_none_where_it_was_not_sampled(build, tmp_path):

@@ -14,13 +14,16 @@ from labkit.timing import Spread
 
 SCRIPT = """
 import argparse, json, sys
+from importlib.metadata import version
+from labkit import machine
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs")
 parser.add_argument("--record")
 args = parser.parse_args()
 {body}
 status = {status!r}
-json.dump({{"status": status, "arguments": vars(args), "training_s": 2.0}}, open(args.record, "w"))
+here = {{"gpu": machine.gpu_name(), "cpu_cores": machine.usable_cores(), "versions": {{"torch": version("torch")}}}}
+json.dump({{"status": status, "arguments": vars(args), "training_s": 2.0, **here}}, open(args.record, "w"))
 """
 
 
@@ -205,6 +208,14 @@ def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scrip
     (live / "runs" / "a-01.json").unlink()
     timing.runs(["a.py"], repeats=2, show=lambda line: None)
     assert (live.parent / "ran").read_text() == "xxx"
+
+
+def test_a_run_of_another_machine_is_not_used(live, scripts, monkeypatch):
+    scripts("a.py", "open('ran', 'a').write('x')")
+    timing.runs(["a.py"], repeats=1, show=lambda line: None)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 999)
+    timing.runs(["a.py"], repeats=1, show=lambda line: None)
+    assert (live.parent / "ran").read_text() == "xx"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ slows both. The middle is the median, the spread is the range.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import shlex
@@ -55,7 +56,8 @@ def runs(
 ) -> dict[str, list[dict]]:
     """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records.
 
-    Live, runs of the same code that are in reports/runs/ already are used again. Recorded, the shipped ones are read.
+    Live, runs of the same code on the same machine that are in reports/runs/ already are used again (they then
+    alternated with what they were compared to at that time). Recorded, the shipped ones are read.
     """
     for command in commands:
         show(f"$ time python3 source_code/{command}")
@@ -72,7 +74,7 @@ def runs(
         for command in commands:
             file = folder / f"{recorded.key(command)}-{number:02d}.json"
             record = finished(file, command)
-            if record is None:
+            if record is None or not _made_here(record):
                 show(f"| run {number} of {repeats}: time python3 source_code/{command}")
                 record = run_once(command, file)
             found[command].append(record)
@@ -129,6 +131,12 @@ def finished(file: Path, command: str) -> dict | None:
         return None
     same = record.get("command") == command and record.get("code") == code_sum(command)
     return record if same and record.get("status") == "complete" else None
+
+
+def _made_here(record: dict) -> bool:
+    """Was this record measured on the GPU, the number of cores and the PyTorch of this machine?"""
+    there = (record.get("gpu"), record.get("cpu_cores"), record.get("versions", {}).get("torch"))
+    return there == (machine.gpu_name(), machine.usable_cores(), importlib.metadata.version("torch"))
 
 
 def code_sum(command: str) -> str:

@@ -61,6 +61,10 @@ def idle_by_phase(report: Report, window: Window | None = None) -> pd.DataFrame:
     window = window or report.window()
     gaps = intervals.complement(gpu_busy(report, window), window.start, window.end)
     ranges = ranges_inside(report, window)
+    if (
+        window.thread is not None
+    ):  # what the thread in charge is doing; other ranks and helpers have clocks of their own
+        ranges = ranges[ranges["thread"] == window.thread]
     edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
     edges = np.concatenate([[window.start], edges, [window.end]])
     labels = [OUTSIDE, *(OUTSIDE if name is None else name for name in names)]

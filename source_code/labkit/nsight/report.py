@@ -13,7 +13,7 @@ import lzma
 import shutil
 import sqlite3
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -88,6 +88,7 @@ class Window:
     start: int
     end: int
     name: str
+    thread: int | None = field(default=None, compare=False)  # of the NVTX range that it is, if it is one
 
     @property
     def duration_ms(self) -> float:
@@ -201,7 +202,7 @@ class Report:
         found = self.ranges[self.ranges["name"] == (name or "training")]
         if len(found):
             first = found.iloc[0]
-            return Window(int(first["start"]), int(first["end"]), str(first["name"]))
+            return Window(int(first["start"]), int(first["end"]), str(first["name"]), int(first["thread"]))
         if name is None:
             return self.extent
         known = ", ".join(sorted(self.ranges["name"].dropna().unique())) or "none"
@@ -212,6 +213,16 @@ class Report:
         """The first GPU's name, or None where the report names none."""
         names = self._rows("SELECT name FROM TARGET_INFO_GPU ORDER BY id", ["TARGET_INFO_GPU"], ["name"])["name"]
         return str(names.iloc[0]) if len(names) else None
+
+    def sampled_gpu(self) -> int | None:
+        """Number, among the sampled GPUs, of the lowest CUDA device that ran kernels; None if the report does not say.
+
+        CUDA numbers the devices that a process may see, the sampler numbers all that the machine has.
+        """
+        query = "SELECT cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE"
+        devices = self._rows(query, ["TARGET_INFO_CUDA_DEVICE"], ["cudaId", "gpuId"])
+        found = set(devices.loc[devices["cudaId"] == self.kernels["device"].min(), "gpuId"])
+        return int(found.pop()) if len(found) == 1 else None
 
     @cached_property
     def nsys_version(self) -> str | None:

@@ -46,6 +46,7 @@ KEPT = {
         "id", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "clockRate", "smCount", "chipName",
         "computeMajor", "computeMinor",
     ],
+    "TARGET_INFO_CUDA_DEVICE": ["gpuId", "cudaId"],
     "ANALYSIS_DETAILS": ["duration", "startTime", "stopTime"],
     "StringIds": ["id", "value"],
 }  # fmt: skip

@@ -30,18 +30,24 @@ RULES = [
     (YES, r"tcgen05|cutlass3x_sm1\d\d_tensorop"),  # Blackwell
     (YES, r"flash_fwd|flash_bwd|fmha_cutlassF_(bf16|f16)"),  # attention
     (UNKNOWN, r"^triton_|implicit_convolve|xmma|cudnn_generated|cutlass"),
+    (  # families that multiply no matrices, or do so without Tensor Cores; any other name may hide anything
+        NO,
+        r"at::|cub::|thrust::|(?i:nccl|[sdcz]gemm|elementwise|reduc|softmax|pool|transpose|dropout|nll_loss|embedding"
+        r"|layer_?norm|batch_?norm|\bbn_|multi_tensor|fft2d|scal_kernel|epilogue|copy|fill|scan|sort|index|gather"
+        r"|scatter|relu|bias|cast|convert|memcpy|memset|random|philox)",
+    ),
 ]
 
 
 def by_name(kernel: str) -> str:
     """``"yes"``, ``"no"`` or ``"unknown"``: do kernels of this (demangled) name run on Tensor Cores?
 
-    A kernel that is no matrix product at all (pooling, an optimizer's update) is a plain ``"no"``.
+    A kernel known to be no matrix product at all (pooling, an optimizer's update) is a plain ``"no"``.
     """
     for verdict, pattern in RULES:
         if re.search(pattern, kernel):
             return verdict
-    return NO
+    return UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,15 @@ class TensorActive:
 
 
 def tensor_active(report: Report, window: Window | None = None) -> TensorActive | None:
-    """Mean and maximum of Tensor Active within the window (default: training); None where it was not sampled."""
+    """Mean and maximum of Tensor Active within the window (default: training).
+
+    None where it was not sampled, or where several GPUs were and the report does not say which one the program used.
+    """
     window = window or report.window()
     samples = report.counter("Tensor Active")
     samples = samples[(samples["time"] >= window.start) & (samples["time"] < window.end)]
+    if samples["device"].nunique() > 1:
+        samples = samples[samples["device"] == report.sampled_gpu()]
     if samples.empty:
         return None
     return TensorActive(float(samples["value"].mean()), float(samples["value"].max()), len(samples))
