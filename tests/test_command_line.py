@@ -216,6 +216,8 @@ class Started:
             text=True,
             start_new_session=True,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            # where the tests run in the background, SIGINT is ignored, and a child would inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def wait_for_first_record(self) -> None:
