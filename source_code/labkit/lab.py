@@ -26,7 +26,8 @@ from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 
 __all__ = [
     "Spread", "accuracy_gate", "benchmark", "charts", "check", "command", "compare_prediction", "copies",
-    "diff", "exercise", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels",
+    "diff",
+    "epoch_ms", "exercise", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels",
     "nsight", "open_report", "phases", "pick", "profile", "provenance_table", "recorded_runs", "rows", "runs",
     "show", "speedup", "spread", "start", "step_windows", "table", "tensor_active_table", "this_machine",
     "timeline", "wall_clock",
