@@ -17,7 +17,7 @@ from labkit.nsight.report import open_report
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "reports" / "recorded").glob("*/provenance.json"))
-PRIVATE = re.compile(rb"/home/|/root/|/work/|LD_LIBRARY_PATH|PYTHONPATH|HOSTNAME|ENVIRONMENT_VARIABLE")
+PRIVATE = re.compile(rb"/(?:home|root|work)/|LD_LIBRARY_PATH|PYTHONPATH|HOSTNAME|ENVIRONMENT_VARIABLE")
 
 by_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 
