@@ -33,17 +33,35 @@ class SyntheticReport:
         self._correlation = 0
 
     def range(
-        self, start: float, end: float | None, name: str, thread: int = MAIN, registered: bool = False
+        self,
+        start: float,
+        end: float | None,
+        name: str,
+        thread: int = MAIN,
+        registered: bool = False,
+        process: int = PROCESS,
     ) -> SyntheticReport:
         """An NVTX range; ``end=None``: still open when the capture stopped; ``registered``: its name in StringIds."""
         text = {"text": None, "textId": self._string(name)} if registered else {"text": name, "textId": None}
         times = {"start": self._ns(start), "end": None if end is None else self._ns(end)}
-        return self._add("NVTX_EVENTS", eventType=59, globalTid=_thread(thread), **times, **text)
+        return self._add("NVTX_EVENTS", eventType=59, globalTid=_thread(thread, process), **times, **text)
 
-    def api(self, start: float, end: float, name: str, thread: int = MAIN) -> SyntheticReport:
+    def api(self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS) -> SyntheticReport:
         """A CUDA API call that puts no work on the GPU."""
-        self._call((start, end), name, thread)
+        self._call((start, end), name, thread, process=process)
         return self
+
+    def os_call(
+        self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS
+    ) -> SyntheticReport:
+        """A call into the operating system, such as ``poll``."""
+        return self._host_call("OSRT_API", start, end, name, thread, process)
+
+    def overhead(
+        self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS
+    ) -> SyntheticReport:
+        """Time that the profiler took for itself."""
+        return self._host_call("PROFILER_OVERHEAD", start, end, name, thread, process)
 
     def kernel(
         self,
@@ -53,10 +71,37 @@ class SyntheticReport:
         call: tuple[float, float] | None = None,
         thread: int = MAIN,
         device: int = 0,
+        stream: int = 7,
+        process: int = PROCESS,
     ) -> SyntheticReport:
         """A kernel and, if ``call`` gives its times, the call that launched it."""
         names = {"demangledName": self._string(name), "shortName": self._string(name.partition("<")[0])}
-        return self._work("KERNEL", start, end, call, "cudaLaunchKernel_v7000", thread, device, **names)
+        place = (thread, device, stream, process)
+        return self._work("KERNEL", start, end, call, "cudaLaunchKernel_v7000", place, **names)
+
+    def graph(
+        self,
+        start: float,
+        end: float,
+        call: tuple[float, float] | None = None,
+        thread: int = MAIN,
+        device: int = 0,
+    ) -> SyntheticReport:
+        """A CUDA graph that was traced as a whole."""
+        return self._work(
+            "GRAPH_TRACE", start, end, call, "cudaGraphLaunch_v10000", (thread, device, 7, PROCESS), graphId=1
+        )
+
+    def graph_nodes(self, spans: list[tuple[float, float]], name: str, call: tuple[float, float]) -> SyntheticReport:
+        """The kernels of a CUDA graph that was traced by node: all share the one call."""
+        names = {"demangledName": self._string(name), "shortName": self._string(name)}
+        place = (MAIN, 0, 7, PROCESS)
+        for node, (start, end) in enumerate(spans):
+            first = call if node == 0 else None
+            self._work("KERNEL", start, end, first, "cudaGraphLaunch_v10000", place, graphNodeId=node + 1, **names)
+        for row in self._rows["CUPTI_ACTIVITY_KIND_KERNEL"][-len(spans) :]:
+            row["correlationId"] = self._correlation - len(spans) + 1
+        return self
 
     def copy(
         self,
@@ -67,16 +112,18 @@ class SyntheticReport:
         memory: str = "pageable",
         call: tuple[float, float] | None = None,
         device: int = 0,
+        stream: int = 7,
     ) -> SyntheticReport:
         """A copy of ``size`` bytes; ``memory`` is the kind of the host's side."""
         host, gpu = MEMORY_KINDS[memory], MEMORY_KINDS["device"]
         source, target = {"host to device": (host, gpu), "device to host": (gpu, host)}.get(direction, (gpu, gpu))
         kinds = {"copyKind": COPY_KINDS[direction], "srcKind": source, "dstKind": target}
-        return self._work("MEMCPY", start, end, call, "cudaMemcpyAsync_v3020", MAIN, device, bytes=size, **kinds)
+        place = (MAIN, device, stream, PROCESS)
+        return self._work("MEMCPY", start, end, call, "cudaMemcpyAsync_v3020", place, bytes=size, **kinds)
 
     def memset(self, start: float, end: float, size: int, device: int = 0) -> SyntheticReport:
         """A memory fill."""
-        return self._work("MEMSET", start, end, None, "", MAIN, device, bytes=size)
+        return self._work("MEMSET", start, end, None, "", (MAIN, device, 7, PROCESS), bytes=size)
 
     def counter(
         self, time: float, value: float, name: str = "Tensor Active [Throughput %]", device: int = 0
@@ -88,9 +135,10 @@ class SyntheticReport:
             self._add("TARGET_INFO_GPU_METRICS", **known)
         return self._add("GPU_METRICS", timestamp=self._ns(time), value=value, **about)
 
-    def gpu(self, name: str, number: int = 0) -> SyntheticReport:
-        """The name of a GPU."""
-        return self._add("TARGET_INFO_GPU", id=number, name=name)
+    def gpu(self, name: str, number: int = 0, capability: tuple[int, int] | None = None) -> SyntheticReport:
+        """The name of a GPU and, from some exports, its compute capability."""
+        told = {} if capability is None else {"computeMajor": capability[0], "computeMinor": capability[1]}
+        return self._add("TARGET_INFO_GPU", id=number, name=name, **told)
 
     def write(self) -> Path:
         """Write the SQLite file and return its path."""
@@ -100,12 +148,14 @@ class SyntheticReport:
         with db:
             db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
             for table, rows in {"StringIds": strings, **self._rows}.items():
+                if not rows and table == "StringIds":
+                    continue
                 columns = ", ".join(dict.fromkeys(column for row in rows for column in row)) or "id"
-                marks = ", ".join("?" * (columns.count(",") + 1))
+                names = columns.split(", ")
+                marks = ", ".join("?" * len(names))
                 db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-                db.executemany(
-                    f"INSERT INTO {table} ({columns}) VALUES ({marks})", [tuple(row.values()) for row in rows]
-                )
+                values = [tuple(row.get(name) for name in names) for row in rows]
+                db.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
         db.close()
         return self.path
 
@@ -116,22 +166,28 @@ class SyntheticReport:
         end: float,
         call: tuple[float, float] | None,
         call_name: str,
-        thread: int,
-        device: int,
+        place: tuple[int, int, int, int],
         **columns: object,
     ) -> SyntheticReport:
-        """An activity of the GPU, tied to its call by a correlation id."""
+        """An activity of the GPU, tied to its call by a correlation id; ``place``: thread, device, stream, process."""
+        thread, device, stream, process = place
         self._correlation += 1
         if call:
-            self._call(call, call_name, thread, self._correlation)
-        place = {"deviceId": device, "streamId": 7, "globalPid": PROCESS << 24, "correlationId": self._correlation}
+            self._call(call, call_name, thread, self._correlation, process)
+        ids = {"deviceId": device, "streamId": stream, "globalPid": process << 24, "correlationId": self._correlation}
         times = {"start": self._ns(start), "end": self._ns(end)}
-        return self._add(f"CUPTI_ACTIVITY_KIND_{kind}", **times, **place, **columns)
+        return self._add(f"CUPTI_ACTIVITY_KIND_{kind}", **times, **ids, **columns)
 
-    def _call(self, times: tuple[float, float], name: str, thread: int, correlation: int = 0) -> None:
-        start, end = map(self._ns, times)
-        ids = {"globalTid": _thread(thread), "correlationId": correlation, "nameId": self._string(name)}
-        self._add("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, **ids)
+    def _call(
+        self, times: tuple[float, float], name: str, thread: int, correlation: int = 0, process: int = PROCESS
+    ) -> None:
+        self._host_call("CUPTI_ACTIVITY_KIND_RUNTIME", *times, name, thread, process, correlationId=correlation)
+
+    def _host_call(
+        self, table: str, start: float, end: float, name: str, thread: int, process: int, **columns: object
+    ) -> SyntheticReport:
+        ids = {"globalTid": _thread(thread, process), "nameId": self._string(name), **columns}
+        return self._add(table, start=self._ns(start), end=self._ns(end), **ids)
 
     def _add(self, table: str, **row: object) -> SyntheticReport:
         self._rows[table].append(row)
@@ -144,6 +200,6 @@ class SyntheticReport:
         return round(1000 * (self.origin_us + time_us))
 
 
-def _thread(number: int) -> int:
+def _thread(number: int, process: int = PROCESS) -> int:
     """A thread's number as the export gives it: the process's in the upper bits."""
-    return PROCESS << 24 | number
+    return process << 24 | number

@@ -8,8 +8,11 @@ import re
 import nbformat
 import pytest
 
-from labkit import exercises
+from labkit import exercises, recorded
 from labkit.notebooks import course, execute
+from labkit.nsight.budget import budget
+from labkit.nsight.compare import compare
+from labkit.nsight.report import open_report
 
 LABS = [path for path in course() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
@@ -75,4 +78,42 @@ def test_an_empty_function_is_no_answer(number, capsys):
 )
 def test_a_wrong_answer_is_told_what_is_wrong(number, wrong, said, capsys):
     assert not exercises.exercise(number, wrong)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "step", "wrong", "said"),
+    [
+        ("1.1", "main_baseline_nvtx", lambda whole, found: found.idle_ms / whole.duration_ms, "too small"),
+        ("1.1", "main_baseline_nvtx", lambda whole, found: 1 - found.idle_ms / whole.duration_ms, "units"),
+        ("2.1", "main_opt1", lambda whole, found: 59, "count the steps"),
+        ("2.2", "main_opt1", lambda whole, found: whole.duration_ms / found.ms["loader"], "What is left"),
+        ("3.1", "main_opt2", lambda whole, found: found.ms["loader"], "a row of the budget"),
+        ("3.1", "main_opt2", lambda whole, found: found.ms["copies"] / 1e3, "units"),
+        ("5.2", "main_opt3_tf32", lambda whole, found: "cuda_graph", "gains at most"),
+    ],
+)
+def test_a_wrong_reading_of_a_budget_is_told(number, step, wrong, said, capsys):
+    with open_report(recorded.folder() / "profiles" / f"{step}.sqlite.xz") as report:
+        whole = report.window()
+        context = (report, whole) if number == "1.1" else (report,)
+        assert not exercises.exercise(number, wrong(whole, budget(report)), *context)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda score: score.share, "units"),
+        (lambda score: score.gained_ms, "too small"),
+        (lambda score: score.bound.at_most_ms, "too large"),
+        (lambda score: 100 * score.share, "[ok] exercise 4.3"),
+    ],
+)
+def test_the_share_of_a_bound(wrong, said, capsys):
+    profiles = recorded.folder() / "profiles"
+    names = ("main_opt3_tf32", "main_opt3_bf16")
+    tf32, bf16 = (open_report(profiles / f"{name}.sqlite.xz") for name in names)
+    with tf32, bf16:
+        exercises.exercise("4.3", wrong(compare(tf32, bf16).score("mixed_precision")), tf32, bf16)
     assert said in capsys.readouterr().out

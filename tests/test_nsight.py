@@ -244,7 +244,7 @@ def test_a_launch_inside_two_ranges_belongs_to_the_inner_one(build):
     build.range(0, 1000, "training")
     build.range(100, 500, "outer")
     build.range(100, 300, "inner")
-    for number, start in enumerate((100, 299, 300, 499, 500)):
+    for number, start in enumerate((100, 299, 300, 499, 500), start=1):
         build.call(start, start + 1, number)
         build.kernel(start + 10, start + 20, number)
     table = phases.phases(build.report()).set_index("phase")
@@ -307,7 +307,7 @@ def test_a_window_without_gpu_work_is_idle_throughout(build):
 def test_copies_by_direction_and_kind_of_host_memory(build):
     build.range(0, 100_000, "training")
     rows = [(1, 0, 2, 3_000_000, 300), (1, 0, 2, 1_000_000, 100), (1, 1, 2, 4_000_000, 80), (2, 2, 1, 8, 2)]
-    for number, (kind, source, target, size, ns) in enumerate(rows):
+    for number, (kind, source, target, size, ns) in enumerate(rows, start=1):
         start = 1000 * number
         build.call(start, start + 500, number, name="cudaMemcpyAsync_v3020")
         build.copy(start + 50, start + 50 + ns, number, size, kind, source, target)

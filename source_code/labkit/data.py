@@ -30,12 +30,14 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from torchvision import datasets, transforms
+from torch.utils.data import Dataset
 
 from labkit.errors import LabError, one_sentence
 
@@ -56,20 +58,40 @@ FILES = {
 }
 
 
-class DigitSet(datasets.MNIST):
-    """torchvision's MNIST over arrays that are in memory already.
+@cache
+def transform() -> Callable:
+    """torchvision's way from a PIL image to a normalised tensor.
+
+    torchvision takes seconds to import, so only those who fetch single digits do it; and before they start loader
+    processes, which then inherit it.
+    """
+    from torchvision import transforms
+
+    return transforms.Compose([transforms.ToTensor(), transforms.Normalize((MEAN,), (STD,))])
+
+
+class DigitSet(Dataset):
+    """torchvision's MNIST over arrays that are in memory already: ``data`` uint8 ``(N, 28, 28)``, ``targets`` int64.
 
     An item is fetched just as torchvision does it (array → PIL image → transform), so a loader costs the same.
     """
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((MEAN,), (STD,))])
-        datasets.VisionDataset.__init__(self, root="", transform=transform)
         self.data = images
         self.targets = labels
 
-    def extra_repr(self) -> str:
-        return f"shape: {tuple(self.data.shape)}"
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        from PIL import Image
+
+        return transform()(Image.fromarray(self.data[index].numpy())), int(self.targets[index])
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    """A batch as the loader delivers it, from bytes: uint8 ``(N, 28, 28)`` to float32 ``(N, 1, 28, 28)``."""
+    return (images.unsqueeze(1).float() / 255 - MEAN) / STD
 
 
 @dataclass(frozen=True)
@@ -182,6 +204,8 @@ def download(data_dir: Path) -> None:
     timeout = socket.getdefaulttimeout()
     try:
         socket.setdefaulttimeout(10)  # seconds; torchvision sets none
+        from torchvision import datasets
+
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             datasets.MNIST(str(scratch), download=True)
         raw_folder(data_dir).mkdir(parents=True, exist_ok=True)
@@ -237,6 +261,15 @@ def _first(digits: DigitSet, count: int) -> DigitSet:
 def _repeated(images: torch.Tensor, labels: torch.Tensor, count: int) -> DigitSet:
     index = torch.arange(count) % len(images)
     return DigitSet(images[index], labels[index])
+
+
+def __getattr__(name: str) -> object:
+    """``data.datasets``, torchvision's, imported when it is asked for."""
+    if name == "datasets":
+        from torchvision import datasets
+
+        return datasets
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from labkit.checks import answer_choice, answer_function, answer_number
-from labkit.nsight.copies import copies
-from labkit.nsight.idle import idle, idle_by_phase
-from labkit.nsight.phases import phases
-from labkit.nsight.report import Report
+from labkit.nsight.budget import budget
+from labkit.nsight.compare import compare
+from labkit.nsight.idle import idle
+from labkit.nsight.iterations import step_windows
+from labkit.nsight.predict import bounds
+from labkit.nsight.report import Report, Window
 
 
 def exercise(number: str, answer: object, *context: object) -> bool:
@@ -23,10 +25,10 @@ def exercise(number: str, answer: object, *context: object) -> bool:
     return EXERCISES[number](number, answer, *context)
 
 
-def _busiest_phase(number: str, answer: str | None, report: Report) -> bool:
-    table = phases(report)
-    right = str(table.loc[table["kernels"].idxmax(), "phase"])
-    return answer_choice(number, answer, right, "Compare the column 'kernels' of the phases.")
+def _busy_share(number: str, answer: float | None, report: Report, window: Window) -> bool:
+    found = budget(report, window)
+    hint = "The stretch less its idle time, as a share of the stretch."
+    return answer_number(number, answer, 100 * (1 - found.idle_ms / window.duration_ms), hint)
 
 
 def _stopwatch(number: str, answer: Callable | None) -> bool:
@@ -47,22 +49,21 @@ def _stopwatch(number: str, answer: Callable | None) -> bool:
     return answer_function(number, answer, trial)
 
 
-def _busy_per_step(number: str, answer: float | None, report: Report) -> bool:
-    steps = int(phases(report).set_index("phase").loc["forward", "count"])
-    return answer_number(number, answer, idle(report).busy_ms / steps, "GPU busy milliseconds, divided by the steps.")
+def _waiting_steps(number: str, answer: int | None, report: Report) -> bool:
+    largest = budget(report).over(step_windows(report)).idxmax(axis=1)
+    hint = "idxmax(axis=1) names the largest cause of each step; count the steps where it is 'loader'."
+    return answer_number(number, answer, int((largest == "loader").sum()), hint)
 
 
 def _loader_bound(number: str, answer: float | None, report: Report) -> bool:
-    epoch_ms = idle(report).window.duration_ms
-    waiting_ms = idle_by_phase(report).set_index("phase").loc["data loading", "idle_ms"]
-    hint = "What is left of the epoch when the GPU's idle time during data loading is gone?"
-    return answer_number(number, answer, epoch_ms / (epoch_ms - waiting_ms), hint)
+    hint = "What is left of the epoch when the time of the cause 'loader' is gone?"
+    return answer_number(number, answer, bounds(report, budget(report))["loader"].at_most_times, hint)
 
 
-def _pageable_bandwidth(number: str, answer: float | None, report: Report) -> bool:
-    table = copies(report).set_index(["direction", "host_memory"])
-    right = float(table.loc[("host to device", "pageable"), "gb_per_s"])
-    return answer_number(number, answer, right, "Bytes over seconds: MB / ms is GB / s.")
+def _hidden_copies(number: str, answer: float | None, report: Report) -> bool:
+    right = budget(report).ms["copies"]
+    hint = "Overlap hides what the copies take with no kernel beside them: a row of the budget."
+    return answer_number(number, answer, right, hint, within=0.15)  # the row counts memory fills too
 
 
 def _pinned_copy(number: str, answer: Callable | None) -> bool:
@@ -117,16 +118,24 @@ def _amp_step(number: str, answer: Callable | None) -> bool:
     return answer_function(number, answer, trial)
 
 
+def _share_of_bound(number: str, answer: float | None, before: Report, after: Report) -> bool:
+    if answer is None:
+        return answer_number(number, None, 0.0, "")
+    made = compare(before, after)
+    right = 100 * made.gained_ms / made.bounds["mixed_precision"].at_most_ms
+    hint = "By how much the epoch became shorter, over what the first of the two reports says is possible."
+    return answer_number(number, answer, right, hint)
+
+
 def _idle_bound(number: str, answer: float | None, report: Report) -> bool:
     found = idle(report)
     hint = "If the GPU never idled, the epoch would last as long as the GPU is busy now."
     return answer_number(number, answer, found.window.duration_ms / found.busy_ms, hint)
 
 
-def _kernel_bound(number: str, answer: float | None, report: Report) -> bool:
-    found = idle(report)
-    hint = "With kernels that take no time, what remains of the epoch is its idle part."
-    return answer_number(number, answer, 1 / found.idle_share, hint)
+def _next_after_loader(number: str, answer: str | None, report: Report) -> bool:
+    found = {fix: bound.at_most_ms for fix, bound in bounds(report, budget(report)).items() if fix != "loader"}
+    return answer_choice(number, answer, max(found, key=found.__getitem__), "Compare what each fix gains at most.")
 
 
 class PretendGPU:
@@ -191,14 +200,15 @@ class SpyScaler(torch.amp.GradScaler):
 
 
 EXERCISES = {
-    "1.1": _busiest_phase,
+    "1.1": _busy_share,
     "1.2": _stopwatch,
-    "2.1": _busy_per_step,
+    "2.1": _waiting_steps,
     "2.2": _loader_bound,
-    "3.1": _pageable_bandwidth,
+    "3.1": _hidden_copies,
     "3.2": _pinned_copy,
     "4.1": _smallest_half,
     "4.2": _amp_step,
+    "4.3": _share_of_bound,
     "5.1": _idle_bound,
-    "5.2": _kernel_bound,
+    "5.2": _next_after_loader,
 }

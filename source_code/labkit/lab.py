@@ -17,20 +17,42 @@ from scipy import stats
 from labkit import exercises, machine, nsight, recorded
 from labkit.checks import check, compare_prediction
 from labkit.diffs import diff
-from labkit.figures import charts, tables
+from labkit.figures import charts, report_tables, tables
+from labkit.figures.budget_bars import budget_bars, budget_share_bars
+from labkit.figures.explore import explore
+from labkit.figures.flow import queue_depth, step_chart
+from labkit.figures.report_tables import (
+    advice,
+    bounds_table,
+    budget_table,
+    comparison_table,
+    copies,
+    eligible_table,
+    idle_by_phase_table,
+    kernels,
+    launch_table,
+    partition_table,
+    phases,
+    sampled_table,
+    steps_table,
+    tensor_active_table,
+)  # fmt: skip
 from labkit.figures.show import show
 from labkit.figures.timeline import pick, step_windows, timeline
 from labkit.nsight import command
+from labkit.nsight.budget import budget
+from labkit.nsight.compare import compare
 from labkit.nsight.report import Report, open_report
 from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 
 __all__ = [
-    "Spread", "accuracy_gate", "benchmark", "charts", "check", "command", "compare_prediction", "copies",
-    "diff",
-    "epoch_ms", "exercise", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels",
-    "nsight", "open_report", "phases", "pick", "profile", "provenance_table", "recorded_runs", "rows", "runs",
-    "show", "speedup", "spread", "start", "step_windows", "table", "tensor_active_table", "this_machine",
-    "timeline", "wall_clock",
+    "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "budget", "budget_bars", "budget_share_bars",
+    "budget_table", "charts", "check", "command", "compare", "compare_prediction", "comparison_table", "copies", "diff",
+    "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table",
+    "idle_table", "kernels", "launch_table", "nsight", "open_report", "partition_table", "phases", "pick", "profile",
+    "provenance_table", "queue_depth", "recorded_runs", "rows", "runs", "sampled_table", "show", "speedup", "spread",
+    "start", "step_chart", "step_windows", "steps_table", "table", "tensor_active_table", "this_machine", "timeline",
+    "wall_clock",
 ]  # fmt: skip
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -88,85 +110,17 @@ def exercise(number: str, answer: object, *context: object) -> None:
     exercises.exercise(number, answer, *context)
 
 
-def phases(report: Report, by: str = "process") -> tables.Table:
-    """NVTX phases of the training epoch: CPU time, kernels launched from inside, and those kernels' GPU time."""
-    frame = nsight.phases.phases(report, by=by).rename(
-        columns={"count": "ranges", "cpu_ms": "CPU ms", "gpu_ms": "GPU ms"}
-    )
-    caption = f"{report.name}: phases of one training epoch"
-    return table(frame, caption, {"CPU ms": "{:,.1f}", "GPU ms": "{:,.1f}"}, ["CPU ms", "GPU ms"])
-
-
 def idle_table(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]] | None = None) -> tables.Table:
     """How one training epoch divides into GPU work and none, a report per row.
 
     With ``runs`` (a step's name → its timed runs), an epoch without the profiler stands beside it.
     """
-    rows = []
-    for name, report in reports.items():
-        found = idle(report)
-        timed = [epoch_ms(runs[name])] if runs else []
-        rows.append((name, found.window.duration_ms, found.busy_ms, found.idle_ms, 100 * found.idle_share, *timed))
-    columns = ["step", "epoch ms", "GPU busy ms", "GPU idle ms", "idle %", *(["without profiler ms"] if runs else [])]
-    formats = dict.fromkeys(columns[1:], "{:,.0f}") | {"idle %": "{:.1f}"}
-    return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
+    return report_tables.idle_table(reports, runs and {name: epoch_ms(runs[name]) for name in reports})
 
 
 def epoch_ms(found: Sequence[dict]) -> float:
     """Milliseconds of a training epoch without the profiler: the median over all runs, first epochs left out."""
     return statistics.median(1e3 * epoch["training_s"] for record in found for epoch in record["epochs"][1:])
-
-
-def idle_by_phase_table(report: Report) -> tables.Table:
-    """The GPU's idle time in one training epoch, by what the program was doing meanwhile."""
-    frame = idle_by_phase(report).rename(columns={"phase": "the program was in", "idle_ms": "GPU idle ms"})
-    frame["share %"] = 100 * frame.pop("share")
-    caption = f"{report.name}: where the GPU's idle time goes"
-    return table(frame, caption, {"GPU idle ms": "{:,.0f}", "share %": "{:.1f}"}, ["GPU idle ms", "share %"])
-
-
-def copies(report: Report) -> tables.Table:
-    """Copies of the training epoch by direction and kind of host memory."""
-    frame = nsight.copies.copies(report).rename(
-        columns={
-            "host_memory": "host memory",
-            "mb": "MB",
-            "gpu_ms": "GPU ms",
-            "api_ms": "held ms",
-            "longest_gpu_us": "longest µs",
-            "gb_per_s": "GB/s",
-        }
-    )
-    frame = frame.drop(columns="longest_api_us")
-    measured = ["GPU ms", "held ms", "longest µs", "GB/s"]
-    formats = dict.fromkeys(measured, "{:,.2f}") | {"longest µs": "{:,.0f}", "MB": "{:,.2f}", "GB/s": "{:,.1f}"}
-    return table(frame, f"{report.name}: copies of one training epoch", formats, measured)
-
-
-def kernels(report: Report, top: int = 8) -> tables.Table:
-    """The kernels that take most of the training epoch's GPU time, and whether their names say Tensor Cores."""
-    frame = nsight.tensor_cores.kernels(report).head(top)
-    frame = frame.rename(
-        columns={"gpu_ms": "GPU ms", "mean_us": "mean µs", "share": "share %", "tensor_cores": "Tensor Cores"}
-    )
-    frame["share %"] *= 100
-    formats = {"kernel": tables.short_kernel, "GPU ms": "{:.1f}", "mean µs": "{:.1f}", "share %": "{:.1f}"}
-    caption = f"{report.name}: the {len(frame)} longest kernels of one training epoch"
-    return table(frame, caption, formats, ["GPU ms", "mean µs", "share %"])
-
-
-def tensor_active_table(reports: Mapping[str, Report]) -> tables.Table:
-    """Kernel time by verdict, and the sampled counter Tensor Active, a report a row."""
-    rows = []
-    for name, report in reports.items():
-        by_verdict = nsight.tensor_cores.kernel_time_by_verdict(report)
-        sampled = nsight.tensor_cores.tensor_active(report)
-        counter = (sampled.mean_pct, sampled.max_pct, sampled.samples) if sampled else (None, None, 0)
-        rows.append((name, *(by_verdict[verdict] for verdict in ("yes", "no", "unknown")), *counter))
-    times = ["Tensor Core kernels ms", "other kernels ms", "unknown ms"]
-    columns = ["step", *times, "Tensor Active mean %", "max %", "samples"]
-    formats = dict.fromkeys(times, "{:.1f}") | {"Tensor Active mean %": "{:.2f}", "max %": "{:.0f}"}
-    return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
 
 
 def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> tables.Table:

@@ -30,13 +30,14 @@ from pathlib import Path
 from labkit import machine, timing
 from labkit.data import raw_folder
 from labkit.errors import LabError, one_sentence
-from labkit.nsight import command
+from labkit.nsight import command, stats
+from labkit.nsight.report import open_report
 from labkit.nsight.slim import slim
 from labkit.paths import RECORDED, REPORTS, ROOT
 from labkit.recorded import key
 from labkit.steps import write_json
 
-KINDS = ("runs", "benchmarks", "profiles", "accuracy")
+KINDS = ("runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "accuracy")
 
 STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
@@ -49,6 +50,17 @@ PROFILES = {
     "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
     "main_opt3_bf16": "main_opt3.py --profile --epochs 2 --amp-dtype bfloat16",
 }
+# The same with a range for every operator and its shapes: slower, so never compared by its times on the CPU.
+OPERATORS = {f"{name}_ops": f"{PROFILES[name]} --profile-ops" for name in ("main_opt2", "main_opt3_tf32", "main_opt3")}
+# Part 2: every rung, each round from the first to the last. Compilers' caches are warm but where the name says cold.
+LIMIT = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py"]
+LEDGER = ["main_baseline.py", "main_opt1.py", "main_opt2.py", "main_opt3.py", *LIMIT]
+COMPILED = LIMIT[2:]
+_warmed: set[str] = set()  # those of them that this recording has run
+# A graph's kernels are traced one by one, which makes the graph slower, but shows what is in it.
+GRAPH_FLAGS = ["--cuda-graph-trace", "node"]
+LIMIT_PROFILES = {step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in LIMIT}
+CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 
 
@@ -67,8 +79,12 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
     """Everything to measure, in order: the runs round by round, so that compared steps alternate."""
     return [
         *_runs(folder / "runs", RUNS, rounds, reference),
+        *_ledger(folder / "ledger", rounds),
         *_benchmarks(folder / "benchmarks", rounds),
-        *_profiles(folder / "profiles"),
+        *_profiles("profiles", PROFILES, folder / "profiles"),
+        *_profiles("operators", OPERATORS, folder / "profiles"),
+        *_profiles("ledger", LIMIT_PROFILES, folder / "profiles"),
+        *_nsys_stats(folder),
         *_accuracy(folder / "accuracy", seeds),
     ]
 
@@ -88,6 +104,37 @@ def _runs(folder: Path, commands: list[str], rounds: int, reference: Path | None
             yield _timed("runs", step, folder / f"{key(step)}-{number:02d}.json", f"round {number}")
 
 
+def _ledger(folder: Path, rounds: int) -> Iterator[Item]:
+    """Every rung of the ladder in turn, with warm compiler caches; and each compiled step once with cold ones."""
+    for step in COMPILED:
+        file = folder / f"{key(step)}-cold.json"
+        yield Item("ledger", f"{step}, cold caches", file, _is_done(file, step), _bind(_run_cold, step, file))
+    for number in range(1, rounds + 1):
+        for step in LEDGER:
+            file = folder / f"{key(step)}-{number:02d}.json"
+            yield Item("ledger", f"{step}, round {number}", file, _is_done(file, step), _bind(_run_warm, step, file))
+
+
+def _is_done(file: Path, step: str) -> Callable[[], bool]:
+    return lambda: timing.finished(file, step) is not None
+
+
+def _run_warm(step: str, file: Path) -> None:
+    """Time a step; if it compiles, once this recording has run it before, so that the compilers' caches are warm."""
+    if step in COMPILED and step not in _warmed:
+        with tempfile.TemporaryDirectory() as scratch:
+            timing.run_once(step, Path(scratch) / file.name)
+        _warmed.add(step)
+    timing.run_once(step, file)
+
+
+def _run_cold(step: str, file: Path) -> None:
+    """Time a step whose compilers find nothing that they made before."""
+    with tempfile.TemporaryDirectory() as scratch:
+        places = {name: str(Path(scratch) / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+        timing.run_once(step, file, places)
+
+
 def _benchmarks(folder: Path, rounds: int) -> Iterator[Item]:
     for number in range(1, rounds + 1):
         for script in BENCHMARKS:
@@ -102,26 +149,46 @@ def _accuracy(folder: Path, seeds: int) -> Iterator[Item]:
             yield _timed("accuracy", full, folder / f"{key(step)}--seed-{seed:02d}.json", "")
 
 
-def _profiles(folder: Path) -> Iterator[Item]:
-    for name, program in PROFILES.items():
+def _profiles(kind: str, programs: dict[str, str], folder: Path) -> Iterator[Item]:
+    for name, program in programs.items():
         target = folder / f"{name}.sqlite.xz"
-        yield Item("profiles", name, target, target.is_file, _bind(_profile, name, program, target))
+        yield Item(kind, name, target, target.is_file, _bind(_profile, name, program, target))
+
+
+def _nsys_stats(folder: Path) -> Iterator[Item]:
+    for name in CHECKED:
+        target = folder / "nsys_stats" / f"{name}.json"
+        source = folder / "profiles" / f"{name}.sqlite.xz"
+        yield Item("nsys_stats", f"nsys stats {name}", target, target.is_file, _bind(_stats, source, target))
 
 
 def _timed(kind: str, step: str, file: Path, note: str) -> Item:
     label = f"{step}{', ' if note else ''}{note}"
-    return Item(kind, label, file, lambda: timing.finished(file, step) is not None, _bind(timing.run_once, step, file))
+    return Item(kind, label, file, _is_done(file, step), _bind(timing.run_once, step, file))
 
 
 def _bind(function: Callable, *arguments: object) -> Callable[[], None]:
     return lambda: function(*arguments)
 
 
+def _profile_command(name: str, program: str) -> str:
+    return command.profile_command(name, program, GRAPH_FLAGS if f"{name}.py" in LIMIT[1:] else ())
+
+
 def _profile(name: str, program: str, target: Path) -> None:
-    words = shlex.split(command.profile_command(name, program))
+    words = shlex.split(_profile_command(name, program))
     report = REPORTS / f"{name}.nsys-rep"
     command.run_profile(words, report, show=lambda line: None)
     slim(command.export(report), target)
+
+
+def _stats(source: Path, target: Path) -> None:
+    """What nsys stats says about a recorded report, as CSV texts by question."""
+    with open_report(source) as report:
+        tables = stats.stats(report, list(stats.TABLES))
+    nsys = machine.find_nsys()
+    made = {"command": f"nsys stats {source.name}", "nsys": nsys.version_text, "tables": tables}
+    write_json(target, made | {"run_at": datetime.now(timezone.utc).isoformat(timespec="seconds")})
 
 
 def _run_reference(script: Path, file: Path) -> None:
@@ -149,8 +216,8 @@ def _run_reference(script: Path, file: Path) -> None:
 def record(folder: Path, items: list[Item], jobs: int, time_limit_s: float, commit: str) -> int:
     """Measure what is not there yet; the number of items that are still missing afterwards."""
     stop_at = time.monotonic() + time_limit_s
-    for kind in KINDS:
-        (folder / kind).mkdir(parents=True, exist_ok=True)
+    for item in items:
+        item.file.parent.mkdir(parents=True, exist_ok=True)
     todo = [item for item in items if not item.done()]
     print(
         f"{folder.relative_to(ROOT)}: {len(items)} items, {len(items) - len(todo)} of them there already",
@@ -212,8 +279,8 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
             "repetitions": max(len(list(folder.glob(f"runs/{key(step)}-[0-9]*.json"))) for step in STEPS),
             "data_source": sorted({entry["data_source"] for entry in full if "data_source" in entry}),
             "profiles": {
-                name: command.profile_command(name, program)
-                for name, program in PROFILES.items()
+                name: _profile_command(name, program)
+                for name, program in (PROFILES | OPERATORS | LIMIT_PROFILES).items()
                 if (folder / "profiles" / f"{name}.sqlite.xz").is_file()
             },
             "commands": sorted({entry["command"] for entry in records}),

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from labkit import machine
-from labkit.data import Digits, load_digits
+from labkit.data import Digits, DigitSet, load_digits, transform
 from labkit.errors import LabError, one_sentence
 
 RECORD_FORMAT = 1
@@ -34,11 +34,14 @@ def spare_cores() -> int:
     return max(1, machine.usable_cores() - 2)
 
 
-def parse_args(doc: str, workers: int | None = None, amp: bool = False) -> argparse.Namespace:
+def parse_args(
+    doc: str, workers: int | None = None, amp: bool = False, amp_dtype: str | None = None
+) -> argparse.Namespace:
     """The command line that all steps share; ``doc`` is the script's docstring.
 
     ``workers`` is the step's default number of loader workers (spare_cores() if None); ``amp`` adds the flags of
-    automatic mixed precision. Wrong arguments end the program with argparse's error and status 2.
+    automatic mixed precision, ``amp_dtype`` that of its type alone, and its default.
+    Wrong arguments end the program with argparse's error and status 2.
     """
     workers = spare_cores() if workers is None else workers
     parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
@@ -61,17 +64,22 @@ def parse_args(doc: str, workers: int | None = None, amp: bool = False) -> argpa
     add("--log-interval", type=_at_least(1), default=10, metavar="N", help="print the loss every N steps")
     add("--record", metavar="FILE", help="write the run's record, one JSON object, to FILE")
     add("--profile", action="store_true", help="bracket one epoch for the profiler and switch NVTX ranges on")
-    if amp:
+    add("--profile-ops", action="store_true", help="with --profile: a range for each operator too, with its shapes")
+    if amp or amp_dtype:
         dtypes = ("float16", "bfloat16", "float32")
         add(
             "--amp-dtype",
             choices=dtypes,
-            default="float16",
+            default=amp_dtype or "float16",
             help="float32: no autocast (default: %(default)s)",
         )
+    if amp:
         add("--tf32", action="store_true", help="let FP32 convolutions and products use TF32 on Tensor Cores")
         add("--no-grad-scaler", dest="grad_scaler", action="store_false", help="FP16 without loss scaling")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.profile_ops and not args.profile:
+        parser.error("argument --profile-ops: only with --profile")
+    return args
 
 
 def set_fp32_precision(tf32: bool) -> None:
@@ -124,8 +132,14 @@ class Run:
     ``failed`` with what had been measured by then.
     """
 
-    def __init__(self, args: argparse.Namespace, tf32: bool = False) -> None:
-        """Seed, precision, device, digits; raises SystemExit(2) with one sentence if something named is not there."""
+    operators_ranged = False  # only in the epoch that --profile brackets, and only under --profile-ops
+
+    def __init__(self, args: argparse.Namespace, tf32: bool = False, loader: bool = True) -> None:
+        """Seed, precision, device, digits; raises SystemExit(2) with one sentence if something named is not there.
+
+        ``loader`` says that the step fetches digits one by one, for which torchvision is imported now: it takes a
+        while, and loader processes that start later inherit it.
+        """
         global _ranges_on
         self.args = args
         self.script = Path(sys.argv[0]).name
@@ -137,6 +151,8 @@ class Run:
             self._check_record_file()
             self.device = pick_device(args.device)
             self.digits: Digits = load_digits(args.data_dir, args.limit)
+        if loader:
+            transform()
         _silence_workers_that_lose_us()
         torch.manual_seed(args.seed)
         set_fp32_precision(tf32)
@@ -173,6 +189,7 @@ class Run:
             profiled = self.args.profile and self.cuda and epoch == min(PROFILED_EPOCH, self.args.epochs)
             if profiled:
                 torch.cuda.profiler.start()
+            self.operators_ranged = profiled and self.args.profile_ops
             self.epoch_records.append({"epoch": epoch})
             yield epoch
             if profiled:
@@ -184,24 +201,71 @@ class Run:
         """Measure a part of the epoch (``"training"`` or ``"test"``), with the device synchronised at both ends."""
         self.synchronize()
         start = time.perf_counter()
-        with phase(name):
+        with phase(name), self._operator_ranges(name):
             yield
             self.synchronize()
         self.epoch_records[-1][f"{name}_s"] = time.perf_counter() - start
+
+    def on_device(self, digits: DigitSet) -> tuple[torch.Tensor, torch.Tensor]:
+        """A whole set on the device: images, uint8 ``(N, 28, 28)``, and labels, int64 ``(N,)``."""
+        return digits.data.to(self.device), digits.targets.to(self.device)
+
+    @contextmanager
+    def warming_up(self) -> Iterator[None]:
+        """Measure what goes before the first epoch (compilation, graph capture): ``warm_up_s`` in the extras."""
+        self.synchronize()
+        start = time.perf_counter()
+        with phase("warm-up"):
+            yield
+            self.synchronize()
+        self.extras["warm_up_s"] = self.extras.get("warm_up_s", 0.0) + time.perf_counter() - start
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """``work`` as a CUDA graph: recorded now, not run; each call of the result launches all of it at once.
+
+        Everything that happens once only (library start-up, compilation, an optimizer's first step) must have happened
+        before. Tensors that ``work`` reads keep their place: new contents are copied into them. PyTorch's own random
+        numbers differ from launch to launch. On the CPU the result is ``work`` itself.
+        """
+        if not self.cuda:
+            return work
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+    def _operator_ranges(self, name: str) -> AbstractContextManager:
+        """An NVTX range around every operator of the profiled training, named with its input shapes."""
+        if name == "training" and self.operators_ranged:
+            return torch.autograd.profiler.emit_nvtx(record_shapes=True)
+        return nullcontext()
 
     def synchronize(self) -> None:
         """Wait until the GPU has finished all that was launched."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def log_step(self, epoch: int, step: int, loss: torch.Tensor, loader) -> None:
+    def log_step(self, epoch: int, step: int, loss: torch.Tensor, loader=None) -> None:
         """Print the usual training line every ``--log-interval`` steps (reading the loss waits for the GPU)."""
         if step % self.args.log_interval == 0:
-            seen, total = step * self.args.batch_size, len(loader.dataset)
-            percent = 100.0 * step / len(loader)
-            value = loss.item()
-            self.epoch_records[-1]["train_loss"] = value
-            print(f"Train Epoch: {epoch} [{seen}/{total} ({percent:.0f}%)]\tLoss: {value:.6f}")
+            self._log_loss(epoch, step, loss.item())
+
+    def log_epoch(self, epoch: int, losses: torch.Tensor) -> None:
+        """Print the usual training lines of a whole epoch from the loss of each of its steps: one wait for the GPU."""
+        for step, loss in enumerate(losses.tolist()):
+            if step % self.args.log_interval == 0:
+                self._log_loss(epoch, step, loss)
+
+    def _log_loss(self, epoch: int, step: int, loss: float) -> None:
+        seen, total = step * self.args.batch_size, len(self.digits.train)
+        percent = 100.0 * step / self.steps_an_epoch
+        self.epoch_records[-1]["train_loss"] = loss
+        print(f"Train Epoch: {epoch} [{seen}/{total} ({percent:.0f}%)]\tLoss: {loss:.6f}")
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """Training steps in an epoch; the last one may be short."""
+        return -(-len(self.digits.train) // self.args.batch_size)
 
     def log_test(self, loss: float, correct: int, total: int) -> None:
         """Print the usual test line and keep both numbers; ``loss`` is the mean over the test set."""
@@ -271,6 +335,31 @@ def surroundings(device: torch.device) -> dict:
             "cudnn": torch.backends.cudnn.version(),
         },
     }
+
+
+@contextmanager
+def rehearsal(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let some steps be taken that leave no trace but what they set up: parameters, state and random numbers go back.
+
+    On a stream of its own, as a capture wants its warm-up. The optimizer's state, new before, ends at zero.
+    """
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    device = before[0].device
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if cuda else []):
+        if cuda:
+            torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()) if cuda else nullcontext():
+            yield
+        if cuda:
+            torch.cuda.synchronize()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), before, strict=True):
+            parameter.copy_(value)
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+    optimizer.zero_grad()
 
 
 def found_digits(args: argparse.Namespace) -> Digits:

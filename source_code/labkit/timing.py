@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -96,17 +96,20 @@ def benchmark(command: str, show: Callable[[str], None] = print) -> list[dict]:
     return [record]
 
 
-def run_once(command: str, file: Path) -> dict:
+def run_once(command: str, file: Path, environment: Mapping[str, str] | None = None) -> dict:
     """Run ``source_code/<command>`` as a process of its own and keep its record in ``file``, with ``process_s`` added.
 
-    Raises LabError with the script's last words where it fails; ``file`` is then not written.
+    ``environment`` holds variables beside those that the process has anyway. Raises LabError with the script's last
+    words where it fails; ``file`` is then not written.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
         words = [sys.executable, *_script(command), "--record", str(draft)]
         started = datetime.now(timezone.utc)
         start = time.perf_counter()
-        done = subprocess.run(words, cwd=ROOT, env=_environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            words, cwd=ROOT, env={**_environment(), **(environment or {})}, capture_output=True, text=True
+        )
         process_s = time.perf_counter() - start
         if done.returncode != 0:
             raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
@@ -140,9 +143,11 @@ def _made_here(record: dict) -> bool:
 
 
 def code_sum(command: str) -> str:
-    """A checksum of what the command runs: its script, and the labkit rooms that train."""
-    script = Path(_script(command)[0])
-    files = [script, *(SOURCE_CODE / "labkit" / f"{room}.py" for room in ("steps", "data", "model"))]
+    """A checksum of what the command runs: its script, the labkit rooms that train, and the kernels if it uses them."""
+    script, labkit = Path(_script(command)[0]), SOURCE_CODE / "labkit"
+    files = [script, *(labkit / f"{room}.py" for room in ("steps", "data", "model"))]
+    if script.is_file() and b"labkit.kernels" in script.read_bytes():
+        files += sorted((labkit / "kernels").glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()[:16]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from labkit.figures.diagrams import ink_on, tint
 from labkit.figures.tables import short_kernel
 from labkit.nsight import intervals, tensor_cores
 from labkit.nsight.copies import labelled
-from labkit.nsight.phases import ranges_inside
+from labkit.nsight.iterations import step_windows as step_windows  # zooms are asked for by step
 from labkit.nsight.report import Report, Window
 
 LEFT, RIGHT = 0.115, 0.94  # where the rows begin and end, in widths of the figure
@@ -99,29 +98,6 @@ def timeline(
         axes[-1].tick_params(axis="x", labelsize=9)
         _write_keys(fig, keys)
     return fig
-
-
-def step_windows(report: Report, window: Window | None = None) -> list[Window]:
-    """The single training steps within the window (default: the training range), ``step 1`` first.
-
-    A step goes from one start of the loop's first phase (``data loading`` in the course's scripts; else the first NVTX
-    range that comes again) to the next. What follows the last start is a step only if it has all of the first's phases.
-    """
-    window = window or report.window()
-    ranges = ranges_inside(report, window)
-    again = ranges["name"].duplicated(keep=False)
-    if not again.any():
-        return []
-    first_phase = ranges.loc[again, "name"].iloc[0]
-    starts = [int(start) for start in ranges.loc[ranges["name"] == first_phase, "start"]]
-    spans = list(pairwise([*starts, window.end]))
-
-    def names(start: int, end: int) -> set[str]:
-        return {*ranges.loc[(ranges["start"] >= start) & (ranges["start"] < end), "name"]}
-
-    if not names(*spans[0]) <= names(*spans[-1]):
-        spans.pop()
-    return [Window(start, end, f"step {number}") for number, (start, end) in enumerate(spans, start=1)]
 
 
 def pick(report: Report, ms_from: float, ms_to: float) -> Window:

@@ -12,7 +12,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import machine, recorded
@@ -37,12 +38,17 @@ NO_GPU_LIMIT = [
     "--batch-size",
     "256",
 ]  # a CPU needs minutes for a full epoch
+NEAR = 1 << 20  # bytes from the beginning or the end of a report, among which its version stands
+CAPTURED_BY = re.compile(rb"(20\d\d)([.@])(\d{1,2})\2(\d{1,2})\2(\d{1,4})-[0-9a-f]{6,16}")
 METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
 
 
-def profile_command(name: str, program: str) -> str:
-    """The command that profiles ``program`` (a script of source_code/ with its flags) into ``reports/<name>``."""
-    flags = [*PROFILE_FLAGS, "--output", f"reports/{name}", "--force-overwrite", "true"]
+def profile_command(name: str, program: str, more: Sequence[str] = ()) -> str:
+    """The command that profiles ``program`` (a script of source_code/ with its flags) into ``reports/<name>``.
+
+    ``more``: flags of nsys beside those that all labs use.
+    """
+    flags = [*PROFILE_FLAGS, *more, "--output", f"reports/{name}", "--force-overwrite", "true"]
     return f"nsys profile {shlex.join(flags)} python3 source_code/{program}"
 
 
@@ -66,29 +72,56 @@ def profile(command: str, show: Callable[[str], None] = print) -> Report:
     return open_report(report)
 
 
-def export(report: Path) -> Path:
-    """The ``.sqlite`` beside a ``.nsys-rep``: exported by nsys if there is none yet, or if it is older."""
+def export(report: Path, folder: Path | None = None) -> Path:
+    """The ``.sqlite`` beside a ``.nsys-rep``: exported by nsys if there is none yet, or if it is older.
+
+    ``folder``: where a new export goes instead. It is made under another name and moved, so that nobody, not even
+    another process that exports at the same time, ever meets half of it.
+    """
     target = report.with_suffix(".sqlite")
-    if target.is_file() and target.stat().st_mtime >= report.stat().st_mtime:
+    there = target.is_file()
+    if there and target.stat().st_mtime >= report.stat().st_mtime:
         return target
-    nsys = _need_nsys()
-    words = [
-        nsys.path,
-        "export",
-        "--type",
-        "sqlite",
-        "--force-overwrite",
-        "true",
-        "--output",
-        str(target),
-        str(report),
-    ]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode != 0 or not target.is_file():
-        said = (done.stderr + done.stdout).strip().splitlines()[-3:]
-        target.unlink(missing_ok=True)
-        raise LabError(f"nsys could not export {report.name}: {' '.join(said) or 'it said nothing'}")
-    return target
+    captured = capturing_version(report)
+    about = f"{report.name}, captured by Nsight Systems {'.'.join(map(str, captured))}," if captured else report.name
+    beside = f" Or name {target.name}, which lies beside it and is older." if there else ""
+    nsys = machine.find_nsys()
+    if nsys is None:
+        raise LabError(
+            f"{about} has to be exported by nsys, which was not found: install Nsight Systems, or set LAB_NSYS to its "
+            f"path (see README.md).{beside}"
+        )
+    target = (folder or report.parent) / target.name
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".labkit-export-") as scratch:
+        made = Path(scratch) / "export.sqlite"
+        words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
+        done = subprocess.run(
+            [*words, "--output", str(made), str(report)], capture_output=True, text=True, errors="replace"
+        )
+        if done.returncode == 0 and made.is_file():
+            made.replace(target)
+            return target
+    if captured and captured[:2] > nsys.version[:2]:
+        raise LabError(
+            f"nsys {nsys.version_text} is too old for {about} and could not export it: install that version or a "
+            f"later one, or set LAB_NSYS to its path.{beside}"
+        )
+    said = (done.stderr + done.stdout).strip().splitlines()[-3:]
+    what = report.name if captured is None else about.rstrip(",")
+    raise LabError(f"nsys {nsys.version_text} could not export {what}: {' '.join(said) or 'it said nothing'}{beside}")
+
+
+def capturing_version(report: Path) -> tuple[int, ...] | None:
+    """The version of Nsight Systems that captured a ``.nsys-rep``, such as (2024, 6, 2, 225); None: not found in it.
+
+    It stands near the file's beginning or end, as ``2022.2.1.31-5fe97ab`` or ``2024@6@2@225-246235244400v0``.
+    """
+    with report.open("rb") as stream:
+        ends = stream.read(NEAR)
+        stream.seek(max(len(ends), report.stat().st_size - NEAR))
+        ends += stream.read()
+    found = CAPTURED_BY.search(ends)
+    return tuple(int(found[number]) for number in (1, 3, 4, 5)) if found else None
 
 
 def adapt(words: list[str], nsys: machine.Nsys, has_gpu: bool) -> list[str]:

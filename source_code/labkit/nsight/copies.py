@@ -4,28 +4,56 @@ from __future__ import annotations
 
 import pandas as pd
 
+from labkit.nsight import intervals
 from labkit.nsight.report import Report, Window
 
-# CUPTI's numbers: CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind (as in the export's ENUM_CUDA_* tables).
-DIRECTIONS = {1: "host to device", 2: "device to host", 8: "device to device", 10: "GPU to GPU"}
-MEMORY = {0: "pageable", 1: "pinned", 2: "device", 4: "managed"}
+# CUPTI's kinds of copy and of memory by name, as the export's own tables give them for its numbers; and the numbers
+# themselves (CUpti_ActivityMemcpyKind; Nsight Systems' own for memory) for exports without those tables.
+DIRECTIONS = {
+    "CUDA_MEMCPY_KIND_HTOD": (1, "host to device"),
+    "CUDA_MEMCPY_KIND_DTOH": (2, "device to host"),
+    "CUDA_MEMCPY_KIND_HTOA": (3, "host to device"),
+    "CUDA_MEMCPY_KIND_ATOH": (4, "device to host"),
+    "CUDA_MEMCPY_KIND_ATOA": (5, "device to device"),
+    "CUDA_MEMCPY_KIND_ATOD": (6, "device to device"),
+    "CUDA_MEMCPY_KIND_DTOA": (7, "device to device"),
+    "CUDA_MEMCPY_KIND_DTOD": (8, "device to device"),
+    "CUDA_MEMCPY_KIND_HTOH": (9, "host to host"),
+    "CUDA_MEMCPY_KIND_PTOP": (10, "GPU to GPU"),
+    "CUDA_MEMCPY_KIND_UVM_HTOD": (11, "unified memory to device"),
+    "CUDA_MEMCPY_KIND_UVM_DTOH": (12, "unified memory to host"),
+    "CUDA_MEMCPY_KIND_UVM_DTOD": (13, "unified memory, GPU to GPU"),
+}
+MEMORY = {
+    "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE": (0, "pageable"),
+    "CUDA_MEMOPR_MEMORY_KIND_PINNED": (1, "pinned"),
+    "CUDA_MEMOPR_MEMORY_KIND_DEVICE": (2, "device"),
+    "CUDA_MEMOPR_MEMORY_KIND_ARRAY": (3, "device"),
+    "CUDA_MEMOPR_MEMORY_KIND_MANAGED": (4, "managed"),
+    "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC": (5, "device"),
+    "CUDA_MEMOPR_MEMORY_KIND_MANAGED_STATIC": (6, "managed"),
+}
 
 
 def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
     """One row a direction and kind of host memory, for copies that begin within the window (default: training).
 
-    Columns: ``direction``, ``host_memory``, ``count``, ``mb`` (10⁶ bytes), ``gpu_ms`` on the copy engine, ``api_ms``
-    for which the calling thread is held, ``longest_gpu_us``, ``longest_api_us``, ``gb_per_s``.
+    Columns: ``direction``, ``host_memory``, ``count``, ``bytes``, ``mb`` (10⁶ bytes), ``gpu_ms`` on the copy engine,
+    ``overlap_ms`` of it while a kernel of the same GPU ran, ``api_ms`` for which the calling thread is held,
+    ``longest_gpu_us``, ``longest_api_us``, ``gb_per_s``.
 
     Held means in the call that asks for the copy, and in a stream synchronisation if that is the thread's very next
     call: PyTorch's blocking ``.to(device)`` is those two.
     """
     table = labelled(report, window)
+    table["overlap_ns"] = _overlap_with_kernels(report, table)
     grouped = table.groupby(["direction", "host_memory"], sort=True)
     result = grouped.agg(
         count=("bytes", "size"),
+        bytes=("bytes", "sum"),
         mb=("bytes", lambda b: b.sum() / 1e6),
         gpu_ms=("gpu_ns", lambda ns: ns.sum() / 1e6),
+        overlap_ms=("overlap_ns", lambda ns: ns.sum() / 1e6),
         api_ms=("api_ns", lambda ns: ns.sum() / 1e6),
         longest_gpu_us=("gpu_ns", lambda ns: ns.max() / 1e3),
         longest_api_us=("api_ns", lambda ns: ns.max() / 1e3),
@@ -38,13 +66,34 @@ def labelled(report: Report, window: Window | None = None) -> pd.DataFrame:
     """The copies of the window, a row each, with direction and host memory in words and both durations in ns."""
     window = window or report.window()
     table = report.copies
-    table = table[(table["start"] >= window.start) & (table["start"] < window.end)].copy()
-    table["direction"] = table["copy_kind"].map(lambda kind: DIRECTIONS.get(kind, "other"))
-    host = table["source_kind"].where(table["copy_kind"] != 2, table["target_kind"])
-    table["host_memory"] = host.map(lambda kind: MEMORY.get(kind, "unknown"))
+    own = (table["start"] >= window.start) & (table["start"] < window.end)
+    if window.process is not None:
+        own &= table["process"] == window.process
+    table = with_memory(report, table[own])
     table["gpu_ns"] = table["end"] - table["start"]
     table["api_ns"] = table["api_end"] - table["api_start"] + _synchronise_after(report, table)
     return table
+
+
+def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    """The copies with ``direction`` and ``host_memory`` in words; "other" and "unknown" where the report's numbers are.
+
+    The host's side of a copy is its source, or its target on the way from the device; a copy between devices has none,
+    and its source's kind stands there.
+    """
+    directions = _words(report, "ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)
+    memory = _words(report, "ENUM_CUDA_MEM_KIND", MEMORY)
+    direction = table["copy_kind"].map(directions).astype(object).fillna("other")
+    host = table["source_kind"].where(direction != "device to host", table["target_kind"])
+    return table.assign(direction=direction, host_memory=host.map(memory).astype(object).fillna("unknown"))
+
+
+def _words(report: Report, enumeration: str, known: dict[str, tuple[int, str]]) -> dict[int, str]:
+    """Number → word: by the report's own table of names, or by the usual numbers where it has none."""
+    own = report.kind_names(enumeration)
+    if own:
+        return {number: known[name][1] for number, name in own.items() if name in known}
+    return dict(known.values())
 
 
 def _synchronise_after(report: Report, table: pd.DataFrame) -> pd.Series:
@@ -67,3 +116,12 @@ def _synchronise_after(report: Report, table: pd.DataFrame) -> pd.Series:
     waits = following["name"].str.contains("StreamSynchronize", na=False)
     held = (following["next_end"] - following["next_start"]).where(waits, 0)
     return held.reindex(table.index, fill_value=0)
+
+
+def _overlap_with_kernels(report: Report, table: pd.DataFrame) -> pd.Series:
+    """Nanoseconds of each copy during which the same GPU also ran a kernel."""
+    overlap = pd.Series(0, index=table.index, dtype="int64")
+    for gpu, own in table.groupby("gpu"):
+        kernels = intervals.union(report.kernels[report.kernels["gpu"] == gpu])
+        overlap[own.index] = intervals.covered(kernels, own["start"].to_numpy(), own["end"].to_numpy())
+    return overlap

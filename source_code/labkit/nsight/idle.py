@@ -1,6 +1,6 @@
 """When does the GPU do nothing, and what is the program doing meanwhile?
 
-Idle is the window less the union of kernels, copies and memory fills: work that overlaps counts once.
+Idle is the window less the union of kernels, CUDA graphs, copies and memory fills: work that overlaps counts once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from labkit.nsight import intervals
-from labkit.nsight.phases import OUTSIDE, ranges_inside
+from labkit.nsight.phases import OUTSIDE, phase_ranges
 from labkit.nsight.report import Report, Window
+from labkit.nsight.threads import main_thread
+from labkit.nsight.work import device_of, work_of
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,13 @@ class Idle:
 
 
 def gpu_busy(report: Report, window: Window, device: int | None = None) -> np.ndarray:
-    """Intervals, within the window, in which the GPU runs a kernel, a copy or a memory fill.
+    """Intervals, within the window, in which the GPU runs a kernel, a CUDA graph, a copy or a memory fill.
 
-    With several GPUs, ``device`` chooses one; by default it is the lowest-numbered GPU that worked at all.
+    With several GPUs, ``device`` chooses the card; by default it is the lowest-numbered that the window's process used.
     """
-    tables = [report.kernels, report.copies, report.memsets]
-    if device is None:
-        seen = [int(table["device"].min()) for table in tables if len(table)]
-        device = min(seen, default=0)
-    own = [table[table["device"] == device] for table in tables]
+    device = device_of(report, window) if device is None else device
+    tables = [report.kernels, report.graphs, report.copies, report.memsets]
+    own = [work_of(table, device) for table in tables]
     return intervals.clip(intervals.union(*own), window.start, window.end)
 
 
@@ -60,11 +60,9 @@ def idle_by_phase(report: Report, window: Window | None = None) -> pd.DataFrame:
     """
     window = window or report.window()
     gaps = intervals.complement(gpu_busy(report, window), window.start, window.end)
-    ranges = ranges_inside(report, window)
-    if (
-        window.thread is not None
-    ):  # what the thread in charge is doing; other ranks and helpers have clocks of their own
-        ranges = ranges[ranges["thread"] == window.thread]
+    ranges = phase_ranges(report, window)
+    # What the thread in charge is doing; other ranks and helpers have clocks of their own.
+    ranges = ranges[ranges["thread"] == main_thread(report, window)]
     edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
     edges = np.concatenate([[window.start], edges, [window.end]])
     labels = [OUTSIDE, *(OUTSIDE if name is None else name for name in names)]

@@ -19,21 +19,28 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     """One row a phase within the window (default: the training range), in order of first appearance.
 
     Columns: ``phase``, ``count`` of ranges, ``cpu_ms`` between their starts and ends, ``kernels`` launched from inside,
-    and those kernels' ``gpu_ms``. The last row holds what was launched outside any phase.
+    and those kernels' ``gpu_ms``. The last row holds what was launched outside any phase. Of nested ranges, a kernel
+    belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no phases where there are others.
 
     ``by="thread"`` counts only kernels launched by the thread that opened the range: the answer that misses autograd.
     """
     window = window or report.window()
-    ranges = ranges_inside(report, window)
+    ranges = phase_ranges(report, window)
     kernels = report.kernels
     kernels = kernels[(kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)]
+    if window.process is not None:
+        kernels = kernels[kernels["process"] == window.process]
+    launched_at = kernels["api_start"].to_numpy(dtype=np.int64)
     names = np.full(len(kernels), OUTSIDE, dtype=object)
     for process, own_ranges in ranges.groupby("process"):
         own = (kernels["process"] == process).to_numpy()
-        names[own] = phase_at(own_ranges, kernels["api_start"].to_numpy(dtype=np.int64)[own])
-    if by == "thread" and len(ranges):
-        own = kernels["api_thread"].isin(ranges["thread"].unique()).to_numpy()
-        names = np.where(own, names, OUTSIDE)
+        names[own] = phase_at(own_ranges, launched_at[own])
+    if by == "thread":
+        threads = kernels["api_thread"].to_numpy()
+        names = np.full(len(kernels), OUTSIDE, dtype=object)
+        for thread, own_ranges in ranges.groupby("thread"):
+            own = threads == thread
+            names[own] = phase_at(own_ranges, launched_at[own])
     work = pd.DataFrame({"phase": names, "ns": (kernels["end"] - kernels["start"]).to_numpy()})
     launched = work.groupby("phase")["ns"].agg(["count", "sum"])
     rows = []
@@ -48,13 +55,25 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
 
 
 def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
-    """The NVTX ranges that begin within the window, cut at its end, without the range that is the window itself."""
+    """The NVTX ranges that begin within the window, cut at its end, without the range that is the window itself.
+
+    For a window that is a range itself: those of its process.
+    """
     ranges = report.ranges
     inside = (ranges["start"] >= window.start) & (ranges["start"] < window.end)
     itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
+    if window.process is not None:
+        inside &= ranges["process"] == window.process
     ranges = ranges[inside & ~itself].copy()
     ranges["end"] = ranges["end"].clip(upper=window.end)
     return ranges
+
+
+def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
+    """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
+    ranges = ranges_inside(report, window)
+    operators = ranges["name"] != ranges["raw_name"]  # emit_nvtx adds to the names that it makes
+    return ranges if operators.all() else ranges[~operators]
 
 
 def phase_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ KEPT = {
     ],
     "CUPTI_ACTIVITY_KIND_MEMCPY": [*GPU_ACTIVITY, "bytes", "copyKind", "srcKind", "dstKind"],
     "CUPTI_ACTIVITY_KIND_MEMSET": [*GPU_ACTIVITY, "bytes", "memKind"],
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": GPU_ACTIVITY,
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [*GPU_ACTIVITY, "syncType"],
     "CUPTI_ACTIVITY_KIND_RUNTIME": [
         "start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue",
@@ -44,9 +45,9 @@ KEPT = {
     "TARGET_INFO_GPU_METRICS": ["typeId", "sourceId", "typeName", "metricId", "metricName"],
     "TARGET_INFO_GPU": [
         "id", "name", "l2CacheSize", "totalMemory", "memoryBandwidth", "clockRate", "smCount", "chipName",
-        "computeMajor", "computeMinor",
+        "computeMajor", "computeMinor", "cuDevice",
     ],
-    "TARGET_INFO_CUDA_DEVICE": ["gpuId", "cudaId"],
+    "TARGET_INFO_CUDA_DEVICE": ["gpuId", "cudaId", "pid"],
     "ANALYSIS_DETAILS": ["duration", "startTime", "stopTime"],
     "StringIds": ["id", "value"],
 }  # fmt: skip

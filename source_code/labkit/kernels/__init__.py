@@ -1,0 +1,15 @@
+"""Which kernels does a step need, if it is written for this one network? Triton kernels for main_opt7.
+
+A training step of the network in ``labkit.model`` as nine launches. Each module holds one part of it, and beside each
+kernel a reference function in plain PyTorch, which is what runs where the tensors are on the CPU:
+
+=============  =====================================================================================================
+``conv1``      bytes → gather, normalise, convolve, add the bias, ReLU
+``conv2``      convolve, pool, add the bias, ReLU, dropout; and the two gradients that the way back needs
+``head``       bias, ReLU, dropout, last layer, log-softmax, loss, and back to the first linear layer's output
+``adadelta``   one optimizer step for all parameters, with the BF16 copies that the Tensor Cores read
+``weights``    the parameters, their gradients and Adadelta's state, each as one flat array
+=============  =====================================================================================================
+
+Activations are channels-last: ``(N, height, width, channels)``.
+"""

@@ -1,0 +1,39 @@
+"""Is Triton there, and does it run this tensor? It comes with PyTorch's CUDA builds for Linux only."""
+
+import os
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # a CPU build of PyTorch: the kernels cannot be built, but their modules can be imported
+
+    class triton:
+        """Stands in for the package where it is absent, so that a module with kernels can be imported."""
+
+        @staticmethod
+        def jit(function):
+            return function
+
+    class tl:
+        """Stands in for triton.language in the kernels' signatures."""
+
+        constexpr = object
+
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run in Python, on any machine
+
+NARROW = torch.float32 if INTERPRETED else torch.bfloat16  # the interpreter cannot multiply in BF16
+
+
+def runs_triton(tensor: torch.Tensor) -> bool:
+    """Does Triton run kernels on this tensor? On a GPU, or anywhere with TRITON_INTERPRET=1 (slow, for tests)."""
+    return tensor.is_cuda or INTERPRETED
+
+
+def programs(tensor: torch.Tensor, per_multiprocessor: int) -> int:
+    """How many programs to start for a kernel whose programs loop over the work: so many a multiprocessor."""
+    if not tensor.is_cuda:
+        return 3
+    return per_multiprocessor * torch.cuda.get_device_properties(tensor.device).multi_processor_count

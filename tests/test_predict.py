@@ -1,0 +1,164 @@
+"""Upper bounds, comparisons, scores and advice: bounds hold, unlike reports are not compared, nothing is guessed."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from labkit import recorded
+from labkit.errors import LabError
+from labkit.nsight import advice, predict
+from labkit.nsight.budget import budget
+from labkit.nsight.compare import compare
+from labkit.nsight.report import open_report
+from synthetic import SyntheticReport
+
+LADDER = ["main_baseline_nvtx", "main_opt1", "main_opt2", "main_opt3_tf32", "main_opt3", "main_opt3_bf16"]
+FP32, FP16 = "ampere_sgemm_128x64_nn", "ampere_fp16_s16816gemm_fp16_128x64"
+POINTWISE, HALF = "at::native::elementwise_kernel<float>", "at::native::elementwise_kernel<c10::Half>"
+
+
+@pytest.fixture(scope="module")
+def reports():
+    found = {name: open_report(recorded.folder() / "profiles" / f"{name}.sqlite.xz") for name in LADDER}
+    yield found
+    for report in found.values():
+        report.close()
+
+
+def training(path, steps=3, kernel=FP32, size=1000, gpu="NVIDIA H200", wait_us=100, launches=2):
+    """A small training: each step waits for data, copies, and runs kernels."""
+    build = SyntheticReport(path).gpu(gpu)
+    length = wait_us + 100
+    build.range(0, steps * length, "training")
+    for number in range(steps):
+        start = number * length
+        build.range(start, start + wait_us, "data loading").range(start + wait_us, start + length - 1, "forward")
+        at = start + wait_us
+        build.copy(at + 10, at + 20, size, memory="pinned", call=(at + 2, at + 4))
+        for launch in range(launches):
+            begin = at + 20 + 30 * launch
+            build.kernel(begin, begin + 30, kernel, call=(at + 5 + launch, at + 6 + launch))
+    return open_report(build.write())
+
+
+# --- bounds -------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_is_the_time_of_the_causes_that_the_fix_removes(tmp_path):
+    report = training(tmp_path / "a.sqlite")
+    found = predict.bound(report, budget(report), "loader")
+    assert found.at_most_ms == pytest.approx(0.3, abs=0.01), "three waits of 100 µs"
+    assert found.of_ms == pytest.approx(0.6)
+    assert found.at_most_times == pytest.approx(2, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [(FP32, 1.0), (POINTWISE, 0.5), (HALF, 0.0), (FP16, 0.0)],
+    ids=["a product in FP32 can vanish", "other FP32 work can halve", "16 bits gain nothing", "nor do Tensor Cores"],
+)
+def test_the_bound_of_mixed_precision(tmp_path, kernel, share):
+    report = training(tmp_path / "a.sqlite", kernel=kernel)
+    found = predict.bound(report, budget(report), "mixed_precision")
+    assert found.at_most_ms == pytest.approx(share * 3 * 0.06)
+
+
+def test_an_unknown_fix_is_an_error_that_lists_the_known(tmp_path):
+    report = training(tmp_path / "a.sqlite")
+    with pytest.raises(LabError, match=r"no fix is called 'magic'\. There are: loader"):
+        predict.bound(report, budget(report), "magic")
+
+
+def test_no_bound_exceeds_the_window_or_is_negative(reports):
+    for report in reports.values():
+        found = budget(report)
+        for bound in predict.bounds(report, found).values():
+            assert 0 <= bound.at_most_ms <= found.window.duration_ms
+
+
+# --- comparisons --------------------------------------------------------------------------------------------
+
+
+def test_the_ladders_bounds_hold(reports):
+    for before, after, fix in (
+        ("main_baseline_nvtx", "main_opt1", "loader"),
+        ("main_opt1", "main_opt2", "pinned_memory"),
+        ("main_opt2", "main_opt3_tf32", "mixed_precision"),
+        ("main_opt2", "main_opt3", "mixed_precision"),
+        ("main_opt2", "main_opt3_bf16", "mixed_precision"),
+    ):
+        made = compare(reports[before], reports[after])
+        assert made.comparable, made.obstacles
+        assert made.score(fix).kept, (before, after, str(made.score(fix)))
+
+
+def test_the_fix_that_was_made_is_recognised(reports):
+    assert compare(reports["main_baseline_nvtx"], reports["main_opt1"]).likely_fix == "loader"
+    assert compare(reports["main_opt2"], reports["main_opt3"]).likely_fix == "mixed_precision"
+
+
+def test_a_comparisons_changes_add_up_to_the_gain(reports):
+    for before, after in permutations(LADDER[:3], 2):
+        made = compare(reports[before], reports[after])
+        assert made.table()["change_ms"].sum() == pytest.approx(-made.gained_ms, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    [
+        ({"gpu": "NVIDIA A100"}, "different GPUs: NVIDIA H200, NVIDIA A100"),
+        ({"steps": 4, "size": 750}, "3 steps before, 4 after"),
+        ({"size": 2000}, "MB copied to the device"),
+        ({"launches": 0}, "no kernels in one of the two"),
+    ],
+)
+def test_what_did_other_work_is_not_compared(tmp_path, change, obstacle):
+    made = compare(training(tmp_path / "a.sqlite"), training(tmp_path / "b.sqlite", **change))
+    assert not made.comparable
+    assert any(obstacle in text for text in made.obstacles), made.obstacles
+    assert made.score("loader") is None, "nothing is scored that is not comparable"
+
+
+def test_other_kernels_are_remarked_on(tmp_path):
+    made = compare(training(tmp_path / "a.sqlite"), training(tmp_path / "b.sqlite", kernel=FP16))
+    assert made.comparable
+    assert "6 launches before, 6 after, 0 of the same name" in made.remarks[0]
+
+
+def test_a_gain_beyond_the_bound_breaks_it(tmp_path):
+    slow, fast = training(tmp_path / "a.sqlite", wait_us=400), training(tmp_path / "b.sqlite", wait_us=50)
+    made = compare(slow, fast)
+    assert made.score("loader").kept
+    assert not made.score("pinned_memory").kept, "far more was gained than these copies cost"
+    assert "more has changed than this fix" in str(made.score("pinned_memory"))
+
+
+# --- advice -------------------------------------------------------------------------------------------------
+
+
+def test_the_costliest_cause_comes_first(reports):
+    for name, cause in (("main_baseline_nvtx", "loader"), ("main_opt2", "loader")):
+        found = advice.advice(reports[name], budget(reports[name]))
+        assert found[0].cause == cause
+        assert [one.upper_bound_ms for one in found] == sorted((one.upper_bound_ms for one in found), reverse=True)
+
+
+def test_each_finding_names_its_evidence_and_a_lab_that_exists(reports):
+    labs = {path.stem for path in (recorded.folder().parents[2] / "labs").glob("*.ipynb")}
+    for report in reports.values():
+        for one in advice.advice(report, budget(report)):
+            assert any(letter.isdigit() for letter in one.evidence), one
+            assert one.lab is None or one.lab in labs
+
+
+def test_what_is_missing_is_said_and_nothing_made_up(tmp_path):
+    build = SyntheticReport(tmp_path / "a.sqlite").kernel(0, 10, POINTWISE).kernel(90, 100, POINTWISE)
+    report = open_report(build.write())
+    found = budget(report)
+    causes = {one.cause for one in advice.advice(report, found)}
+    assert causes <= {"unexplained", "other_kernels"}
+    missing = "\n".join(advice.not_looked_at(report, found))
+    for what in ("--trace cuda", "--trace nvtx", "--trace osrt", "--gpu-metrics-devices"):
+        assert what in missing
