@@ -162,3 +162,15 @@ def test_what_is_missing_is_said_and_nothing_made_up(tmp_path):
     missing = "\n".join(advice.not_looked_at(report, found))
     for what in ("--trace cuda", "--trace nvtx", "--trace osrt", "--gpu-metrics-devices"):
         assert what in missing
+
+
+def test_waits_behind_a_busy_gpu_are_held_time_and_the_idle_time_bounds_what_they_cost(tmp_path):
+    build = SyntheticReport(tmp_path / "a.sqlite").range(0, 1000, "training")
+    build.range(100, 900, "data loading").kernel(10, 980, POINTWISE, call=(2, 5))
+    report = open_report(build.write())
+    found = budget(report)
+    assert found.held_ms["loader"] == pytest.approx(0.8)
+    assert found.ms["loader"] == 0
+    assert predict.bound(report, found, "loader").at_most_ms == pytest.approx(found.idle_ms)
+    (one,) = (one for one in advice.advice(report, found) if one.cause == "loader")
+    assert "waited for data for 0.8 of 1.0 ms, and the GPU was idle for 0.0 ms of it" in one.evidence

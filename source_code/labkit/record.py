@@ -44,7 +44,6 @@ VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-sca
 SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
 RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
 BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py"]
-ACCURACY = ["main_baseline.py", "main_opt3.py", *(f"main_opt3.py {flags}" for flags in VARIANTS)]
 PROFILES = {
     **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
     "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
@@ -59,6 +58,7 @@ COMPILED = LIMIT[2:]
 _warmed: set[str] = set()  # those of them that this recording has run
 # A graph's kernels are traced one by one, which makes the graph slower, but shows what is in it.
 GRAPH_FLAGS = ["--cuda-graph-trace", "node"]
+ACCURACY = ["main_baseline.py", "main_opt3.py", *(f"main_opt3.py {flags}" for flags in VARIANTS), *LIMIT]
 LIMIT_PROFILES = {step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in LIMIT}
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"

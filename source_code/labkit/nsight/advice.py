@@ -57,24 +57,29 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
 def _evidence(report: Report, budget: Budget, fix: str) -> str:
     """What in the report shows that this fix has something to gain."""
     window_ms, ms = budget.window.duration_ms, budget.ms
+    held_ms = budget.held_ms
     if fix == "loader":
-        waits = len(budget.spans["loader"])
-        longest_ms = max(end - start for start, end in budget.spans["loader"]) / 1e6
-        text = f"the GPU was idle for {ms['loader']:,.1f} of {window_ms:,.1f} ms while the program waited for data"
-        return f"{text} ({waits:,} gaps, the longest {longest_ms:,.1f} ms){_how(budget, 'loader')}"
+        waits = budget.spans["loader"]
+        longest = f"; the longest gap {(waits[:, 1] - waits[:, 0]).max() / 1e6:,.1f} ms" if len(waits) else ""
+        return (
+            f"the program waited for data for {held_ms.get('loader', 0.0):,.1f} of {window_ms:,.1f} ms, and the GPU "
+            f"was idle for {ms['loader']:,.1f} ms of it ({len(waits):,} gaps{longest}){_how(budget, 'loader')}"
+        )
     if fix == "pinned_memory":
         table = copies.copies(report, budget.window)
         pageable = table[table["host_memory"] == "pageable"]
         text = (
-            f"copies ran for {ms['copies']:,.1f} ms with no kernel beside them, and held up the program for "
-            f"{ms['pageable_copy']:,.1f} ms more of GPU idleness"
+            f"copies ran for {ms['copies']:,.1f} ms with no kernel beside them; those of pageable memory held the "
+            f"program for {held_ms.get('pageable_copy', 0.0):,.1f} ms"
         )
         if len(pageable):
             return f"{text}; {pageable['count'].sum():,} copies, {pageable['mb'].sum():,.1f} MB, use pageable memory"
         return f"{text}; none of them uses pageable memory"
     if fix == "no_synchronisation":
-        text = f"the GPU was idle for {ms['synchronisation']:,.1f} ms, since the program waited for it before launching"
-        return f"{text} more" + _how(budget, "synchronisation")
+        return (
+            f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
+            f"for {ms['synchronisation']:,.1f} ms because of it{_how(budget, 'synchronisation')}"
+        )
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
         return (

@@ -1,0 +1,427 @@
+"""What did Nsight Compute count? Bytes, time and Tensor Core work of every kernel of one training step.
+
+Nsight Systems says when a kernel ran; Nsight Compute (``ncu``) stops the GPU at each kernel, reads the hardware's
+counters, and goes on. That is slow, so it looks at one step: an epoch on as many digits as a batch holds.
+
+    ncu [flags] --log-file reports/NAME.csv python3 source_code/main_opt7.py --profile --epochs 2 --limit 1024
+
+Source: NVIDIA, "Nsight Compute CLI" and "Kernel Profiling Guide".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from labkit import machine, recorded
+from labkit.errors import LabError
+from labkit.nsight.command import check_writable, stream
+from labkit.paths import REPORTS
+
+# Column → counter. On an H200 these fit into one pass: each kernel runs once, with the caches as it finds them.
+METRICS = {
+    "time_ns": "gpu__time_duration.sum",
+    "read_bytes": "dram__bytes_read.sum",
+    "written_bytes": "dram__bytes_write.sum",
+    "tensor_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+}
+# What the Tensor Cores did, on request: five passes on an H200. Between them a kernel's memory is put back, but its
+# data stays in the cache, so a kernel's bytes are wrong: of one that fits in the cache a third of what one pass counts
+# (main_opt7's Adadelta), over a whole step 1 % too many. Bytes and Tensor Cores are therefore counted in two runs.
+#
+# Matrix instructions, of Hopper and before. The tensor pipe of a Hopper also executes plain FP16 and BF16 arithmetic
+# (HFMA2), such as that of an addition: neither tensor_pct nor sm__inst_executed_pipe_tensor proves a matrix product.
+INSTRUCTIONS = {
+    "gmma": "sm__inst_executed_pipe_tensor_op_gmma.sum",
+    "hmma": "sm__inst_executed_pipe_tensor_op_hmma.sum",
+    "hfma2": "sm__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum",
+}
+OPERATIONS = {  # of the Tensor Cores, by type
+    "tensor_flops_bf16": "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+    "tensor_flops_fp16": "sm__ops_path_tensor_src_fp16.sum",
+    "tensor_flops_tf32": "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
+}
+# fmt: off
+FLAGS = [
+    "--clock-control", "none",  # leave the clocks as they are: this is about the GPU as one uses it
+    "--cache-control", "none",  # and the caches: what one kernel leaves in L2, the next finds
+    "--profile-from-start", "off",  # from cudaProfilerStart on: --profile calls it in the second epoch
+    "--nvtx", "--nvtx-push-pop-scope", "process", "--nvtx-include", "training/",  # autograd's thread too; no test
+    "--target-processes", "application-only",  # not the helpers that a compiler starts
+    "--graph-profiling", "node",  # each kernel of a CUDA graph, not the graph as one
+    "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "demangled",
+]
+# fmt: on
+# One step of each rung: an epoch on as many digits as a batch holds. The loader's processes are left out (--workers 0).
+PROGRAMS = {
+    **{
+        name: f"{name}.py --profile --epochs 2 --limit 1024 --workers 0"
+        for name in ("main_baseline", "main_opt1", "main_opt2", "main_opt3")
+    },
+    **{
+        name: f"{name}.py --profile --epochs 2 --limit 1024"
+        for name in ("main_opt4", "main_opt5", "main_opt6", "main_opt7")
+    },
+}
+ALL = METRICS | INSTRUCTIONS | OPERATIONS
+ONCE_AN_EPOCH = "shuffle"  # the range whose kernels belong to an epoch, not to a step
+NCU_PLACES = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/local/bin/ncu",
+    "/usr/local/NVIDIA-Nsight-Compute*/ncu",
+)
+
+KERNEL, RANGES, PHASE = "Kernel Name", "Push/Pop_Range", "Phase"
+COMMAND, ORIGIN = "# command: ", "# counted on: "
+DENIED = "ERR_NVGPUCTRPERM"
+UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
+NUMBER = re.compile(r"[-+]?[\d.,'\u00a0\u202f ]*\d[\d.]*(?:[eE][-+]?\d+)?")
+
+# Unit → factor to nanoseconds, bytes, per cent or plain counts, in the spellings of ncu since 2019.
+UNITS = {
+    **dict.fromkeys(("", "%", "inst", "ns", "nsecond", "byte", "B"), 1.0),
+    **dict.fromkeys(("us", "usecond"), 1e3),
+    **dict.fromkeys(("ms", "msecond"), 1e6),
+    **dict.fromkeys(("s", "second"), 1e9),
+    **{f"{prefix}{unit}": 10.0**power for prefix, power in (("K", 3), ("M", 6), ("G", 9)) for unit in ("byte", "inst")},
+}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The kernels of an epoch of one training step, one row a launch as ``parse`` makes it; where they were counted."""
+
+    kernels: pd.DataFrame
+    command: str
+    origin: str
+
+    @property
+    def step(self) -> pd.DataFrame:
+        """The kernels without those that an epoch launches once, to shuffle."""
+        return self.kernels[self.kernels["phase"] != ONCE_AN_EPOCH].reset_index(drop=True)
+
+
+# --- counting -----------------------------------------------------------------------------------------------
+
+
+def count_command(name: str, program: str, tensor_cores: bool = False) -> str:
+    """The command that counts one step of ``program`` (a script of source_code/ with its flags; see PROGRAMS).
+
+    A step is an epoch on as many digits as a batch holds: ``main_opt7.py --profile --epochs 2 --limit 1024``.
+    ``tensor_cores``: also count what they did, in more passes, after which each kernel's bytes are not to be trusted.
+    """
+    metrics = ",".join((ALL if tensor_cores else METRICS).values())
+    flags = shlex.join([*FLAGS, "--metrics", metrics, "--log-file", f"reports/{name}.csv"])
+    return f"ncu {flags} python3 source_code/{program}"
+
+
+def count(command: str, show: Callable[[str], None] = print) -> Counted:
+    """Run a command of ``count_command``, or open the recorded counts that it made; either way show the command.
+
+    Raises LabError, in one sentence, where ncu is missing, may not read the counters, or saw no kernel.
+    """
+    words = shlex.split(command)
+    if words[:1] != ["ncu"] or "--log-file" not in words or "python3" not in words:
+        raise LabError("a counting command reads: ncu [flags] --log-file reports/NAME.csv python3 SCRIPT …")
+    name = Path(words[words.index("--log-file") + 1]).stem
+    show(f"$ {folded(words)}")
+    if not machine.is_live():
+        counted = read_recorded(name, command)
+        show(f"recorded ({counted.origin}): {recorded.shown(recorded_file(name))}")
+        return counted
+    log = REPORTS / f"{name}.csv"
+    run(words, log, show)
+    show(f"live: {recorded.shown(log)}")
+    return Counted(parse(log.read_text(errors="replace"), log.name), command, f"{machine.gpu_name()}, live")
+
+
+def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) -> None:
+    """Run a counting command on this machine; afterwards ``log`` holds ncu's CSV. LabError in one sentence if not."""
+    ncu = find_ncu()
+    if ncu is None:
+        raise LabError("Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md).")
+    if machine.gpu_name() is None:
+        raise LabError("Nsight Compute counts on a GPU, and none answers here.")
+    check_writable(REPORTS)
+    split = list(words).index("python3")
+    words = [ncu, *words[1:split], sys.executable, *words[split + 1 :]]
+    status, said = _run(words, log, show)
+    if UNKNOWN_METRIC.search(said) and (fewer := without_tensor_cores(words)) != words:
+        show("| this GPU does not count the Tensor Cores' instructions: counting without them")
+        status, said = _run(fewer, log, show)
+    if problem := what_went_wrong(said, status):
+        raise LabError(problem)
+
+
+def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:
+    """ncu's exit status, and all that it and the program said."""
+    log.unlink(missing_ok=True)
+    status, said = stream(words, show)
+    return status, f"{said}\n{log.read_text(errors='replace') if log.is_file() else ''}"
+
+
+def without_tensor_cores(words: Sequence[str]) -> list[str]:
+    """The same command without the counters that not every GPU has."""
+    words = list(words)
+    at = words.index("--metrics") + 1
+    words[at] = ",".join(metric for metric in words[at].split(",") if metric in METRICS.values())
+    return words
+
+
+def what_went_wrong(said: str, status: int = 0) -> str | None:
+    """One sentence on an ncu that failed, by its own words and its status; None where it did not."""
+    if DENIED in said:
+        return (
+            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root, add --cap-add=SYS_ADMIN to the "
+            "container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM."
+        )
+    errors = [line.partition("==")[2].partition("==")[2].strip() for line in said.splitlines() if "==ERROR==" in line]
+    if "No kernels were profiled" in said:
+        return f"ncu saw no kernel: {errors[0] if errors else 'was the program given --profile, and a GPU?'}"
+    if errors or status:
+        lines = [line for line in said.splitlines() if line.strip() and not line.startswith('"')]
+        return f"ncu failed with status {status}: {' / '.join(errors[:2]) or (lines or ['it said nothing'])[-1]}"
+    return None
+
+
+@cache
+def find_ncu() -> str | None:
+    """The ncu to use: ``LAB_NCU``, else the one on PATH, else one in NVIDIA's usual places; None if none runs."""
+    named = os.environ.get("LAB_NCU")
+    root = Path("/")
+    usual = [str(path) for place in NCU_PLACES for path in sorted(root.glob(place[1:]), reverse=True)]
+    return next(filter(_answers, filter(None, [named] if named else [shutil.which("ncu"), *usual])), None)
+
+
+def _answers(path: str) -> bool:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and "Nsight Compute" in done.stdout
+
+
+def folded(words: Sequence[str]) -> str:
+    """The command over several lines, a flag with its value never apart."""
+    split = list(words).index("python3")
+    lines, line = [], words[0]
+    for i, word in enumerate(words[1:split], start=1):
+        value = words[i + 1] if i + 1 < split and not words[i + 1].startswith("--") else ""
+        if word.startswith("--") and len(line) + len(word) + len(value) + 2 > 100 and line.strip():
+            lines.append(line)
+            line = "   "
+        line += f" {shlex.quote(word)}"
+    return " \\\n".join([*lines, line, f"    {shlex.join(words[split:])}"])
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def parse(text: str, name: str = "this file") -> pd.DataFrame:
+    """One row a kernel launch, in order, from the output of ``ncu --csv --page raw``.
+
+    Columns: ``kernel`` (the name as ncu prints it), ``phase`` (the NVTX range within ``training``, or ""), ``time_us``,
+    ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_instructions`` (matrix instructions), ``tensor_pct`` (of the
+    cycles, the tensor pipe at work); ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""):
+    what the Tensor Cores did, where operations were counted. Lines that are no CSV (ncu's own ``==PROF==``, the
+    program's output) are skipped, units and thousands separators are read, and a counter that is absent or not
+    available is NaN. Raises LabError where there is no kernel in it.
+    """
+    names, units, rows = None, {}, []
+    for cells in _lines(text):
+        if KERNEL in cells and "ID" in cells:
+            names = cells  # ncu repeats its header where a program starts another
+            continue
+        if names is None or len(cells) != len(names):
+            continue
+        row = dict(zip(names, cells, strict=True))
+        if row["ID"] == "" and row[KERNEL] == "":
+            units = row
+        elif row["ID"].isdecimal():
+            counters = {key: _value(row, units, metric) for key, metric in ALL.items()}
+            rows.append({"kernel": row[KERNEL], "phase": _phase(row), **counters})
+    if not rows:
+        problem = what_went_wrong(text) if names is None else None
+        raise LabError(problem or f"{name} holds no kernels: was it written by ncu --csv --page raw?")
+    found = pd.DataFrame(rows)
+    operations = found[list(OPERATIONS)]
+    used = operations.fillna(0).to_numpy()
+    types = [name.rpartition("_")[2] for name in OPERATIONS]
+    return pd.DataFrame(
+        {
+            "kernel": found["kernel"],
+            "phase": found["phase"],
+            "time_us": found["time_ns"] / 1e3,
+            "read_bytes": found["read_bytes"],
+            "written_bytes": found["written_bytes"],
+            "bytes": found["read_bytes"] + found["written_bytes"],
+            "tensor_instructions": found["gmma"] + found["hmma"] - found["hfma2"],
+            "tensor_pct": found["tensor_pct"],
+            "tensor_flops": operations.sum(axis=1, min_count=1),
+            "tensor_type": [types[row.argmax()] if row.any() else "" for row in used],
+        }
+    )
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    """The cells of each line, line by line: a quotation mark in what a program prints must not swallow the rest."""
+    for line in text.replace("\0", "").splitlines():
+        try:
+            yield from csv.reader([line])
+        except csv.Error:  # nothing that ncu wrote
+            continue
+
+
+def _phase(row: dict[str, str]) -> str:
+    """The outermost range within ``training`` that the kernel was launched in; ranges of libraries do not count."""
+    if PHASE in row:
+        return row[PHASE]
+    ranges = next((cell for name, cell in row.items() if RANGES in name), "")
+    own = re.findall(r'"<default domain>:(.*?):[^:"]*:[^:"]*:[^:"]*:[^:"]*:[^:"]*:[^:"]*"', ranges)
+    return next((name for name in own if name != "training"), "")
+
+
+def _value(row: dict[str, str], units: dict[str, str], metric: str) -> float:
+    """A counter's value in base units; NaN where it is absent, not available, or in a unit that nobody knows."""
+    text, factor = row.get(metric, "").strip(), UNITS.get(units.get(metric, "").strip())
+    if factor is None or not NUMBER.fullmatch(text):
+        return float("nan")
+    return factor * _number(text)
+
+
+def _number(text: str) -> float:
+    """``1,234.5``, ``1.234,5``, ``1'234.5``, ``1 234,5`` and ``1234.5`` alike.
+
+    The last separator is the decimal one, unless it occurs twice or stands before exactly three digits as a comma does
+    in ``1,234``: ncu writes whole numbers so. ``1.234`` is the number between one and two.
+    """
+    text = re.sub(r"['\u00a0\u202f ]", "", text)
+    last = max(text.rfind("."), text.rfind(","))
+    if last < 0:
+        return float(text)
+    mark = text[last]
+    other = "," if mark == "." else "."
+    thousands = text.count(mark) > 1 or (mark == "," and other not in text and re.search(r",\d{3}$", text))
+    if thousands:
+        return float(text.replace(mark, "").replace(other, "."))
+    return float(text.replace(other, "").replace(mark, "."))
+
+
+def joined(kernels: pd.DataFrame, tensor_cores: pd.DataFrame) -> pd.DataFrame:
+    """The kernels of one run of ncu, with what the Tensor Cores did as another run of the same program counted it.
+
+    Both as ``parse`` makes them. Raises LabError where the two did not launch the same kernels in the same order.
+    """
+    if kernels["kernel"].tolist() != tensor_cores["kernel"].tolist():
+        raise LabError(
+            f"the two runs launched different kernels ({len(kernels)} and {len(tensor_cores)}): count both again."
+        )
+    columns = ["tensor_instructions", "tensor_flops", "tensor_type"]
+    return kernels.assign(**{column: tensor_cores[column].to_numpy() for column in columns})
+
+
+def by_kernel(kernels: pd.DataFrame) -> pd.DataFrame:
+    """One row a kernel name, longest total first.
+
+    Columns: ``kernel``, ``count``, ``time_us``, ``share`` of all time, ``bytes`` (``read_bytes``, ``written_bytes``),
+    ``tb_per_s``, ``tensor_cores`` (did they multiply for it? None: not counted), ``tensor_pct`` (mean over time),
+    ``tensor_flops`` and ``tensor_type`` (where counted).
+    """
+    weighted = kernels.assign(_busy=kernels["tensor_pct"] * kernels["time_us"], _work=_tensor_work(kernels))
+    found = weighted.groupby("kernel", sort=False)
+    sums = ["time_us", "read_bytes", "written_bytes", "bytes", "tensor_flops", "_busy", "_work"]
+    result = found[sums].sum(min_count=1).reset_index()
+    result.insert(1, "count", found.size().to_numpy())
+    result.insert(3, "share", result["time_us"] / result["time_us"].sum())
+    result["tb_per_s"] = result["bytes"] / result["time_us"] / 1e6
+    result["tensor_pct"] = result.pop("_busy") / result["time_us"]
+    result["tensor_type"] = found["tensor_type"].max().to_numpy()
+    result["tensor_cores"] = [None if pd.isna(number) else bool(number > 0) for number in result.pop("_work")]
+    return result.sort_values(["time_us", "kernel"], ascending=[False, True], ignore_index=True)
+
+
+def _tensor_work(kernels: pd.DataFrame) -> pd.Series:
+    """More than zero where Tensor Cores multiplied: instructions, or operations where only those were counted."""
+    return kernels["tensor_instructions"].fillna(kernels["tensor_flops"])
+
+
+def totals(kernels: pd.DataFrame) -> dict[str, float]:
+    """A step in numbers: ``kernels``, ``time_us``, ``bytes``, ``tb_per_s``, ``tensor_pct``, ``tensor_flops``, and
+    ``tensor_time_share``: how much of the time was in kernels that used Tensor Cores. NaN: not counted."""
+    time_us = float(kernels["time_us"].sum())
+    work = _tensor_work(kernels)
+    share = float(kernels.loc[work > 0, "time_us"].sum() / time_us) if work.notna().any() else float("nan")
+    return {
+        "kernels": len(kernels),
+        "time_us": time_us,
+        "bytes": float(kernels["bytes"].sum()),
+        "tb_per_s": float(kernels["bytes"].sum()) / time_us / 1e6,
+        "tensor_flops": float(kernels["tensor_flops"].sum(min_count=1)),
+        "tensor_pct": float((kernels["tensor_pct"] * kernels["time_us"]).sum() / time_us),
+        "tensor_time_share": share,
+    }
+
+
+# --- recorded counts ----------------------------------------------------------------------------------------
+
+
+def recorded_file(name: str) -> Path:
+    """Where the course keeps the counts called ``name``."""
+    return recorded.folder() / "counters" / f"{name}.csv"
+
+
+def read_recorded(name: str, command: str | None = None) -> Counted:
+    """The shipped counts called ``name``; LabError where there are none, or another command than this one made them."""
+    file = recorded_file(name)
+    if not file.is_file():
+        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
+    text = file.read_text()
+    made_with, origin = (_noted(text, mark) for mark in (COMMAND, ORIGIN))
+    if command is not None and made_with != shlex.join(shlex.split(command)):
+        raise LabError(f"the counts {name} were recorded with another command: {made_with}")
+    return Counted(parse(text, file.name), made_with, origin)
+
+
+def slim(text: str, command: str, origin: str) -> str:
+    """ncu's CSV as the course keeps it: the command, GPU and date, the columns that ``parse`` reads, no host name.
+
+    Numbers are written in base units: ``parse`` reads the same from it as from the original.
+    """
+    counted = parse(text)
+    for key in OPERATIONS:  # each kernel multiplies in one type
+        same = counted["tensor_type"] == key.rpartition("_")[2]
+        counted[key] = counted["tensor_flops"].where(same | counted["tensor_flops"].isna(), 0.0)
+    counted["gmma"], counted["hmma"], counted["hfma2"] = counted["tensor_instructions"], 0.0, 0.0
+    metrics = ALL if _tensor_work(counted).notna().any() else METRICS
+    columns = ["ID", KERNEL, PHASE, *metrics.values()]
+    out = io.StringIO()
+    out.write(f"{COMMAND}{shlex.join(shlex.split(command))}\n{ORIGIN}{origin}\n")
+    rows = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    rows.writerow(columns)
+    rows.writerow(["", "", "", *("ns", "byte", "byte", "%", "inst", "inst", "inst", "", "", "")[: len(metrics)]])
+    counted["time_ns"] = 1e3 * counted["time_us"]
+    for number, row in enumerate(counted.to_dict("records")):
+        rows.writerow([number, row["kernel"], row["phase"], *(_written(row[key]) for key in metrics)])
+    return out.getvalue()
+
+
+def _written(value: float) -> str:
+    """A number as ncu writes it: no thousands separator, up to six decimals."""
+    return "n/a" if pd.isna(value) else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _noted(text: str, mark: str) -> str:
+    return next((line.removeprefix(mark) for line in text.splitlines()[:5] if line.startswith(mark)), "unknown")

@@ -1,0 +1,402 @@
+"""What Nsight Compute counted: its CSV read however it is written, its failures in one sentence, its command run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import shlex
+import stat
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import machine, recorded
+from labkit.errors import LabError
+from labkit.nsight import counters
+from labkit.paths import RECORDED, SOURCE_CODE
+
+TIME, READ, WRITTEN, PIPE = counters.METRICS.values()
+GMMA, HMMA, HFMA2 = counters.INSTRUCTIONS.values()
+BF16, FP16, TF32 = counters.OPERATIONS.values()
+RANGES = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
+ADD = (
+    "void native::vectorized_elementwise_kernel<4, native::CUDAFunctor_add<float>, std::array<char *, 3>>(int, T2, T3)"
+)
+GEMM = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
+
+
+def ranges(*names: str) -> str:
+    """A cell as ncu 2025.3 writes it: the thread, then each range around the launch, the outermost first."""
+    return "768  " + "  ".join(f'"<default domain>:{name}:none:none:none:none:none:none"' for name in names) + " "
+
+
+def launch(kernel: str, phase: str, time: str, read: str, written: str, pipe: str) -> dict:
+    cells = {counters.KERNEL: kernel, RANGES: ranges("training", phase)}
+    return cells | {TIME: time, READ: read, WRITTEN: written, PIPE: pipe}
+
+
+def output(rows: list[dict], units: dict[str, str] | None = None, extra: tuple[str, ...] = ()) -> str:
+    """What ``ncu --csv --page raw --log-file`` writes, with its own lines around."""
+    known = {TIME: "ns", READ: "byte", WRITTEN: "byte", PIPE: "%", GMMA: "inst", HMMA: "inst", HFMA2: "inst"}
+    metrics = [name for name in rows[0] if "__" in name]
+    names = ["ID", "Process ID", "Process Name", "Host Name", RANGES, counters.KERNEL, "Block Size", *extra, *metrics]
+    out = io.StringIO()
+    out.write("==WARNING== Note: Running with unmodified GPU clocks.\n==PROF== Connected to process 768 (python3)\n")
+    write = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow
+    write(names)
+    write([(known | (units or {})).get(name, "") for name in names])
+    for number, row in enumerate(rows):
+        own = {"ID": number, "Process ID": 768, "Process Name": "python3", "Host Name": "secret", RANGES: ""}
+        own |= {"Block Size": "(128, 1, 1)"} | dict.fromkeys(extra, "1,2")
+        write([(own | row)[name] for name in names])
+        if number == 0:
+            out.write("==PROF== Disconnected from process 768\nTrain Epoch: 2 [0/1024 (0%)]\tLoss: 0.3\n\n")
+    return out.getvalue()
+
+
+STEP = [
+    launch(ADD, "shuffle", "1000", "100", "50", "0"),
+    launch(GEMM, "forward", "6000", "4000", "2000", "50"),
+    launch(ADD, "backward", "3000", "300", "0", "4"),
+    launch(ADD, "backward", "1000", "0", "100", "0"),
+]
+WORK = [(0, 0, 0, 0), (9, 1, 0, 1e9), (0, 7, 7, 0), (0, 0, 0, 0)]  # gmma, hmma, of them hfma2; operations in BF16
+
+
+def with_work(rows: list[dict] = STEP) -> list[dict]:
+    return [
+        {**row, GMMA: gmma, HMMA: hmma, HFMA2: hfma2, BF16: f"{flops:.0f}", FP16: "0", TF32: "0"}
+        for row, (gmma, hmma, hfma2, flops) in zip(rows, WORK, strict=True)
+    ]
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def test_each_launch_is_a_row_with_its_phase_and_bytes():
+    found = counters.parse(output(STEP, extra=("launch__grid_size",)))
+    assert found["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
+    assert found["phase"].tolist() == ["shuffle", "forward", "backward", "backward"]
+    assert found["time_us"].tolist() == [1, 6, 3, 1]
+    assert found["bytes"].tolist() == [150, 6000, 300, 100]
+    assert found[["tensor_instructions", "tensor_flops"]].isna().all(axis=None)
+
+
+def test_a_librarys_own_range_is_no_phase_and_no_range_is_none():
+    library = ranges("training", "shuffle") + ' "CCCL:cub::DeviceRadixSort:none:none:none:none:REGISTERED:sort" '
+    rows = [{**STEP[0], RANGES: cell} for cell in (library, ranges("training"), "", ranges("training", "a: b"))]
+    assert counters.parse(output(rows))["phase"].tolist() == ["shuffle", "", "", "a: b"]
+
+
+def test_a_step_is_an_epoch_without_its_shuffle():
+    counted = counters.Counted(counters.parse(output(STEP)), "ncu", "here")
+    assert counted.step["phase"].tolist() == ["forward", "backward", "backward"]
+
+
+def test_kernels_are_grouped_by_name():
+    found = counters.by_kernel(counters.parse(output(with_work()))).set_index("kernel")
+    assert found.index.tolist() == [GEMM, ADD], "the longest first"
+    assert found["count"].tolist() == [1, 3]
+    assert found["time_us"].tolist() == [6, 5]
+    assert found["share"].tolist() == pytest.approx([6 / 11, 5 / 11])
+    assert found["bytes"].tolist() == [6000, 550]
+    assert found.loc[GEMM, "tb_per_s"] == pytest.approx(6000 / 6e-6 / 1e12)
+    assert found.loc[ADD, "tensor_pct"] == pytest.approx(3 * 4 / 5), "the mean over time"
+    assert found["tensor_cores"].tolist() == [True, False], "HFMA2 in the tensor pipe is no matrix instruction"
+    assert found["tensor_type"].tolist() == ["bf16", ""]
+
+
+def test_a_step_in_numbers():
+    found = counters.totals(counters.parse(output(with_work())))
+    assert found == {
+        "kernels": 4,
+        "time_us": 11,
+        "bytes": 6550,
+        "tb_per_s": pytest.approx(6550 / 11e-6 / 1e12),
+        "tensor_pct": pytest.approx((6 * 50 + 3 * 4) / 11),
+        "tensor_flops": 1e9,
+        "tensor_time_share": pytest.approx(6 / 11),
+    }
+    uncounted = counters.totals(counters.parse(output(STEP)))
+    assert math.isnan(uncounted["tensor_time_share"]) and math.isnan(uncounted["tensor_flops"])
+    assert counters.by_kernel(counters.parse(output(STEP)))["tensor_cores"].tolist() == [None, None]
+
+
+def test_two_runs_are_joined_where_they_launched_the_same():
+    bytes_run, work_run = counters.parse(output(STEP)), counters.parse(output(with_work()))
+    work_run["bytes"] = 1.0  # spoiled by the passes
+    found = counters.joined(bytes_run, work_run)
+    assert found["bytes"].tolist() == [150, 6000, 300, 100]
+    assert found["tensor_instructions"].tolist() == [0, 10, 0, 0]
+    assert found["tensor_flops"].tolist() == [0, 1e9, 0, 0]
+    with pytest.raises(LabError, match=r"different kernels \(4 and 3\)"):
+        counters.joined(bytes_run, work_run.iloc[:3])
+
+
+@pytest.mark.parametrize(
+    ("units", "value", "us"),
+    [
+        ("ns", "1500", 1.5),
+        ("nsecond", "1,500", 1.5),
+        ("us", "1.5", 1.5),
+        ("usecond", "1,234.5", 1234.5),
+        ("usecond", "1.234,5", 1234.5),
+        ("msecond", "0.0015", 1.5),
+        ("ms", "1'500.25", 1_500_250),
+        ("second", "2", 2e6),
+        ("ns", "1,234,567", 1234.567),
+        ("ns", "1.234.567", 1234.567),
+        ("ns", "1\u202f234\u202f567", 1234.567),
+        ("ns", "1.5e3", 1.5),
+        ("us", "3,25", 3.25),
+    ],
+)
+def test_units_and_separators_are_read(units, value, us):
+    found = counters.parse(output([{**STEP[0], TIME: value}], {TIME: units}))
+    assert found["time_us"].tolist() == pytest.approx([us])
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("byte", 1), ("Kbyte", 1e3), ("Mbyte", 1e6), ("Gbyte", 1e9)])
+def test_bytes_come_in_decimal_units(unit, factor):
+    found = counters.parse(output([{**STEP[0], READ: "1.5", WRITTEN: "2"}], {READ: unit}))
+    assert found["bytes"].tolist() == [1.5 * factor + 2]
+
+
+@pytest.mark.parametrize("value", ["n/a", "(!) n/a", "", "nan", "-", "many"])
+def test_a_counter_that_is_not_available_is_no_zero(value):
+    found = counters.parse(output([{**STEP[0], READ: value}, STEP[1]]))
+    assert found["bytes"].isna().tolist() == [True, False]
+    assert counters.by_kernel(found).set_index("kernel")["bytes"].isna().tolist() == [False, True]
+
+
+def test_an_unknown_unit_is_no_number():
+    assert counters.parse(output([STEP[0]], {TIME: "fortnight"}))["time_us"].isna().all()
+
+
+def test_a_counter_that_is_absent_is_no_zero():
+    rows = [{name: value for name, value in row.items() if name != READ} for row in STEP]
+    assert counters.parse(output(rows))["bytes"].isna().all()
+
+
+def test_what_the_program_prints_swallows_nothing():
+    first, second = output(STEP).split('"1",', 1)
+    found = counters.parse(f'{first}a "quotation that is never closed\n\r"{"x" * 200_000}\n"1",{second}')
+    assert found["time_us"].tolist() == [1, 6, 3, 1]
+
+
+def test_several_programs_one_after_the_other_and_a_header_again():
+    found = counters.parse(output(STEP[:2]) + output(STEP[2:], {TIME: "us"}))
+    assert found["time_us"].tolist() == [1, 6, 3000, 1000]
+
+
+@given(st.floats(0, 1e12, allow_nan=False), st.sampled_from(["{:.0f}", "{:,.0f}", "{:.3f}", "{:,.4f}", "{:.6e}"]))
+def test_any_number_that_ncu_writes_is_read_back(number, how):
+    text = how.format(number)
+    assert counters._number(text) == pytest.approx(float(text.replace(",", "")), rel=1e-9)
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_read_or_refused_in_one_sentence(text):
+    for content in (text, output(STEP[:1]) + text, text + "\n" + output(STEP[:1])):
+        try:
+            assert len(counters.parse(content)) >= 1
+        except LabError as error:
+            assert "\n" not in str(error)
+
+
+@given(st.integers(0, 3000))
+def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes(length):
+    whole = output(with_work())
+    try:
+        found = counters.parse(whole[:length])
+    except LabError:
+        return
+    pd.testing.assert_series_equal(found["kernel"], counters.parse(whole)["kernel"].iloc[: len(found)])
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access …", 1, "--cap-add=SYS_ADMIN"),
+        ("==PROF== Connected\n==WARNING== No kernels were profiled.", 0, "saw no kernel: was the program given"),
+        ("==ERROR== The application returned an error code (1).", 1, "returned an error code"),
+        ("Traceback …\nModuleNotFoundError: No module named 'torch'", 1, "status 1: ModuleNotFoundError"),
+        ("", 9, "status 9: it said nothing"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_one_sentence(said, status, words):
+    problem = counters.what_went_wrong(said, status)
+    assert words in problem and "\n" not in problem
+
+
+def test_success_is_none_although_ncu_warns():
+    assert counters.what_went_wrong("==WARNING== Note: Running with unmodified GPU clocks.\n==PROF== Connected") is None
+
+
+@pytest.mark.parametrize("text", ["", "==PROF== Connected", "a,b\n1,2", output(STEP[:1]).partition('"0"')[0]])
+def test_a_file_without_kernels_is_named(text):
+    with pytest.raises(LabError, match=r"step\.csv holds no kernels"):
+        counters.parse(text, "step.csv")
+    with pytest.raises(LabError, match="ERR_NVGPUCTRPERM"):
+        counters.parse("==ERROR== ERR_NVGPUCTRPERM", "step.csv")
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+COMMAND = counters.count_command("step", counters.PROGRAMS["main_opt7"])
+
+
+def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
+    words = shlex.split(COMMAND)
+    assert words[words.index("--clock-control") + 1] == words[words.index("--cache-control") + 1] == "none"
+    assert words[words.index("--metrics") + 1].split(",") == list(counters.METRICS.values())
+    assert words[-6:] == ["source_code/main_opt7.py", "--profile", "--epochs", "2", "--limit", "1024"]
+    assert shlex.split(counters.folded(words).replace(" \\\n", " ")) == words
+    more = shlex.split(counters.count_command("step", "main_opt7.py", tensor_cores=True))
+    assert set(more[more.index("--metrics") + 1].split(",")) == set(counters.ALL.values())
+    assert counters.without_tensor_cores(more) == shlex.split(counters.count_command("step", "main_opt7.py"))
+
+
+def test_every_counted_program_is_a_script_of_the_course():
+    assert all((SOURCE_CODE / program.split()[0]).is_file() for program in counters.PROGRAMS.values())
+
+
+# An ncu that writes what the environment says.
+STAND_IN = """#!{python} -IS
+import os, sys
+if "--version" in sys.argv:
+    print("NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2025.3.1.0")
+    sys.exit()
+metrics = sys.argv[sys.argv.index("--metrics") + 1].split(",")
+log = open(sys.argv[sys.argv.index("--log-file") + 1], "w")
+if os.environ.get("FAKE_OLD") and len(metrics) > 4:
+    print("==ERROR== Failed to find metric", metrics[4], file=log)
+    sys.exit(1)
+print("Train Epoch: 2")
+log.write(open(os.environ["FAKE_LOG"]).read())
+sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+"""
+
+
+@pytest.fixture
+def live(tmp_path, monkeypatch):
+    """A machine with a GPU and an ncu that both are made up."""
+    ncu = tmp_path / "ncu"
+    ncu.write_text(STAND_IN.format(python=sys.executable))
+    ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("LAB_NCU", str(ncu))
+    monkeypatch.setenv("LAB_MODE", "live")
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "says.csv"))
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
+    reports = tmp_path / "reports"
+    monkeypatch.setattr(counters, "REPORTS", reports)
+    counters.find_ncu.cache_clear()
+    (tmp_path / "says.csv").write_text(output(STEP))
+    yield tmp_path
+    counters.find_ncu.cache_clear()
+
+
+def command_into(folder: Path, **more) -> str:
+    return counters.count_command("step", "main_opt7.py --profile", **more).replace("reports/", f"{folder}/reports/")
+
+
+def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
+    shown = []
+    found = counters.count(command_into(live), shown.append)
+    assert found.origin == "a GPU, live"
+    assert found.kernels["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
+    assert shown[0].startswith("$ ncu --clock-control none") and "| Train Epoch: 2" in shown
+
+
+def test_a_gpu_without_the_tensor_cores_counters_is_counted_without_them(live, monkeypatch):
+    monkeypatch.setenv("FAKE_OLD", "1")
+    shown = []
+    found = counters.count(command_into(live, tensor_cores=True), shown.append)
+    assert len(found.kernels) == 4
+    assert any("counting without them" in line for line in shown)
+
+
+def test_without_permission_live_counting_ends_in_one_sentence(live, monkeypatch):
+    (live / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
+    monkeypatch.setenv("FAKE_STATUS", "1")
+    with pytest.raises(LabError, match="ncu may not read the GPU's counters"):
+        counters.count(command_into(live), lambda line: None)
+
+
+def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch):
+    monkeypatch.setattr(machine, "gpu_name", lambda: None)
+    with pytest.raises(LabError, match="none answers here"):
+        counters.count(command_into(live), lambda line: None)
+    monkeypatch.setenv("LAB_NCU", str(live / "nowhere"))
+    counters.find_ncu.cache_clear()
+    with pytest.raises(LabError, match=r"\(ncu\) was not found"):
+        counters.count(command_into(live), lambda line: None)
+
+
+def test_a_command_of_another_kind_is_refused():
+    with pytest.raises(LabError, match="a counting command reads"):
+        counters.count("nsys profile python3 x.py")
+
+
+# --- recorded -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [STEP, with_work()], ids=["bytes", "tensor cores"])
+def test_slimming_keeps_the_numbers_and_drops_the_host(rows):
+    whole = output(rows)
+    text = counters.slim(whole, COMMAND, "NVIDIA H200, 2026-11-21")
+    pd.testing.assert_frame_equal(counters.parse(text), counters.parse(whole))
+    assert "secret" in whole and "secret" not in text
+    assert text.splitlines()[:2] == [f"# command: {COMMAND}", "# counted on: NVIDIA H200, 2026-11-21"]
+    again = counters.slim(text, COMMAND, "NVIDIA H200, 2026-11-21")
+    assert again == text
+
+
+def test_recorded_counts_open_if_the_command_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
+    (tmp_path / "counters").mkdir()
+    with pytest.raises(LabError, match="was not counted on the recorded GPU"):
+        counters.count(COMMAND, lambda line: None)
+    (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
+    shown = []
+    found = counters.count(COMMAND, shown.append)
+    assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")
+    assert shown[1].startswith("recorded (NVIDIA H200, 2026-11-21)")
+    with pytest.raises(LabError, match="recorded with another command"):
+        counters.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
+
+
+def test_the_recorded_counts_are_whole_and_name_no_machine():
+    files = sorted(RECORDED.glob("*/counters/*.csv"))
+    if not files:
+        pytest.skip("no counts are recorded yet")
+    for file in files:
+        text = file.read_text()
+        found = counters.parse(text, file.name)
+        assert found["bytes"].notna().all() and (found["time_us"] > 0).all()
+        assert text.startswith(counters.COMMAND) and "Host Name" not in text
+        assert not re.search(r"/(home|root|tmp|work)/", text)
+
+
+@pytest.mark.skipif(machine.gpu_name() is None or counters.find_ncu() is None, reason="no GPU, or no ncu to count with")
+def test_live_ncu_counts_a_kernel(tmp_path):
+    program = tmp_path / "add.py"
+    program.write_text(
+        "import torch\nx = torch.ones(2**20, device='cuda')\ntorch.cuda.profiler.start()\n"
+        "torch.cuda.nvtx.range_push('training')\nx.add_(1)\ntorch.cuda.nvtx.range_pop()\ntorch.cuda.profiler.stop()\n"
+    )
+    log = tmp_path / "add.csv"
+    words = shlex.split(counters.count_command("add", "add.py"))
+    words[words.index("--log-file") + 1], words[-1] = str(log), str(program)
+    counters.run(words, log, lambda line: None)
+    assert len(counters.parse(log.read_text())) == 1

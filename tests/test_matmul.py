@@ -1,0 +1,152 @@
+"""The Triton matrix product against FP64, within the bound it states: in Triton's interpreter, on the CPU, on a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.kernels.matmul import GROUP, UNTUNED, chosen_tile, error_bound, matmul, matmul_reference
+from labkit.paths import SOURCE_CODE
+
+pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: Triton's kernel is only interpreted here")
+
+# (M, K, N): one tile, its edges, one more, no inner dimension at all, more rows of tiles than go down together.
+TILE, _, INNER = UNTUNED
+SHAPES = [
+    (TILE, INNER, TILE),
+    (1, 1, 1),
+    (TILE + 1, 2 * INNER - 1, TILE - 1),
+    (3, 0, 5),
+    (GROUP * TILE + 5, 7, 3 * TILE),
+    (70, 45, 33),
+]
+
+
+def share_of_bound(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> float:
+    """The largest error against FP64, in units of the stated bound."""
+    error = (result.double() - a.double() @ b.double()).abs()
+    return float((error / error_bound(a, b)).max()) if error.numel() else 0.0
+
+
+# In a process of its own: Triton reads TRITON_INTERPRET when it is imported.
+INTERPRETED = """
+import json, sys, torch
+from labkit.kernels.matmul import error_bound, matmul
+torch.manual_seed(0)
+found = []
+for rows, inner, columns in json.loads(sys.argv[1]):
+    for dtype in (torch.float16, torch.float32):
+        for turned in (False, True):
+            a = torch.randn(rows, inner).to(dtype)
+            b = torch.randn(columns, inner).to(dtype).t() if turned else torch.randn(inner, columns).to(dtype)
+            c = matmul(a, b)
+            assert c.dtype == dtype and c.shape == (rows, columns)
+            error = (c.double() - a.double() @ b.double()).abs()
+            found.append(float((error / error_bound(a, b)).max()))
+print(json.dumps(found))
+"""
+
+
+def test_the_kernel_itself_is_right_in_tritons_interpreter():
+    pytest.importorskip("triton", reason="Triton comes with PyTorch's CUDA builds for Linux only")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
+    words = [sys.executable, "-c", INTERPRETED, json.dumps(SHAPES)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 4 * len(SHAPES)
+    assert max(found) <= 1
+
+
+def test_without_triton_the_module_is_there_and_multiplies_all_the_same():
+    program = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\nfrom labkit.kernels import matmul\n"
+        "a, b = torch.randn(3, 4), torch.randn(4, 5)\n"
+        "assert torch.equal(matmul.matmul(a, b), a @ b) and matmul.chosen_tile(3, 5, 4) == '–'\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_the_cpu_it_is_the_reference(shape, dtype):
+    rows, inner, columns = shape
+    a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+    assert torch.equal(matmul(a, b), matmul_reference(a, b))
+    assert share_of_bound(a, b, matmul(a, b)) <= 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**31), st.floats(1e-3, 1e3))
+def test_the_bound_holds_for_any_size_and_scale_and_notices_a_wrong_element(rows, inner, columns, seed, scale):
+    random = torch.Generator().manual_seed(seed)
+    a = (scale * torch.randn(rows, inner, generator=random)).bfloat16()
+    b = torch.randn(inner, columns, generator=random).bfloat16()
+    result = matmul(a, b)
+    assert share_of_bound(a, b, result) <= 1
+    largest = (a.double() @ b.double()).abs().argmax()
+    wrong = result.clone()
+    wrong.view(-1)[largest] *= 1.25
+    assert share_of_bound(a, b, wrong) > 1 or inner > 1  # of one product the bound is a rounding; sums may cancel
+
+
+def test_the_bound_by_hand():
+    """1 x 2 by 2 x 1 of BF16: 3 * 2^-22 of the magnitudes for the sum, then half of 2^-7 of the result."""
+    a, b = torch.tensor([[1.0, -2.0]]).bfloat16(), torch.tensor([[3.0], [1.0]]).bfloat16()
+    summing = 3 * 2.0**-22 * 5
+    expected = summing + 2.0**-8 * (1 + summing)
+    assert error_bound(a, b).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (torch.ones(2, 3), torch.ones(2, 3), "cannot multiply"),
+        (torch.ones(2, 3, 1), torch.ones(3, 2), "cannot multiply"),
+        (torch.ones(2, 3), torch.ones(3, 2).half(), "of one device are wanted"),
+        (torch.ones(2, 3).long(), torch.ones(3, 2).long(), "BF16, FP16 or FP32"),
+        (torch.empty(2**16, 1, device="meta"), torch.empty(1, 2**15, device="meta"), "too large"),
+    ],
+)
+def test_what_it_cannot_multiply_is_refused(a, b, words):
+    with pytest.raises(ValueError, match=words):
+        matmul(a, b)
+
+
+def test_no_tile_is_named_where_none_was_tried():
+    assert chosen_tile(1, 2, 3) == "–"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the benchmark runs")
+@pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py"])
+def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
+    file = tmp_path / "record.json"
+    words = [sys.executable, str(SOURCE_CODE / script), "--record", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1
+    assert not file.exists()
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [*SHAPES, (1024, 1024, 1024), (1021, 4093, 2039), (1024, 9216, 128)])
+def test_on_a_gpu_it_keeps_its_bound_and_writes_every_element(shape, dtype):
+    rows, inner, columns = shape
+    a, b = torch.randn(rows, inner, device="cuda").to(dtype), torch.randn(inner, columns, device="cuda").to(dtype)
+    for right in (b, b.t().contiguous().t()):
+        result = matmul(a, right)
+        assert torch.isfinite(result).all()
+        assert share_of_bound(a, right, result) <= 1

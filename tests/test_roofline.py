@@ -1,0 +1,268 @@
+"""Roofs, points and floors by hand; the bytes of a step counted from shapes; the figure and its fingerprint."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import model, roofline
+from labkit.errors import LabError
+from labkit.figures import roofline as figure
+from labkit.figures.fingerprint import drawn_data
+from labkit.figures.show import described
+from labkit.paths import RECORDED
+from labkit.roofline import COUNTED, FROM_SHAPES, Peaks, Point
+
+PEAKS = Peaks("a GPU", {"fp32": 50.0, "fp16": 780.0, "bf16": 800.0}, tb_per_s=4.0, launch_us={})
+
+
+def record(scale: float = 1.0, **more) -> dict:
+    rows = [
+        {"what": "matmul", "dtype": "fp32", "size": 2048, "tflops": 49.0 * scale},
+        {"what": "matmul", "dtype": "bf16", "size": 4096, "tflops": 700.0 * scale},
+        {"what": "matmul", "dtype": "bf16", "size": 8192, "tflops": 800.0 * scale},
+        {"what": "copy", "tb_per_s": 4.0 * scale},
+        {"what": "read", "tb_per_s": 3.9 * scale},
+        {"what": "write", "tb_per_s": 4.6 * scale},
+        {"what": "launch", "how": "graph", "us": 1.0},
+        {"what": "launch", "how": "python", "us": 5.0},
+    ]
+    return {"gpu": "a GPU", "rows": rows, **more}
+
+
+# --- the roofs ----------------------------------------------------------------------------------------------
+
+
+def test_the_roofs_are_the_best_size_and_the_median_of_the_runs():
+    found = roofline.peaks([record(), record(2.0), record(1.1)])
+    assert found.tflops == {"fp32": pytest.approx(53.9), "bf16": pytest.approx(880)}
+    assert found.tb_per_s == pytest.approx(4.4), "a copy; writing alone does not count"
+    assert found.launch_us == {"graph": 1.0, "python": 5.0}
+    assert (found.gpu, found.runs) == ("a GPU", 3)
+
+
+def test_records_without_roofs_are_named():
+    with pytest.raises(LabError, match=r"bench_peaks\.py"):
+        roofline.peaks([{"gpu": "a GPU", "rows": [{"what": "launch", "how": "graph", "us": 1.0}]}])
+
+
+def test_ridge_and_roof_by_hand():
+    assert PEAKS.ridge("bf16") == 200
+    assert PEAKS.roof(100, "bf16") == 400
+    assert PEAKS.roof(200, "bf16") == PEAKS.roof(1000, "bf16") == 800
+
+
+# --- points -------------------------------------------------------------------------------------------------
+
+
+def test_a_point_by_hand():
+    """1 GFLOP and 10 MB in 5 µs: 100 FLOP/byte, 200 TFLOP/s; memory allows 400, so half of the roof."""
+    point = Point("step", "bf16", 1e9, 10e6, 5e-6)
+    assert point.intensity == 100
+    assert point.tflops == pytest.approx(200)
+    assert point.floor_s(PEAKS) == pytest.approx(2.5e-6)
+    assert point.share(PEAKS) == pytest.approx(0.5)
+    assert point.bound(PEAKS) == "memory"
+    assert Point("step", "fp32", 1e9, 10e6, 5e-6).bound(PEAKS) == "arithmetic"
+
+
+@given(st.floats(1e3, 1e15), st.floats(1e3, 1e12), st.floats(1e-7, 1e3), st.sampled_from(sorted(PEAKS.tflops)))
+def test_share_is_the_achieved_rate_by_the_roof_above_it(flops, moved, seconds, dtype):
+    point = Point("any", dtype, flops, moved, seconds)
+    assert point.share(PEAKS) == pytest.approx(point.tflops / PEAKS.roof(point.intensity, dtype), rel=1e-9)
+    at_roof = Point("any", dtype, flops, moved, point.floor_s(PEAKS))
+    assert at_roof.share(PEAKS) == pytest.approx(1, rel=1e-9)
+    row = roofline.table([point], PEAKS).iloc[0]
+    assert row["us"] * row["share"] == pytest.approx(row["floor_us"])
+    assert row["bound"] == ("memory" if flops / moved < PEAKS.ridge(dtype) else "arithmetic")
+
+
+def test_a_matrix_product_by_hand():
+    point = roofline.matmul_point(2, 3, 5, 1.0)
+    assert (point.flops, point.moved, point.name) == (60, 2 * (10 + 15 + 6), "2 × 3 × 5")
+    assert roofline.matmul_point(2, 3, 5, 1.0, "fp32").moved == 4 * 31
+
+
+def test_seconds_of_a_step_are_by_samples_not_by_steps():
+    epochs = [{"epoch": 1, "training_s": 2.0}, {"epoch": 2, "training_s": 4.0}, {"epoch": 3}]  # one was interrupted
+    run = {"training_s": 6.0, "train_samples": 1500, "epochs": epochs, "arguments": {"batch_size": 1000}}
+    slower = {**run, "training_s": 600.0}
+    assert roofline.step_seconds([run]) == pytest.approx(6 / 3000 * 1000)
+    assert roofline.step_seconds([run, slower, run], batch=10) == pytest.approx(6 / 3000 * 10)
+
+
+def test_a_step_takes_its_bytes_from_the_counters_where_there_are_some():
+    counted = pd.DataFrame({"kernel": ["a", "b"], "bytes": [3e8, 1e8]})
+    known = roofline.step_point("main_opt7", 4e-4, counted)
+    guessed = roofline.step_point("main_opt7", 4e-4)
+    assert (known.moved, known.source) == (4e8, COUNTED)
+    assert (guessed.moved, guessed.source) == (roofline.step_traffic("by hand (main_opt7)"), FROM_SHAPES)
+    assert known.flops == guessed.flops == 1024 * model.training_flops_per_sample()
+    assert roofline.step_point("main_baseline", 1.0).dtype == "fp32"
+
+
+def test_kernels_stand_under_the_roof_of_the_cores_that_were_counted():
+    rows = {"kernel": ["_conv1_relu", "_conv2_pool", "_adadelta"], "tensor_cores": [False, True, False]}
+    counted = pd.DataFrame({**rows, "bytes": [4e7, 8e7, 2e7], "time_us": [20.0, 70.0, 10.0]})
+    points = roofline.kernel_points(counted, roofline.opt7_flops(batch=1))
+    assert [(point.name, point.dtype, point.source) for point in points] == [
+        ("_conv1_relu", "fp32", COUNTED),
+        ("_conv2_pool", "bf16", COUNTED),
+    ]
+    assert points[0].flops == 2 * 26 * 26 * 32 * 9
+    assert points[0].seconds == pytest.approx(2e-5)
+
+
+def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():
+    layers = model.flops_per_sample()
+    assert sum(roofline.opt7_flops(1).values()) == model.training_flops_per_sample() - 3 * layers["fc1"]
+
+
+# --- bytes from shapes --------------------------------------------------------------------------------------
+
+
+def test_the_tensors_have_the_shapes_of_the_network():
+    """Against the network itself: what each layer puts out, in numbers a sample."""
+    net, sizes = model.Net(), {}
+    for name in ("conv1", "conv2", "dropout1"):
+
+        def note(layer, given, out, name=name):
+            sizes[name] = out[0].numel()
+
+        net.get_submodule(name).register_forward_hook(note)
+    with torch.no_grad():
+        net(torch.zeros(2, 1, 28, 28))
+    tensors = roofline.TENSORS
+    assert sizes == {"conv1": tensors["hidden"][0], "conv2": tensors["wide"][0], "dropout1": tensors["pooled"][0]}
+    assert roofline.parameters() == sum(parameter.numel() for parameter in net.parameters()) == 1_199_882
+
+
+def test_the_traffic_of_main_opt7_by_hand():
+    """conv1's output crosses memory four times, what is pooled six times, its bytes three times, images twice."""
+    sample = 4 * 2 * 21_632 + 6 * 2 * 9_216 + 3 * 9_216 + 2 * 784
+    assert roofline.step_traffic("by hand (main_opt7)") == pytest.approx(1024 * sample + 32 * 1_199_882, rel=1e-12)
+
+
+def test_each_tensor_counts_once_a_kernel_and_the_optimizer_comes_last():
+    counted = roofline.kernel_traffic("unfused", batch=1000, dtype="fp32").set_index("kernel")
+    assert counted.loc["conv2"].tolist() == pytest.approx([4 * 21_632e-3, 4 * 36_864e-3])
+    assert counted.loc["pool", "written_mb"] == pytest.approx((4 + 8) * 9_216e-3)
+    assert counted.index[-1] == "optimizer"
+    assert counted.loc["optimizer"].sum() == pytest.approx(4 * 27 * 1.199882)
+
+
+def test_every_way_to_cut_the_step_moves_less_than_the_one_before():
+    moved = [roofline.step_traffic(step) for step in roofline.STEPS]
+    assert moved == sorted(moved, reverse=True)
+    assert {step for step, _ in roofline.RUNGS.values()} < set(roofline.STEPS)
+    for kernels, _ in roofline.STEPS.values():
+        assert {name for _, read, written in kernels for name in f"{read} {written}".split()} <= set(roofline.TENSORS)
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096))
+def test_traffic_grows_with_the_samples_and_the_optimizers_does_not(a, b):
+    for step in roofline.STEPS:
+        optimizer = roofline.step_traffic(step, 0)
+        together = roofline.step_traffic(step, a + b)
+        assert together + optimizer == pytest.approx(roofline.step_traffic(step, a) + roofline.step_traffic(step, b))
+
+
+# --- the floor ----------------------------------------------------------------------------------------------
+
+
+def test_the_floor_by_hand():
+    """600,000 samples of 71.57 MFLOP at 800 TFLOP/s, and 590 steps of traffic at 4 TB/s (the last of 608 samples)."""
+    found = roofline.floor(PEAKS).set_index("what")
+    assert found.loc["arithmetic", "amount"] == pytest.approx(600_000 * 71.565_312e6 / 1e12, rel=1e-6)
+    assert found.loc["arithmetic", "ms"] == pytest.approx(1e3 * 42.939187 / 800, rel=1e-6)
+    ideal = 10 * (60_000 * (2 * 784 + 5 * 2 * 9_216 + 2 * 9_216) + 59 * 32 * 1_199_882)
+    found_ms = found.loc["traffic, ideally fused", "ms"]
+    assert found_ms == pytest.approx(1e3 * ideal / 4e12, rel=1e-9)
+
+
+def test_the_floor_of_the_recorded_gpu_is_that_of_the_prototypes():
+    """The prototype's estimates: 54 ms of arithmetic; 237 ms of traffic unfused, 115 as compiled, 19 ideally."""
+    found = roofline.floor(Peaks("H200", {"bf16": 790.0}, 4.3, {})).set_index("what")["ms"]
+    assert found["arithmetic"] == pytest.approx(54, abs=1)
+    expected = {"unfused": 237, "as a compiler fuses": 115, "ideally fused": 19}
+    for step, ms in expected.items():
+        assert found[f"traffic, {step}"] == pytest.approx(ms, rel=0.16)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------
+
+POINTS = [
+    Point("main_baseline", "fp32", 73e9, 3.3e9, 0.1),
+    Point("main_opt4", "bf16", 73e9, 2.8e9, 2.6e-3, COUNTED),
+    Point("main_opt7", "bf16", 73e9, 3.3e8, 4e-4, COUNTED),
+]
+
+
+def words_of(fig) -> list[str]:
+    return [text.get_text() for ax in fig.axes for text in ax.texts]
+
+
+def test_the_figure_names_roofs_and_points_and_says_whence_the_bytes_are():
+    fig = figure.roofline(PEAKS, POINTS, {"main_opt7": "Triton"})
+    assert {"FP32, CUDA cores: 50 TFLOP/s", "BF16: 800 TFLOP/s", "memory: 4.00 TB/s"} < set(words_of(fig))
+    assert {"main_baseline  1.5 %", "main_opt4  27 %", "Triton  23 %"} < set(words_of(fig))
+    assert "FP16: 780 TFLOP/s" not in words_of(fig), "no point stands under it"
+    key = [text.get_text() for legend in fig.legends for text in legend.get_texts()]
+    assert {"bytes counted by Nsight Compute", "bytes counted from shapes"} < set(key)
+    ax = fig.axes[0]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    drawn = {tuple(line.get_xydata()[0]) for line in ax.lines if line.get_marker() == "o"}
+    assert {(point.intensity, point.tflops) for point in POINTS} < drawn
+    assert (PEAKS.ridge("bf16"), 800.0) in drawn
+
+
+def test_the_figures_fingerprint_is_the_same_after_drawing_and_differs_with_a_number():
+    fig = figure.roofline(PEAKS, POINTS)
+    before = drawn_data(fig)
+    fig.canvas.draw()
+    assert drawn_data(fig) == before == drawn_data(figure.roofline(PEAKS, POINTS))
+    faster = [*POINTS[:2], Point("main_opt7", "bf16", 73e9, 3.3e8, 3.9e-4, COUNTED)]
+    assert drawn_data(figure.roofline(PEAKS, faster)) != before
+    uncounted = [*POINTS[:2], Point("main_opt7", "bf16", 73e9, 3.3e8, 4e-4)]
+    assert figure.roofline(PEAKS, uncounted) is not None
+    assert described(fig).startswith("How close each step comes to what the GPU can do [drawn data: ~")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_words_do_not_cover_each_other_or_leave_the_figure(seed):
+    rng = random.Random(seed)
+    points = []
+    for number in range(8):
+        moved, seconds = 1e9 / 10 ** rng.uniform(0.5, 3), 10 ** rng.uniform(-5, -2)
+        points.append(Point(f"kernel_{number}", rng.choice(["fp32", "bf16"]), 1e9, moved, seconds))
+    fig = figure.roofline(PEAKS, points)
+    fig.canvas.draw()
+    boxes = [text.get_window_extent() for text in fig.axes[0].texts if text.get_text().startswith("kernel")]
+    assert len(boxes) == 8
+    shared = sum(
+        max(0, min(a.x1, b.x1) - max(a.x0, b.x0)) * max(0, min(a.y1, b.y1) - max(a.y0, b.y0))
+        for i, a in enumerate(boxes)
+        for b in boxes[:i]
+    )
+    assert shared < 0.1 * sum(box.width * box.height for box in boxes)
+    assert min(min(box.x0, box.y0) for box in boxes) >= 0
+    assert all(box.x1 <= fig.bbox.x1 and box.y1 <= fig.bbox.y1 for box in boxes)
+
+
+# --- what the course shipped with ----------------------------------------------------------------------------
+
+
+def test_the_recorded_roofs_are_a_gpus():
+    files = sorted(RECORDED.glob("*/benchmarks/bench_peaks-*.json"))
+    if not files:
+        pytest.skip("bench_peaks.py is not recorded yet")
+    found = roofline.peaks([json.loads(file.read_text()) for file in files])
+    assert found.tflops["fp32"] < found.tflops["tf32"] < found.tflops["bf16"]
+    assert found.tb_per_s > 0.1
+    assert found.launch_us["graph"] < found.launch_us["python"]
