@@ -17,6 +17,7 @@ from labkit.nsight import stats
 from labkit.nsight.report import open_report
 
 SOURCE = Path(__file__).resolve().parent
+FULL, TABLES = "labkit.nsight", "labkit.nsight --tables"  # the second asks what nsys stats is asked
 
 
 def parse_args() -> argparse.Namespace:
@@ -66,6 +67,15 @@ def measured(words: list[str]) -> tuple[float, float]:
     return seconds, usage.ru_maxrss / 1e3  # Linux counts in kB
 
 
+def compared(rows: list[dict], ours: str, theirs: str) -> str:
+    """Which of two tools answered sooner, by the medians, and whether their ranges of seconds lie apart."""
+    own, other = ([row["seconds"] for row in rows if row["tool"] == tool] for tool in (ours, theirs))
+    ratio = statistics.median(own) / statistics.median(other)
+    verdict = f"{1 / ratio:.1f} times as fast as" if ratio < 1 else f"slower than, {ratio:.1f} times the seconds of,"
+    apart = max(own) < min(other) or max(other) < min(own)
+    return f"{ours} is {verdict} {theirs}" + ("" if apart else "; but the ranges overlap")
+
+
 def main() -> None:
     args = parse_args()
     with one_sentence(), tempfile.TemporaryDirectory() as scratch:
@@ -80,22 +90,26 @@ def main() -> None:
         (samples,) = db.execute("SELECT count(*) FROM GPU_METRICS").fetchone()
         db.close()
         print(f"{file.stat().st_size / 1e6:.0f} MB, {samples:,} counter samples, {machine.usable_cores()} cores")
-        commands = {"labkit.nsight": [sys.executable, "-m", "labkit.nsight", str(file), "--json"]}
+        ours = [sys.executable, "-m", "labkit.nsight", str(file), "--json"]
+        commands = {FULL: ours, TABLES: [*ours, "--tables"]}
         if nsys := machine.find_nsys():
             names = [names[0 if nsys.version >= (2023, 1) else 1] for names in stats.TABLES.values()]
             asked = [word for name in names for word in ("--report", name)]
             made = ["--format", "csv", "--output", str(Path(scratch) / "stats"), "--force-overwrite", "true"]
-            commands[f"nsys stats {nsys.version_text}"] = [nsys.path, "stats", *asked, *made, str(file)]
+            theirs = f"nsys stats {nsys.version_text}"
+            commands[theirs] = [nsys.path, "stats", *asked, *made, str(file)]
         rows = []
-        for run in range(args.runs):
+        for run in range(args.runs):  # in turns, so that what else the machine does meets all of them
             for name, words in commands.items():
                 seconds, memory_mb = measured(words)
                 rows.append({"tool": name, "run": run + 1, "seconds": seconds, "memory_mb": memory_mb})
         for name in commands:
             own = [row for row in rows if row["tool"] == name]
             seconds, memory = ([row[key] for row in own] for key in ("seconds", "memory_mb"))
-            spread = f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+            spread = f"{statistics.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
             print(f"{name}: {spread}, {max(memory):.0f} MB")
+        if nsys:
+            print(compared(rows, TABLES, theirs))
         import torch  # only now: a child's peak memory counts that of the parent which started it
 
         from labkit import steps

@@ -1,7 +1,22 @@
-"""What does a Nsight Systems report say? Rooms that read reports; none of them knows about training."""
+"""What does a Nsight Systems report say? Rooms that read reports; none of them knows about training.
 
-from labkit.nsight import advice, budget, compare, copies, idle, iterations, launch, ops, phases, predict, tensor_cores
+A room is imported when it is first asked for: ``--tables`` answers sooner than pandas, which most rooms need, loads.
+"""
+
+import importlib
 
 __all__ = [
-    "advice", "budget", "compare", "copies", "idle", "iterations", "launch", "ops", "phases", "predict", "tensor_cores",
+    "advice", "budget", "compare", "copies", "idle", "iterations", "launch", "ops", "phases", "predict", "sums",
+    "tensor_cores",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """The room of this name (PEP 562)."""
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

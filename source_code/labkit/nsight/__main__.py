@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 
 from labkit.errors import LabError
-from labkit.nsight import compare, summary, text
-from labkit.nsight.budget import budget
-from labkit.nsight.report import Report, open_report
+
+TYPE_CHECKING = False  # what type checkers take for true; the module typing takes longer to load than the sums to make
+if TYPE_CHECKING:
+    from labkit.nsight.report import Report
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print what the report says; 0, or 2 with one sentence on stderr where it cannot be read."""
-    args = _parser().parse_args(arguments)
+    args = _arguments(arguments)
     try:
-        said = _answer(args)
+        said = _tables(args) if args.tables else _answer(args)
     except LabError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -34,27 +34,50 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _tables(args: argparse.Namespace) -> str:
+    """The plain sums of ``--tables``; nothing is imported for them that loads slowly."""
+    from labkit.nsight import sums
+
+    found = sums.sums(args.report)
+    if args.json:
+        return _json(sums.objects(found))
+    return "\n".join(sums.lines(found))
+
+
 def _answer(args: argparse.Namespace) -> str:
     """All that is printed, made before anything is: no half answers."""
+    from labkit.nsight import compare, summary, text
+    from labkit.nsight.budget import budget
+    from labkit.nsight.report import open_report
+
     with open_report(args.report) as report:
-        window = report.window(args.range, args.occurrence)
+        occurrence = args.occurrence or 1
+        window = report.window(args.range, occurrence)
         _check_gpu(report, args.gpu)
         found = summary.summary(report, window, budget(report, window, args.gpu))
         if args.compare:
             with open_report(args.compare) as other:
                 _check_gpu(other, args.gpu)
-                comparison = compare.compare(report, other, window, other.window(args.range, args.occurrence), args.gpu)
+                comparison = compare.compare(report, other, window, other.window(args.range, occurrence), args.gpu)
                 found["comparison"] = summary.compared(report, other, comparison)
                 lines = [*text.answer(found), "", *text.comparison(comparison, found["comparison"])]
         else:
             lines = text.answer(found)
         if args.json:
-            return json.dumps(summary.plain(found), indent=1, allow_nan=False)
+            return _json(summary.plain(found))
         return "\n".join(lines)
+
+
+def _json(found: dict) -> str:
+    import json
+
+    return json.dumps(found, indent=1, allow_nan=False)
 
 
 def _check_gpu(report: Report, number: int | None) -> None:
     """LabError where a GPU is asked for that did nothing in the report."""
+    from labkit.nsight import summary
+
     used = summary.gpus_used(report)
     if number is not None and number not in used:
         listed = f"the GPUs that did are {', '.join(map(str, used))}" if used else "nor on any other"
@@ -75,6 +98,17 @@ def _failed(why: object) -> int:
     return 2
 
 
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.tables:
+        about_a_part = {"--range": args.range, "--occurrence": args.occurrence, "--gpu": args.gpu}
+        for option, value in {**about_a_part, "--compare": args.compare}.items():
+            if value is not None:
+                parser.error(f"argument --tables: not allowed with argument {option}: it is about the whole capture")
+    return args
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m labkit.nsight",
@@ -84,9 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("report", metavar="REPORT", help="a .nsys-rep (nsys exports it), a .sqlite, or the course's .sqlite.xz")
     add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")
-    add("--occurrence", metavar="N", type=_positive, default=1, help="its N-th occurrence (default: the first)")
+    add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
     add("--gpu", metavar="N", type=_number, help="number of the card (default: the lowest that the program used)")
     add("--json", action="store_true", help="print one JSON object")
+    add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
     add("--compare", metavar="OTHER", help="a report of the same work after a fix: compare, and score the prediction")
     return parser
 

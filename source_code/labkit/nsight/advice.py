@@ -13,6 +13,7 @@ from labkit.nsight.budget import CAUSES, Budget
 from labkit.nsight.predict import FIXES, bounds
 from labkit.nsight.report import Report
 
+UNTREATED = ("os_wait", "profiler", "unexplained", "unknown_kernels", "cuda_graph")  # findings of their own
 WORTH = 0.01  # of the window: what is less is not worth a sentence
 
 
@@ -31,10 +32,12 @@ def advice(report: Report, budget: Budget) -> list[Advice]:
     found = []
     whole_ms = budget.window.duration_ms
     for fix, bound in bounds(report, budget).items():
-        cause = max(FIXES[fix].causes, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
-        if bound.at_most_ms >= WORTH * whole_ms > 0:
-            found.append(Advice(cause, _evidence(report, budget, fix), bound.at_most_ms, FIXES[fix].lab))
-    for cause in ("os_wait", "profiler", "unexplained", "unknown_kernels", "cuda_graph"):
+        treated = [cause for cause in FIXES[fix].causes if cause not in UNTREATED]
+        at_most_ms = bound.at_most_ms - sum(budget.ms[cause] for cause in FIXES[fix].causes if cause in UNTREATED)
+        if at_most_ms >= WORTH * whole_ms > 0:
+            cause = max(treated, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
+            found.append(Advice(cause, _evidence(report, budget, fix), at_most_ms, FIXES[fix].lab))
+    for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
             found.append(Advice(cause, _untreated(budget, cause), budget.ms[cause], None))
     return sorted(found, key=lambda one: -one.upper_bound_ms)

@@ -5,34 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from labkit.nsight import intervals
+from labkit.nsight.kinds import DIRECTIONS, MEMORY
 from labkit.nsight.report import Report, Window
-
-# CUPTI's kinds of copy and of memory by name, as the export's own tables give them for its numbers; and the numbers
-# themselves (CUpti_ActivityMemcpyKind; Nsight Systems' own for memory) for exports without those tables.
-DIRECTIONS = {
-    "CUDA_MEMCPY_KIND_HTOD": (1, "host to device"),
-    "CUDA_MEMCPY_KIND_DTOH": (2, "device to host"),
-    "CUDA_MEMCPY_KIND_HTOA": (3, "host to device"),
-    "CUDA_MEMCPY_KIND_ATOH": (4, "device to host"),
-    "CUDA_MEMCPY_KIND_ATOA": (5, "device to device"),
-    "CUDA_MEMCPY_KIND_ATOD": (6, "device to device"),
-    "CUDA_MEMCPY_KIND_DTOA": (7, "device to device"),
-    "CUDA_MEMCPY_KIND_DTOD": (8, "device to device"),
-    "CUDA_MEMCPY_KIND_HTOH": (9, "host to host"),
-    "CUDA_MEMCPY_KIND_PTOP": (10, "GPU to GPU"),
-    "CUDA_MEMCPY_KIND_UVM_HTOD": (11, "unified memory to device"),
-    "CUDA_MEMCPY_KIND_UVM_DTOH": (12, "unified memory to host"),
-    "CUDA_MEMCPY_KIND_UVM_DTOD": (13, "unified memory, GPU to GPU"),
-}
-MEMORY = {
-    "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE": (0, "pageable"),
-    "CUDA_MEMOPR_MEMORY_KIND_PINNED": (1, "pinned"),
-    "CUDA_MEMOPR_MEMORY_KIND_DEVICE": (2, "device"),
-    "CUDA_MEMOPR_MEMORY_KIND_ARRAY": (3, "device"),
-    "CUDA_MEMOPR_MEMORY_KIND_MANAGED": (4, "managed"),
-    "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC": (5, "device"),
-    "CUDA_MEMOPR_MEMORY_KIND_MANAGED_STATIC": (6, "managed"),
-}
 
 
 def copies(report: Report, window: Window | None = None) -> pd.DataFrame:

@@ -23,6 +23,7 @@ import pandas as pd
 
 from labkit.errors import LabError
 from labkit.nsight import files, metrics
+from labkit.nsight.kinds import EXACT, RANGE_TYPES
 
 # One GPU activity: when it ran on the GPU, and when the API call that launched it ran on the CPU.
 # Correlation ids repeat from process to process, so the process has to match too; a launch can lie outside the capture.
@@ -64,7 +65,6 @@ FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS registered ON registered.id = {
 WHERE event.eventType IN ({types})
 ORDER BY event.start, event."end" IS NOT NULL, event."end" DESC
 """
-RANGE_TYPES = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60}
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
@@ -82,7 +82,6 @@ _EVENTS = {
 }
 MOST_GPUS = 2**16
 MOST_BYTES = 2**48  # of one copy: all that a CPU of today can address
-EXACT = 2**53  # beyond this a float, which pandas makes of a column with gaps, no longer holds every nanosecond
 
 
 @dataclass(frozen=True)

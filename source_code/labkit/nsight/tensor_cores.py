@@ -173,7 +173,7 @@ def remembered(question: Callable[[Report, Window], pd.DataFrame]) -> Callable[.
     def answer(report: Report, window: Window | None = None) -> pd.DataFrame:
         window = window or report.window()
         known = _ANSWERS.setdefault(report, {})
-        key = (question.__module__, question.__name__, window.start, window.end)
+        key = (question.__module__, question.__name__, window.start, window.end, window.thread)
         if key not in known:
             known[key] = question(report, window)
         return known[key].copy()
