@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import resource
 import shutil
 import sqlite3
 import statistics
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from labkit import machine, recorded
 from labkit.errors import one_sentence
-from labkit.nsight import stats
+from labkit.nsight import stats, sums
 from labkit.nsight.report import open_report
 
 SOURCE = Path(__file__).resolve().parent
 FULL, TABLES = "labkit.nsight", "labkit.nsight --tables"  # the second asks what nsys stats is asked
+NOTEBOOK = "labkit.nsight.sums where Python runs already, as in a notebook"
 
 
 def parse_args() -> argparse.Namespace:
@@ -67,6 +69,13 @@ def measured(words: list[str]) -> tuple[float, float]:
     return seconds, usage.ru_maxrss / 1e3  # Linux counts in kB
 
 
+def in_this_process(file: Path) -> tuple[float, float]:
+    """The same for the plain sums where Python runs already, as in a notebook: the file is opened anew each time."""
+    start = time.perf_counter()
+    sums.sums(file)
+    return time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
 def compared(rows: list[dict], ours: str, theirs: str) -> str:
     """Which of two tools answered sooner, by the medians, and whether their ranges of seconds lie apart."""
     own, other = ([row["seconds"] for row in rows if row["tool"] == tool] for tool in (ours, theirs))
@@ -103,13 +112,16 @@ def main() -> None:
             for name, words in commands.items():
                 seconds, memory_mb = measured(words)
                 rows.append({"tool": name, "run": run + 1, "seconds": seconds, "memory_mb": memory_mb})
-        for name in commands:
+            seconds, memory_mb = in_this_process(file)
+            rows.append({"tool": NOTEBOOK, "run": run + 1, "seconds": seconds, "memory_mb": memory_mb})
+        for name in (*commands, NOTEBOOK):
             own = [row for row in rows if row["tool"] == name]
             seconds, memory = ([row[key] for row in own] for key in ("seconds", "memory_mb"))
             spread = f"{statistics.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
             print(f"{name}: {spread}, {max(memory):.0f} MB")
         if nsys:
             print(compared(rows, TABLES, theirs))
+            print(compared(rows, NOTEBOOK, theirs))
         import torch  # only now: a child's peak memory counts that of the parent which started it
 
         from labkit import steps

@@ -209,3 +209,11 @@ def test_the_plain_sums_of_kernels_by_range_agree(plain):
         sum(row[1] for key, row in their.items() if key[0] == "training"),
     ]
     assert totals[0] == totals[1] > 0
+
+
+def test_the_plain_sums_call_copies_what_the_other_rooms_call_them(both):
+    report, _ = both
+    theirs = copies.labelled(report, report.extent).groupby(["direction", "host_memory"])["bytes"].sum().to_dict()
+    ours = sums.objects(sums.sums(report.path))["copies"]
+    ours = {(row["direction"], row["memory"]): row["bytes"] for row in ours if row["direction"] != "memset"}
+    assert ours == theirs
