@@ -103,13 +103,13 @@ def open_notebook(page, server, path: str) -> None:
 
 def run_all(page) -> None:
     """Edit → Clear Outputs of All Cells, Run → Run All Cells, and wait until every cell has its number again."""
+    prompts = f"[...document.querySelectorAll('{SHOWN} .jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
     page.click("#jp-MainMenu >> text=Edit")
     page.click(".lm-Menu-item:has-text('Clear Outputs of All Cells')")
+    page.wait_for_function(f"{prompts}.every(text => text === '[ ]:')", timeout=60_000)
     page.click("#jp-MainMenu >> text=Run")
     page.click(".lm-Menu-item:has-text('Run All Cells')")
-    prompts = f"[...document.querySelectorAll('{SHOWN} .jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
-    page.wait_for_function(f"{prompts}.some(text => text === '[*]:' || text === '[ ]:')", timeout=30_000)
-    page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=180_000)
+    page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=240_000)
 
 
 def test_the_token_is_asked_for(server):
@@ -123,9 +123,9 @@ def test_the_front_page_runs_and_its_picture_shows(page, server):
     open_notebook(page, server, "start_here.ipynb")
     run_all(page)
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
-    assert "Recorded mode" in page.locator(".jp-OutputArea").nth(1).inner_text()
-    widths = page.evaluate("[...document.querySelectorAll('.jp-RenderedMarkdown img')].map(img => img.naturalWidth)")
-    assert widths and all(width > 300 for width in widths)
+    page.wait_for_selector(".jp-OutputArea:has-text('Recorded mode')", timeout=60_000)
+    images = "[...document.querySelectorAll('.jp-RenderedMarkdown img')]"
+    page.wait_for_function(f"{images}.length > 0 && {images}.every(img => img.naturalWidth > 300)", timeout=60_000)
 
 
 def test_from_the_front_page_one_gets_to_lab_1_and_on_to_lab_2(page, server):
