@@ -1,4 +1,4 @@
-"""How long does reading a report take, and how much memory? python3 -m labkit.nsight against nsys stats (lab 05)."""
+"""Benchmark: how long reading a report takes, and how much memory: python3 -m labkit.nsight and nsys stats."""
 
 import argparse
 import os

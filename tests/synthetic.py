@@ -113,12 +113,13 @@ class SyntheticReport:
         call: tuple[float, float] | None = None,
         device: int = 0,
         stream: int = 7,
+        process: int = PROCESS,
     ) -> SyntheticReport:
         """A copy of ``size`` bytes; ``memory`` is the kind of the host's side."""
         host, gpu = MEMORY_KINDS[memory], MEMORY_KINDS["device"]
         source, target = {"host to device": (host, gpu), "device to host": (gpu, host)}.get(direction, (gpu, gpu))
         kinds = {"copyKind": COPY_KINDS[direction], "srcKind": source, "dstKind": target}
-        place = (MAIN, device, stream, PROCESS)
+        place = (MAIN, device, stream, process)
         return self._work("MEMCPY", start, end, call, "cudaMemcpyAsync_v3020", place, bytes=size, **kinds)
 
     def memset(self, start: float, end: float, size: int, device: int = 0) -> SyntheticReport:

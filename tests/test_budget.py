@@ -192,8 +192,9 @@ def test_while_autograds_thread_works_the_sleeping_main_thread_is_no_wait(build)
 
 def test_what_another_process_does_explains_nothing(build):
     build.range(105, 190, "data loading", process=99).os_call(105, 190, "poll", process=99)
+    build.copy(400, 410, 1000, call=(105, 190), device=1, process=99)
     found = us(budget_of(drained(build)))
-    assert "loader" not in found and "os_wait" not in found
+    assert "loader" not in found and "os_wait" not in found and "pageable_copy" not in found
 
 
 def test_without_calls_the_idle_time_is_unexplained_and_said_to_be(build):

@@ -212,7 +212,7 @@ def _idle_causes(
     main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
     drivers = sorted({*launching, *([] if main is None else [main])})
     calls = report.api[report.api["thread"].isin(drivers)]
-    pageable, blocking = _pageable_calls(report), _named(calls, WAITING_CALLS)
+    pageable, blocking = _pageable_calls(report, process), _named(calls, WAITING_CALLS)
     waits = calls[blocking & ~calls.index.isin(pageable.index)]
     next_work = _next_work(report, window, device, gaps)
 
@@ -285,9 +285,9 @@ def _nodes(table: pd.DataFrame) -> pd.Series | bool:
     return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
 
 
-def _pageable_calls(report: Report) -> pd.DataFrame:
-    """Calls of copies from or to pageable host memory, and the synchronisation that directly follows each."""
-    table = copies.with_memory(report, report.copies)
+def _pageable_calls(report: Report, process: int | None) -> pd.DataFrame:
+    """The process's calls of copies from or to pageable memory, and the synchronisation that directly follows each."""
+    table = copies.with_memory(report, report.copies[report.copies["process"] == process])
     table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
     calls = report.api
     if table.empty or calls.empty:

@@ -146,7 +146,7 @@ def gpu_name(report: Report, own: Budget) -> str | None:
     """The name of the card that a budget is about; None if the report tells none."""
     names = report.gpus
     mine = names[names["gpu"] == own.device]
-    return str(mine["name"].iloc[0]) if len(mine) else report.gpu
+    return mine["name"].iloc[0] if len(mine) else report.gpu
 
 
 def _bytes_to_device(report: Report, window: Window) -> int:
