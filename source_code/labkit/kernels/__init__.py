@@ -11,5 +11,6 @@ kernel a reference function in plain PyTorch, which is what runs where the tenso
 ``weights``    the parameters, their gradients and Adadelta's state, each as one flat array
 =============  =====================================================================================================
 
-Activations are channels-last: ``(N, height, width, channels)``.
+Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` belongs to no step: it is a product to learn
+from, measured by bench_matmul.
 """

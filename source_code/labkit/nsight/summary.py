@@ -128,16 +128,10 @@ def _per_step(report: Report, window: Window) -> dict | None:
     table = iterations.steps(report, window)
     if table.empty:
         return None
-    spread = table["duration_ms"]
+    spread = iterations.summary(table).set_index("measure").loc["duration"]
     period = iterations.loader_period(table["loader_wait_ms"]) if table["loader_wait_ms"].notna().all() else None
-    return {
-        "mean_ms": spread.mean(),
-        "median_ms": spread.median(),
-        "std_ms": spread.std(),
-        "shortest_ms": spread.min(),
-        "longest_ms": spread.max(),
-        "loader_period_steps": period.steps if period else None,
-    }
+    names = ("mean_ms", "median_ms", "std_ms", "shortest_ms", "longest_ms")
+    return {**{name: spread[name] for name in names}, "loader_period_steps": period.steps if period else None}
 
 
 def _phases(report: Report, window: Window) -> list[dict]:
