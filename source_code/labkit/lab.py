@@ -47,12 +47,12 @@ from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 
 __all__ = [
     "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "budget", "budget_bars", "budget_share_bars",
-    "budget_table", "charts", "check", "command", "compare", "compare_prediction", "comparison_table", "copies", "diff",
-    "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table",
-    "idle_table", "kernels", "launch_table", "nsight", "open_report", "partition_table", "phases", "pick", "profile",
-    "provenance_table", "queue_depth", "recorded_runs", "rows", "runs", "sampled_table", "show", "speedup", "spread",
-    "start", "step_chart", "step_windows", "steps_table", "table", "tensor_active_table", "this_machine", "timeline",
-    "wall_clock",
+    "budget_table", "charts", "check", "command", "compare", "compare_prediction", "comparison_table", "copies",
+    "diff", "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase",
+    "idle_by_phase_table", "idle_table", "kernels", "launch_table", "ledger", "nsight", "open_report",
+    "partition_table", "phases", "pick", "profile", "provenance_table", "queue_depth", "recorded_runs", "rows",
+    "runs", "sampled_table", "show", "speedup", "spread", "start", "step_chart", "step_windows", "steps_table",
+    "table", "tensor_active_table", "this_machine", "timeline", "wall_clock",
 ]  # fmt: skip
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -98,6 +98,11 @@ def provenance_table() -> tables.Table:
 def rows(found: Sequence[dict]) -> pd.DataFrame:
     """A benchmark's rows as a DataFrame."""
     return pd.DataFrame(found)
+
+
+def ledger(steps: Sequence[str]) -> dict[str, list[dict]]:
+    """The runs of each step for the ladder of part 2: recorded, every rung in turn; live, as ``runs``."""
+    return runs(steps, kind="ledger")
 
 
 def recorded_runs(step: str) -> list[dict]:

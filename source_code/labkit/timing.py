@@ -52,19 +52,20 @@ class Spread:
 
 
 def runs(
-    commands: Sequence[str], repeats: int | None = None, show: Callable[[str], None] = print
+    commands: Sequence[str], repeats: int | None = None, show: Callable[[str], None] = print, kind: str = "runs"
 ) -> dict[str, list[dict]]:
     """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records.
 
     Live, runs of the same code on the same machine that are in reports/runs/ already are used again (they then
-    alternated with what they were compared to at that time). Recorded, the shipped ones are read.
+    alternated with what they were compared to at that time). Recorded, the shipped ones of that ``kind`` are read:
+    ``runs`` (part 1) or ``ledger`` (every rung of the ladder in turn, compilers' caches warm).
     """
     for command in commands:
         show(f"$ time python3 source_code/{command}")
     if not machine.is_live():
-        found = {command: recorded.records("runs", command) for command in commands}
+        found = {command: recorded.records(kind, command) for command in commands}
         times = min(map(len, found.values()))
-        show(f"recorded ({recorded.origin()}), {times} runs each: {recorded.shown(recorded.folder() / 'runs')}")
+        show(f"recorded ({recorded.origin()}), {times} runs each: {recorded.shown(recorded.folder() / kind)}")
         return found
     repeats = repeats or _live_repeats()
     folder = REPORTS / "runs"

@@ -1,4 +1,4 @@
-"""Is the reader's answer right? One function an exercise; it says what is wrong, and never what is right."""
+"""The exercises of labs 1 to 5."""
 
 from __future__ import annotations
 
@@ -15,14 +15,6 @@ from labkit.nsight.idle import idle
 from labkit.nsight.iterations import step_windows
 from labkit.nsight.predict import bounds
 from labkit.nsight.report import Report, Window
-
-
-def exercise(number: str, answer: object, *context: object) -> bool:
-    """Check the answer to exercise ``number`` (``"2.1"``); ``context`` is what the exercise is about, such as a report.
-
-    ``None`` stands for no answer yet. Prints one line; True if the answer is right.
-    """
-    return EXERCISES[number](number, answer, *context)
 
 
 def _busy_share(number: str, answer: float | None, report: Report, window: Window) -> bool:
