@@ -1,4 +1,4 @@
-"""Benchmark: a matrix product in Triton, checked against FP64 and measured against cuBLAS, by size (lab 08)."""
+"""Benchmark: a Triton matrix product, checked against FP64, measured against cuBLAS; by size, tile, type (lab 09)."""
 
 import argparse
 from functools import partial
@@ -6,14 +6,29 @@ from functools import partial
 import torch
 
 from labkit import steps
-from labkit.kernels.matmul import chosen_tile, error_bound, matmul, matmul_reference
+from labkit.kernels.matmul import (
+    GROUP,
+    TILES,
+    chosen_tile,
+    error_bound,
+    matmul,
+    matmul_reference,
+    multiplying_instructions,
+)
 from labkit.roofline import gpu_times, matmul_flops
 from labkit.timing import Spread
 
 # (rows, columns, inner): powers of two, sizes that no tile divides, and a forward pass of this course's fc1.
 SIZES = [(n, n, n) for n in (256, 512, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)]
 SIZES += [(1024, 128, 9216), (1021, 2039, 4093)]
+COMPARED = 4096  # the size at which tiles and types are compared
+SMALL_TILE = (64, 64, 64, 4, 4)  # small enough for FP32
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 REPEATS = 21
+
+
+def factors(m, n, k, dtype=torch.bfloat16):
+    return torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(k, n, device="cuda", dtype=dtype)
 
 
 def farthest(a, b, result):
@@ -22,29 +37,62 @@ def farthest(a, b, result):
     return (error / error_bound(a, b)).max().item()
 
 
+def measured(name, multiply, a, b):
+    """Error, time and rate of a way to multiply, in columns that begin with its name."""
+    (m, k), n = a.shape, b.shape[1]
+    error = farthest(a, b, multiply(a, b))
+    assert error <= 1, f"{name} is {error} times as far off as its bound"
+    calls = max(1, min(50, int(2e11 // (m * n * k))))  # a short product is called so often, in one graph
+    own = Spread.of([1e6 * seconds for seconds in gpu_times(partial(multiply, a, b), REPEATS, calls)])
+    return {
+        f"{name}_error_of_bound": error,
+        f"{name}_us": own.median,
+        f"{name}_range_us": [own.low, own.high],
+        f"{name}_tflops": matmul_flops(m, n, k) / own.median / 1e6,
+    }
+
+
+def sizes():
+    for m, n, k in SIZES:
+        a, b = factors(m, n, k)
+        row = {"what": "size", "rows": m, "columns": n, "inner": k, "dtype": "bf16"}
+        row |= measured("triton", matmul, a, b) | measured("cublas", matmul_reference, a, b)
+        yield row | {"tile": chosen_tile(m, n, k)}
+
+
+def tiles():
+    """Each tile at one size; the first also without the order of tiles that finds them in the cache."""
+    a, b = factors(COMPARED, COMPARED, COMPARED)
+    for tile, group in [(TILES[0], 1), *((tile, GROUP) for tile in TILES)]:
+        row = {"what": "tile", "tile": " x ".join(map(str, tile[:3])), "warps": tile[3], "stages": tile[4]}
+        yield row | {"group": group} | measured("triton", partial(matmul, tile=tile, group=group), a, b)
+
+
+def types():
+    """The same tile in each type: who multiplies, and how fast."""
+    for name, dtype in TYPES.items():
+        a, b = factors(COMPARED, COMPARED, COMPARED, dtype)
+        row = {"what": "type", "dtype": name, "instructions": multiplying_instructions(a, b, SMALL_TILE)}
+        yield row | measured("triton", partial(matmul, tile=SMALL_TILE), a, b) | measured("cublas", torch.mm, a, b)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
     device = steps.need_gpu()
+    steps.set_fp32_precision(False)
     torch.manual_seed(1)
     rows = []
-    for m, n, k in SIZES:
-        a = torch.randn(m, k, device=device, dtype=torch.bfloat16)
-        b = torch.randn(k, n, device=device, dtype=torch.bfloat16)
-        row = {"rows": m, "columns": n, "inner": k, "dtype": "bf16"}
-        calls = max(1, min(50, int(2e11 // (m * n * k))))  # a short product is called so often, in one graph
-        for name, multiply in (("triton", matmul), ("cublas", matmul_reference)):
-            row[f"{name}_error_of_bound"] = farthest(a, b, multiply(a, b))
-            own = Spread.of([1e6 * seconds for seconds in gpu_times(partial(multiply, a, b), REPEATS, calls)])
-            row[f"{name}_us"], row[f"{name}_range_us"] = own.median, [own.low, own.high]
-            row[f"{name}_tflops"] = matmul_flops(m, n, k) / own.median / 1e6
-        row |= {"tile": chosen_tile(m, n, k), "repeats": REPEATS, "calls": calls}
-        rows.append(row)
-        print(f"{m:5} x {n:5} x {k:5}: Triton {row['triton_tflops']:6.1f} TFLOP/s, tiles of {row['tile']:14}", end="")
-        print(f" cuBLAS {row['cublas_tflops']:6.1f}; error {row['triton_error_of_bound']:.3f} of the bound")
-        assert max(row["triton_error_of_bound"], row["cublas_error_of_bound"]) <= 1
-    steps.write_benchmark_record(args, device, rows)
+    for found in (sizes, tiles, types):
+        for row in found():
+            rows.append(row)
+            print(
+                " ".join(
+                    f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+                )
+            )
+    steps.write_benchmark_record(args, device, rows, size=COMPARED)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from labkit.paths import RECORDED, SOURCE_CODE
 TIME, READ, WRITTEN, PIPE = counters.METRICS.values()
 GMMA, HMMA, HFMA2 = counters.INSTRUCTIONS.values()
 BF16, FP16, TF32 = counters.OPERATIONS.values()
+ADD32, MUL32, FMA32 = counters.FP32.values()
 RANGES = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 ADD = (
     "void native::vectorized_elementwise_kernel<4, native::CUDAFunctor_add<float>, std::array<char *, 3>>(int, T2, T3)"
@@ -67,11 +68,13 @@ STEP = [
     launch(ADD, "backward", "1000", "0", "100", "0"),
 ]
 WORK = [(0, 0, 0, 0), (9, 1, 0, 1e9), (0, 7, 7, 0), (0, 0, 0, 0)]  # gmma, hmma, of them hfma2; operations in BF16
+CUDA_CORES = {ADD32: "3", MUL32: "5", FMA32: "1,000"} | dict.fromkeys(counters.BUSY.values(), "20")
+LAUNCHED = dict(zip(counters.LAUNCH.values(), ("264", "2"), strict=True))
 
 
 def with_work(rows: list[dict] = STEP) -> list[dict]:
     return [
-        {**row, GMMA: gmma, HMMA: hmma, HFMA2: hfma2, BF16: f"{flops:.0f}", FP16: "0", TF32: "0"}
+        {**row, GMMA: gmma, HMMA: hmma, HFMA2: hfma2, BF16: f"{flops:.0f}", FP16: "0", TF32: "0"} | CUDA_CORES | LAUNCHED
         for row, (gmma, hmma, hfma2, flops) in zip(rows, WORK, strict=True)
     ]
 
@@ -110,6 +113,9 @@ def test_kernels_are_grouped_by_name():
     assert found.loc[ADD, "tensor_pct"] == pytest.approx(3 * 4 / 5), "the mean over time"
     assert found["tensor_cores"].tolist() == [True, False], "HFMA2 in the tensor pipe is no matrix instruction"
     assert found["tensor_type"].tolist() == ["bf16", ""]
+    assert found["fp32_flops"].tolist() == [2008, 3 * 2008]
+    assert found["l2_pct"].tolist() == pytest.approx([20, 20]), "means over time"
+    assert found[["blocks", "waves"]].to_numpy().tolist() == [[264, 2], [264, 2]], "of the largest launch"
 
 
 def test_a_step_in_numbers():
@@ -135,6 +141,7 @@ def test_two_runs_are_joined_where_they_launched_the_same():
     assert found["bytes"].tolist() == [150, 6000, 300, 100]
     assert found["tensor_instructions"].tolist() == [0, 10, 0, 0]
     assert found["tensor_flops"].tolist() == [0, 1e9, 0, 0]
+    assert (found["fp32_flops"] == 2008).all() and (found["warps_pct"] == 20).all()
     with pytest.raises(LabError, match=r"different kernels \(4 and 3\)"):
         counters.joined(bytes_run, work_run.iloc[:3])
 
@@ -261,9 +268,17 @@ def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
     assert words[words.index("--metrics") + 1].split(",") == list(counters.METRICS.values())
     assert words[-6:] == ["source_code/main_opt7.py", "--profile", "--epochs", "2", "--limit", "1024"]
     assert shlex.split(counters.folded(words).replace(" \\\n", " ")) == words
-    more = shlex.split(counters.count_command("step", "main_opt7.py", tensor_cores=True))
-    assert set(more[more.index("--metrics") + 1].split(",")) == set(counters.ALL.values())
-    assert counters.without_tensor_cores(more) == shlex.split(counters.count_command("step", "main_opt7.py"))
+
+
+def test_counters_that_a_gpu_lacks_are_left_out_and_no_others():
+    more = shlex.split(counters.count_command("step", "main_opt7.py", in_depth=True))
+    at = more.index("--metrics") + 1
+    assert more[at].split(",") == list(counters.IN_DEPTH.values())
+    left = counters.without_unknown(more, f"==ERROR== Failed to find metric {GMMA}\n{FMA32} is mentioned elsewhere")
+    assert left[at].split(",") == [metric for metric in counters.IN_DEPTH.values() if metric != GMMA]
+    few = shlex.split(counters.count_command("step", "main_opt7.py"))
+    assert counters.without_unknown(more, "==ERROR== Unknown metrics") == few, "none is named"
+    assert counters.without_unknown(few, f"==ERROR== Failed to find metric {TIME}") == few, "there is no less"
 
 
 def test_every_counted_program_is_a_script_of_the_course():
@@ -317,12 +332,13 @@ def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
     assert shown[0].startswith("$ ncu --clock-control none") and "| Train Epoch: 2" in shown
 
 
-def test_a_gpu_without_the_tensor_cores_counters_is_counted_without_them(live, monkeypatch):
+def test_a_gpu_without_some_of_the_counters_is_counted_without_those(live, monkeypatch):
     monkeypatch.setenv("FAKE_OLD", "1")
     shown = []
-    found = counters.count(command_into(live, tensor_cores=True), shown.append)
+    found = counters.count(command_into(live, in_depth=True), shown.append)
     assert len(found.kernels) == 4
-    assert any("counting without them" in line for line in shown)
+    left_out = [line for line in shown if "counting without those" in line]
+    assert len(left_out) == len(counters.IN_DEPTH) - len(counters.METRICS), "ncu named one at a time"
 
 
 def test_without_permission_live_counting_ends_in_one_sentence(live, monkeypatch):

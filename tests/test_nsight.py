@@ -204,6 +204,15 @@ def test_counters_belong_to_the_gpu_in_the_lowest_byte_of_their_type(build):
     assert set(samples["counter"]) == {"Tensor Active [Throughput %]"}
 
 
+def test_a_column_in_other_letters_is_the_same_column(build):
+    build.add("TARGET_INFO_GPU_METRICS", 0x5A00, 1, "SMs Active [Throughput %]")
+    build.add("GPU_METRICS", T0, 0x5A00, 1, 7)
+    build.db.execute("ALTER TABLE TARGET_INFO_GPU_METRICS RENAME COLUMN metricName TO METRICNAME")
+    report = build.report()
+    assert report.sampled == ["SMs Active [Throughput %]"]
+    assert list(report.counter("SMs Active")["value"]) == [7]
+
+
 def test_gpu_and_version_are_read_and_may_be_absent(build, tmp_path):
     other = Builder(tmp_path / "other.sqlite")
     build.add("TARGET_INFO_GPU", 1, "NVIDIA second")

@@ -301,6 +301,60 @@ def test_every_item_has_a_file_of_its_own(tmp_path):
     assert len({item.file for item in items}) == len(items)
     assert len([item for item in items if item.kind == "accuracy"]) == 10 * len(record.ACCURACY)
     assert len([item for item in items if item.kind == "profiles"]) == len(record.PROFILES)
+    assert {item.kind for item in items} == set(record.KINDS)
+
+
+NCU_SAID = """==PROF== Connected to process 1
+"ID","Host Name","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","dram__bytes_write.sum"
+"","","","ns","byte","byte"
+"0","my-machine","a_kernel","1,500","10","2"
+"""
+
+
+def test_counts_are_kept_slim_with_the_command_that_made_them(tmp_path, monkeypatch):
+    def run(words: list[str], log: Path, show: object) -> None:
+        assert words[0] == "ncu" and words[words.index("--log-file") + 1] == f"reports/{log.name}"
+        log.write_text(NCU_SAID)
+
+    monkeypatch.setattr(counters, "run", run)
+    monkeypatch.setattr(record, "REPORTS", tmp_path)
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
+    items = {item.label: item for item in record.plan(tmp_path, 1, 1, None) if item.kind == "counters"}
+    assert {"main_baseline_bytes", "main_opt6_bytes", "main_opt6_units", "main_opt7_units"} < set(items)
+    item = items["main_opt6_bytes"]
+    item.file.parent.mkdir()
+    assert not item.done()
+    item.make()
+    assert item.done() and "my-machine" not in item.file.read_text()
+    monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
+    found = counters.read_recorded("main_opt6_bytes", record.COUNTED["main_opt6_bytes"])
+    assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
+    assert found.origin.startswith("a GPU, 20")
+    item.file.write_text(item.file.read_text().replace("main_opt6.py", "main_opt5.py"))
+    assert not item.done(), "another command made it"
+
+
+@pytest.mark.parametrize(("named", "kept"), [(["bench_peaks"], 3), (["bench_peaks", "main_opt7_units"], 4)])
+def test_only_what_is_named_is_recorded(named, kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    monkeypatch.setattr(record, "RECORDED", tmp_path)
+    found = []
+    monkeypatch.setattr(record, "record", lambda folder, items, *more: found.extend(items) or 0)
+    monkeypatch.setattr(sys, "argv", ["record", *(word for name in named for word in ("--named", name))])
+    with pytest.raises(SystemExit) as end:
+        record.main()
+    assert end.value.code == 0
+    assert len(found) == kept and all(any(name in item.label for name in named) for item in found)
+
+
+def test_a_name_that_nothing_has_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    monkeypatch.setattr(record, "RECORDED", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["record", "--named", "bench_peeks"])
+    with pytest.raises(SystemExit) as end:
+        record.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: nothing that is recorded has bench_peeks in its name.\n"
 
 
 def a_recorded_folder(folder: Path) -> Path:
@@ -311,6 +365,7 @@ def a_recorded_folder(folder: Path) -> Path:
         entry = about | {"command": "main_baseline.py", "run_at": f"2030-01-0{number}T00:00:00", "data_source": "MNIST"}
         (folder / "runs" / f"main_baseline-0{number}.json").write_text(json.dumps(entry))
     (folder / "profiles" / "main_opt3.sqlite.xz").write_bytes(b"a report")
+    (folder / "counters" / "main_opt7_bytes.csv").write_bytes(b"counts")
     return folder
 
 
@@ -324,11 +379,12 @@ def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
     assert about["sha256"] == {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
     }
-    assert len(files) == 3
+    assert len(files) == 4
     assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
     assert (about["gpu"], about["commits"], about["nsys"]) == ("NVIDIA Test GPU", {"runs": "abc"}, "2025.3.1")
     assert (about["repetitions"], about["data_source"]) == (2, ["MNIST"])
     assert list(about["profiles"]) == ["main_opt3"], "only those that are there"
+    assert about["counters"] == {"main_opt7_bytes": record.COUNTED["main_opt7_bytes"]}
     assert about["commands"] == ["main_baseline.py"]
 
 

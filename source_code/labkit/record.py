@@ -2,6 +2,7 @@
 
     python3 -m labkit.record                       everything into reports/recorded/<gpu>/
     python3 -m labkit.record --only profiles       one kind
+    python3 -m labkit.record --named bench_peaks   only what has this in its name
     python3 -m labkit.record --time-limit 500      begin nothing new after so many seconds; the next call goes on
 
 What is there and was made by the same code is kept, so an interrupted recording goes on where it stopped. A file
@@ -30,20 +31,20 @@ from pathlib import Path
 from labkit import machine, timing
 from labkit.data import raw_folder
 from labkit.errors import LabError, one_sentence
-from labkit.nsight import command, stats
+from labkit.nsight import command, counters, stats
 from labkit.nsight.report import open_report
 from labkit.nsight.slim import slim
 from labkit.paths import RECORDED, REPORTS, ROOT
 from labkit.recorded import key
 from labkit.steps import write_json
 
-KINDS = ("runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "accuracy")
+KINDS = ("runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "accuracy")
 
 STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
 SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
 RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
-BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py"]
+BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py", "bench_peaks.py", "bench_matmul.py"]
 PROFILES = {
     **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
     "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
@@ -60,6 +61,14 @@ _warmed: set[str] = set()  # those of them that this recording has run
 GRAPH_FLAGS = ["--cuda-graph-trace", "node"]
 ACCURACY = ["main_baseline.py", "main_opt3.py", *(f"main_opt3.py {flags}" for flags in VARIANTS), *LIMIT]
 LIMIT_PROFILES = {step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in LIMIT}
+# One step of each rung under Nsight Compute, its bytes; of the last two also what each of the GPU's units did.
+COUNTED = {
+    f"{name}_bytes": counters.count_command(f"{name}_bytes", counters.PROGRAMS[name]) for name in counters.PROGRAMS
+}
+COUNTED |= {
+    f"{name}_units": counters.count_command(f"{name}_units", counters.PROGRAMS[name], in_depth=True)
+    for name in ("main_opt6", "main_opt7")
+}
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 
@@ -85,6 +94,7 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
         *_profiles("operators", OPERATORS, folder / "profiles"),
         *_profiles("ledger", LIMIT_PROFILES, folder / "profiles"),
         *_nsys_stats(folder),
+        *_counters(folder / "counters"),
         *_accuracy(folder / "accuracy", seeds),
     ]
 
@@ -162,6 +172,12 @@ def _nsys_stats(folder: Path) -> Iterator[Item]:
         yield Item("nsys_stats", f"nsys stats {name}", target, target.is_file, _bind(_stats, source, target))
 
 
+def _counters(folder: Path) -> Iterator[Item]:
+    for name, words in COUNTED.items():
+        target = folder / f"{name}.csv"
+        yield Item("counters", name, target, _bind(_is_counted, target, words), _bind(_count, name, words, target))
+
+
 def _timed(kind: str, step: str, file: Path, note: str) -> Item:
     label = f"{step}{', ' if note else ''}{note}"
     return Item(kind, label, file, _is_done(file, step), _bind(timing.run_once, step, file))
@@ -189,6 +205,22 @@ def _stats(source: Path, target: Path) -> None:
     nsys = machine.find_nsys()
     made = {"command": f"nsys stats {source.name}", "nsys": nsys.version_text, "tables": tables}
     write_json(target, made | {"run_at": datetime.now(timezone.utc).isoformat(timespec="seconds")})
+
+
+def _is_counted(file: Path, words: str) -> bool:
+    """Was ``file`` counted by this command?"""
+    return file.is_file() and counters.made_with(file.read_text()) == words
+
+
+def _count(name: str, words: str, target: Path) -> None:
+    """Count a step under Nsight Compute and keep what the labs read of it."""
+    log = REPORTS / f"{name}.csv"
+    started = datetime.now(timezone.utc)
+    counters.run(shlex.split(words), log, show=lambda line: None)
+    text = counters.slim(log.read_text(errors="replace"), words, f"{machine.gpu_name()}, {started.date()}")
+    draft = target.with_suffix(".tmp")
+    draft.write_text(text)
+    draft.replace(target)
 
 
 def _run_reference(script: Path, file: Path) -> None:
@@ -283,6 +315,9 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
                 for name, program in (PROFILES | OPERATORS | LIMIT_PROFILES).items()
                 if (folder / "profiles" / f"{name}.sqlite.xz").is_file()
             },
+            "counters": {
+                name: words for name, words in COUNTED.items() if (folder / "counters" / f"{name}.csv").is_file()
+            },
             "commands": sorted({entry["command"] for entry in records}),
             "sha256": {str(file.relative_to(folder)): checksum(file) for file in files},
         },
@@ -305,6 +340,9 @@ def _parse_args() -> argparse.Namespace:
         prog="python3 -m labkit.record", description="Measure everything that the labs show."
     )
     parser.add_argument("--only", choices=KINDS, action="append", help="this kind only (may be given more than once)")
+    parser.add_argument(
+        "--named", metavar="TEXT", action="append", help="only what has TEXT in its name (may be given more than once)"
+    )
     parser.add_argument("--rounds", type=int, default=timing.REPEATS, help="runs of each step (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=10, help="trainings for the accuracy gate (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=max(1, machine.usable_cores() // 2), help="accuracy runs at a time")
@@ -333,6 +371,10 @@ def main() -> None:
         items = plan(folder, args.rounds, args.seeds, args.reference)
         if args.only:
             items = [item for item in items if item.kind in args.only]
+        if args.named:
+            items = [item for item in items if any(text in item.label for text in args.named)]
+            if not items:
+                raise LabError(f"nothing that is recorded has {' or '.join(args.named)} in its name.")
         try:
             missing = record(folder, items, args.jobs, args.time_limit, args.commit or _commit())
         except KeyboardInterrupt:

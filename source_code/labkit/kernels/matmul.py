@@ -8,6 +8,9 @@ The order of the tiles is that of Triton's tutorial "Matrix Multiplication" (tri
 tiles before the next column, so that programs that run together read the same tiles, and find them in the L2 cache.
 """
 
+import re
+from collections import Counter
+
 import torch
 
 from labkit.kernels.triton_or_not import INTERPRETED, runs_triton, tl, triton
@@ -24,6 +27,8 @@ TILES = [
 UNTUNED = (32, 32, 32)  # for Triton's interpreter, where no size is faster
 GROUP = 8  # rows of tiles that are gone down together
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
+# What multiplies, in the assembly (PTX): a group of warps at a Tensor Core (Hopper), one warp at one, a CUDA core.
+MULTIPLIES = re.compile(r"wgmma\.mma_async\.\S+|\bmma\.sync\.\S+|\bfma\.rn\.f32\S*")
 TOO_LONG = 2**31  # offsets are 32 bits wide
 
 
@@ -73,36 +78,51 @@ if hasattr(triton, "autotune") and not INTERPRETED:
     )(_matmul)
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, tile: tuple[int, int, int, int, int] | None = None, group: int = GROUP
+) -> torch.Tensor:
     """``a @ b``: ``(M, K)`` times ``(K, N)``, both BF16 or both FP16, summed in FP32; returns ``(M, N)`` in their type.
 
     Either factor may be transposed (any strides). FP32 factors are multiplied in plain FP32, without Tensor Cores.
-    On the CPU, and without Triton: ``matmul_reference``. Raises ValueError for other shapes and types.
+    ``tile``: one of TILES; without it, the first product of a size finds the fastest. On the CPU, and without Triton:
+    ``matmul_reference``. Raises ValueError for other shapes and types.
     """
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {tuple(a.shape)} by {tuple(b.shape)}: (M, K) by (K, N) is wanted")
     if a.dtype != b.dtype or a.dtype not in TYPES or a.device != b.device:
         raise ValueError(f"two BF16, FP16 or FP32 matrices of one device are wanted, not {a.dtype} and {b.dtype}")
-    (rows, inner), columns = a.shape, b.shape[1]
-    if max(a.numel(), b.numel(), rows * columns) >= TOO_LONG:
+    if max(a.numel(), b.numel(), a.shape[0] * b.shape[1]) >= TOO_LONG:
         raise ValueError(f"a matrix of {TOO_LONG:,} numbers or more is too large for this kernel")
     if not runs_triton(a) or (_tuned_matmul is None and not INTERPRETED):
         return matmul_reference(a, b)
-    c = torch.empty(rows, columns, dtype=a.dtype, device=a.device)
-    if not c.numel():
-        return c
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    if c.numel():
+        _launch(a, b, c, tile, group)
+    return c
+
+
+def _launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile: tuple | None, group: int) -> object:
+    """Start one program for each tile of ``c``; the compiled kernel."""
+    (rows, inner), columns = a.shape, b.shape[1]
     arguments = (a, b, c, rows, columns, inner, *a.stride(), *b.stride())
-    if INTERPRETED:
-        m, n, k = UNTUNED
-        grid = (triton.cdiv(rows, m) * triton.cdiv(columns, n),)
-        _matmul[grid](*arguments, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP=GROUP)
-        return c
 
     def grid(tile: dict[str, int]) -> tuple[int]:
         return (triton.cdiv(rows, tile["BLOCK_M"]) * triton.cdiv(columns, tile["BLOCK_N"]),)
 
-    _tuned_matmul[grid](*arguments, GROUP=GROUP)
-    return c
+    if tile is None and not INTERPRETED:
+        return _tuned_matmul[grid](*arguments, GROUP=group)
+    m, n, k, *more = tile or UNTUNED
+    options = dict(zip(("num_warps", "num_stages"), more, strict=False))
+    return _matmul[grid](*arguments, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP=group, **options)
+
+
+def multiplying_instructions(a: torch.Tensor, b: torch.Tensor, tile: tuple[int, int, int, int, int]) -> dict[str, int]:
+    """Which instructions of the compiled kernel multiply, and how often each stands in it; on a GPU only.
+
+    ``wgmma`` and ``mma`` are the Tensor Cores'; with ``fma`` alone, the CUDA cores do it.
+    """
+    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    return dict(Counter(MULTIPLIES.findall(_launch(a, b, c, tile, GROUP).asm["ptx"])))
 
 
 def chosen_tile(rows: int, columns: int, inner: int) -> str:

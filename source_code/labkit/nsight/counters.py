@@ -37,9 +37,9 @@ METRICS = {
     "written_bytes": "dram__bytes_write.sum",
     "tensor_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
 }
-# What the Tensor Cores did, on request: five passes on an H200. Between them a kernel's memory is put back, but its
+# In depth, on request: several passes on an H200. Between them a kernel's memory is put back, but its
 # data stays in the cache, so a kernel's bytes are wrong: of one that fits in the cache a third of what one pass counts
-# (main_opt7's Adadelta), over a whole step 1 % too many. Bytes and Tensor Cores are therefore counted in two runs.
+# (main_opt7's Adadelta), over a whole step 1 % too many. Bytes and all else are therefore counted in two runs.
 #
 # Matrix instructions, of Hopper and before. The tensor pipe of a Hopper also executes plain FP16 and BF16 arithmetic
 # (HFMA2), such as that of an addition: neither tensor_pct nor sm__inst_executed_pipe_tensor proves a matrix product.
@@ -52,6 +52,21 @@ OPERATIONS = {  # of the Tensor Cores, by type
     "tensor_flops_bf16": "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
     "tensor_flops_fp16": "sm__ops_path_tensor_src_fp16.sum",
     "tensor_flops_tf32": "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
+}
+FP32 = {  # instructions of the CUDA cores, a thread's each: an FMA is two operations
+    "fp32_add": "sm__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "fp32_mul": "sm__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "fp32_fma": "sm__sass_thread_inst_executed_op_ffma_pred_on.sum",
+}
+BUSY = {  # how busy, in per cent of the most that is possible
+    "issue_pct": "sm__inst_issued.avg.pct_of_peak_sustained_active",  # the schedulers: an instruction each cycle
+    "l1_pct": "l1tex__throughput.avg.pct_of_peak_sustained_active",  # L1 cache and shared memory
+    "l2_pct": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",  # achieved occupancy
+}
+LAUNCH = {  # ncu says these of every launch, unasked
+    "blocks": "launch__grid_size",
+    "waves": "launch__waves_per_multiprocessor",  # how often the launch fills the whole GPU with blocks
 }
 # fmt: off
 FLAGS = [
@@ -75,7 +90,8 @@ PROGRAMS = {
         for name in ("main_opt4", "main_opt5", "main_opt6", "main_opt7")
     },
 }
-ALL = METRICS | INSTRUCTIONS | OPERATIONS
+IN_DEPTH = METRICS | INSTRUCTIONS | OPERATIONS | FP32 | BUSY  # what count_command can ask for
+ALL = IN_DEPTH | LAUNCH
 ONCE_AN_EPOCH = "shuffle"  # the range whose kernels belong to an epoch, not to a step
 NCU_PLACES = (
     "/opt/nvidia/nsight-compute/*/ncu",
@@ -117,13 +133,14 @@ class Counted:
 # --- counting -----------------------------------------------------------------------------------------------
 
 
-def count_command(name: str, program: str, tensor_cores: bool = False) -> str:
+def count_command(name: str, program: str, in_depth: bool = False) -> str:
     """The command that counts one step of ``program`` (a script of source_code/ with its flags; see PROGRAMS).
 
     A step is an epoch on as many digits as a batch holds: ``main_opt7.py --profile --epochs 2 --limit 1024``.
-    ``tensor_cores``: also count what they did, in more passes, after which each kernel's bytes are not to be trusted.
+    ``in_depth``: also count what the Tensor Cores and the CUDA cores did and how busy each unit was, in more passes,
+    after which each kernel's bytes are not to be trusted.
     """
-    metrics = ",".join((ALL if tensor_cores else METRICS).values())
+    metrics = ",".join((IN_DEPTH if in_depth else METRICS).values())
     flags = shlex.join([*FLAGS, "--metrics", metrics, "--log-file", f"reports/{name}.csv"])
     return f"ncu {flags} python3 source_code/{program}"
 
@@ -159,9 +176,10 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
     split = list(words).index("python3")
     words = [ncu, *words[1:split], sys.executable, *words[split + 1 :]]
     status, said = _run(words, log, show)
-    if UNKNOWN_METRIC.search(said) and (fewer := without_tensor_cores(words)) != words:
-        show("| this GPU does not count the Tensor Cores' instructions: counting without them")
-        status, said = _run(fewer, log, show)
+    while UNKNOWN_METRIC.search(said) and (fewer := without_unknown(words, said)) != words:
+        words = fewer
+        show("| ncu does not know all of these counters on this GPU: counting without those")
+        status, said = _run(words, log, show)
     if problem := what_went_wrong(said, status):
         raise LabError(problem)
 
@@ -173,11 +191,18 @@ def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int,
     return status, f"{said}\n{log.read_text(errors='replace') if log.is_file() else ''}"
 
 
-def without_tensor_cores(words: Sequence[str]) -> list[str]:
-    """The same command without the counters that not every GPU has."""
+def without_unknown(words: Sequence[str], said: str) -> list[str]:
+    """The same command without the counters that ncu said it does not know; if it named none, without all of IN_DEPTH.
+
+    Not every GPU counts everything; what every GPU counts (METRICS) stays.
+    """
     words = list(words)
     at = words.index("--metrics") + 1
-    words[at] = ",".join(metric for metric in words[at].split(",") if metric in METRICS.values())
+    asked = words[at].split(",")
+    complaints = " ".join(line for line in said.splitlines() if UNKNOWN_METRIC.search(line))
+    optional = [metric for metric in asked if metric not in METRICS.values()]
+    unknown = [metric for metric in optional if metric in complaints] or optional
+    words[at] = ",".join(metric for metric in asked if metric not in unknown)
     return words
 
 
@@ -234,12 +259,37 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
     """One row a kernel launch, in order, from the output of ``ncu --csv --page raw``.
 
     Columns: ``kernel`` (the name as ncu prints it), ``phase`` (the NVTX range within ``training``, or ""), ``time_us``,
-    ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_instructions`` (matrix instructions), ``tensor_pct`` (of the
-    cycles, the tensor pipe at work); ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""):
-    what the Tensor Cores did, where operations were counted. Lines that are no CSV (ncu's own ``==PROF==``, the
-    program's output) are skipped, units and thousands separators are read, and a counter that is absent or not
-    available is NaN. Raises LabError where there is no kernel in it.
+    ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_pct`` (of the cycles, the tensor pipe at work), ``blocks``
+    and ``waves`` of the launch. Where they were counted: ``tensor_instructions`` (matrix instructions),
+    ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""), ``fp32_flops`` (of the CUDA
+    cores), and how busy other units were (BUSY). Lines that are no CSV (ncu's own ``==PROF==``, the program's output)
+    are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN. Raises
+    LabError where there is no kernel in it.
     """
+    found = _counted(text, name)
+    operations = found[list(OPERATIONS)]
+    used = operations.fillna(0).to_numpy()
+    types = [name.rpartition("_")[2] for name in OPERATIONS]
+    return pd.DataFrame(
+        {
+            "kernel": found["kernel"],
+            "phase": found["phase"],
+            "time_us": found["time_ns"] / 1e3,
+            "read_bytes": found["read_bytes"],
+            "written_bytes": found["written_bytes"],
+            "bytes": found["read_bytes"] + found["written_bytes"],
+            "tensor_instructions": found["gmma"] + found["hmma"] - found["hfma2"],
+            "tensor_pct": found["tensor_pct"],
+            "tensor_flops": operations.sum(axis=1, min_count=1),
+            "tensor_type": [types[row.argmax()] if row.any() else "" for row in used],
+            "fp32_flops": found["fp32_add"] + found["fp32_mul"] + 2 * found["fp32_fma"],
+            **{name: found[name] for name in (*BUSY, *LAUNCH)},
+        }
+    )
+
+
+def _counted(text: str, name: str) -> pd.DataFrame:
+    """One row a launch: ``kernel``, ``phase``, and every counter of ALL in base units, NaN where there is none."""
     names, units, rows = None, {}, []
     for cells in _lines(text):
         if KERNEL in cells and "ID" in cells:
@@ -256,24 +306,7 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
     if not rows:
         problem = what_went_wrong(text) if names is None else None
         raise LabError(problem or f"{name} holds no kernels: was it written by ncu --csv --page raw?")
-    found = pd.DataFrame(rows)
-    operations = found[list(OPERATIONS)]
-    used = operations.fillna(0).to_numpy()
-    types = [name.rpartition("_")[2] for name in OPERATIONS]
-    return pd.DataFrame(
-        {
-            "kernel": found["kernel"],
-            "phase": found["phase"],
-            "time_us": found["time_ns"] / 1e3,
-            "read_bytes": found["read_bytes"],
-            "written_bytes": found["written_bytes"],
-            "bytes": found["read_bytes"] + found["written_bytes"],
-            "tensor_instructions": found["gmma"] + found["hmma"] - found["hfma2"],
-            "tensor_pct": found["tensor_pct"],
-            "tensor_flops": operations.sum(axis=1, min_count=1),
-            "tensor_type": [types[row.argmax()] if row.any() else "" for row in used],
-        }
-    )
+    return pd.DataFrame(rows)
 
 
 def _lines(text: str) -> Iterator[list[str]]:
@@ -320,35 +353,40 @@ def _number(text: str) -> float:
     return float(text.replace(other, "").replace(mark, "."))
 
 
-def joined(kernels: pd.DataFrame, tensor_cores: pd.DataFrame) -> pd.DataFrame:
-    """The kernels of one run of ncu, with what the Tensor Cores did as another run of the same program counted it.
+def joined(kernels: pd.DataFrame, in_depth: pd.DataFrame) -> pd.DataFrame:
+    """The kernels of one run of ncu, with what another run of the same program counted in depth; bytes of the first.
 
     Both as ``parse`` makes them. Raises LabError where the two did not launch the same kernels in the same order.
     """
-    if kernels["kernel"].tolist() != tensor_cores["kernel"].tolist():
+    if kernels["kernel"].tolist() != in_depth["kernel"].tolist():
         raise LabError(
-            f"the two runs launched different kernels ({len(kernels)} and {len(tensor_cores)}): count both again."
+            f"the two runs launched different kernels ({len(kernels)} and {len(in_depth)}): count both again."
         )
-    columns = ["tensor_instructions", "tensor_flops", "tensor_type"]
-    return kernels.assign(**{column: tensor_cores[column].to_numpy() for column in columns})
+    columns = ["tensor_instructions", "tensor_flops", "tensor_type", "fp32_flops", *BUSY]
+    return kernels.assign(**{column: in_depth[column].to_numpy() for column in columns})
 
 
 def by_kernel(kernels: pd.DataFrame) -> pd.DataFrame:
     """One row a kernel name, longest total first.
 
     Columns: ``kernel``, ``count``, ``time_us``, ``share`` of all time, ``bytes`` (``read_bytes``, ``written_bytes``),
-    ``tb_per_s``, ``tensor_cores`` (did they multiply for it? None: not counted), ``tensor_pct`` (mean over time),
-    ``tensor_flops`` and ``tensor_type`` (where counted).
+    ``tb_per_s``, ``tensor_cores`` (did they multiply for it? None: not counted), ``tensor_pct`` and the columns of BUSY
+    (means over time), ``tensor_flops``, ``tensor_type`` and ``fp32_flops`` (where counted), ``blocks`` and ``waves``
+    (of the largest launch).
     """
-    weighted = kernels.assign(_busy=kernels["tensor_pct"] * kernels["time_us"], _work=_tensor_work(kernels))
+    shares = ["tensor_pct", *BUSY]
+    weighted = kernels.assign(
+        _work=_tensor_work(kernels), **{name: kernels[name] * kernels["time_us"] for name in shares}
+    )
     found = weighted.groupby("kernel", sort=False)
-    sums = ["time_us", "read_bytes", "written_bytes", "bytes", "tensor_flops", "_busy", "_work"]
+    sums = ["time_us", "read_bytes", "written_bytes", "bytes", "tensor_flops", "fp32_flops", *shares, "_work"]
     result = found[sums].sum(min_count=1).reset_index()
     result.insert(1, "count", found.size().to_numpy())
     result.insert(3, "share", result["time_us"] / result["time_us"].sum())
     result["tb_per_s"] = result["bytes"] / result["time_us"] / 1e6
-    result["tensor_pct"] = result.pop("_busy") / result["time_us"]
+    result[shares] = result[shares].div(result["time_us"], axis=0)
     result["tensor_type"] = found["tensor_type"].max().to_numpy()
+    result[list(LAUNCH)] = found[list(LAUNCH)].max().to_numpy()
     result["tensor_cores"] = [None if pd.isna(number) else bool(number > 0) for number in result.pop("_work")]
     return result.sort_values(["time_us", "kernel"], ascending=[False, True], ignore_index=True)
 
@@ -389,10 +427,15 @@ def read_recorded(name: str, command: str | None = None) -> Counted:
     if not file.is_file():
         raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
     text = file.read_text()
-    made_with, origin = (_noted(text, mark) for mark in (COMMAND, ORIGIN))
-    if command is not None and made_with != shlex.join(shlex.split(command)):
-        raise LabError(f"the counts {name} were recorded with another command: {made_with}")
-    return Counted(parse(text, file.name), made_with, origin)
+    made_by = made_with(text)
+    if command is not None and made_by != shlex.join(shlex.split(command)):
+        raise LabError(f"the counts {name} were recorded with another command: {made_by}")
+    return Counted(parse(text, file.name), made_by, _noted(text, ORIGIN))
+
+
+def made_with(text: str) -> str:
+    """The command that made recorded counts."""
+    return _noted(text, COMMAND)
 
 
 def slim(text: str, command: str, origin: str) -> str:
@@ -400,19 +443,15 @@ def slim(text: str, command: str, origin: str) -> str:
 
     Numbers are written in base units: ``parse`` reads the same from it as from the original.
     """
-    counted = parse(text)
-    for key in OPERATIONS:  # each kernel multiplies in one type
-        same = counted["tensor_type"] == key.rpartition("_")[2]
-        counted[key] = counted["tensor_flops"].where(same | counted["tensor_flops"].isna(), 0.0)
-    counted["gmma"], counted["hmma"], counted["hfma2"] = counted["tensor_instructions"], 0.0, 0.0
-    metrics = ALL if _tensor_work(counted).notna().any() else METRICS
-    columns = ["ID", KERNEL, PHASE, *metrics.values()]
+    counted = _counted(text, "ncu's output")
+    metrics = {key: metric for key, metric in ALL.items() if key in METRICS or counted[key].notna().any()}
+    units = {**dict.fromkeys(INSTRUCTIONS | FP32, "inst"), **dict.fromkeys(("tensor_pct", *BUSY), "%"), "time_ns": "ns"}
+    units |= dict.fromkeys(("read_bytes", "written_bytes"), "byte")
     out = io.StringIO()
     out.write(f"{COMMAND}{shlex.join(shlex.split(command))}\n{ORIGIN}{origin}\n")
     rows = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    rows.writerow(columns)
-    rows.writerow(["", "", "", *("ns", "byte", "byte", "%", "inst", "inst", "inst", "", "", "")[: len(metrics)]])
-    counted["time_ns"] = 1e3 * counted["time_us"]
+    rows.writerow(["ID", KERNEL, PHASE, *metrics.values()])
+    rows.writerow(["", "", "", *(units.get(key, "") for key in metrics)])
     for number, row in enumerate(counted.to_dict("records")):
         rows.writerow([number, row["kernel"], row["phase"], *(_written(row[key]) for key in metrics)])
     return out.getvalue()

@@ -42,7 +42,7 @@ WHERE typeId = :type AND {time} BETWEEN :first AND :last
 def names(report: Report) -> list[str]:
     """The counters' names, as NVIDIA spells them; empty where none were sampled."""
     if report.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
-        return sorted({str(name) for name in report.sql(_NAMES, ("%",))["metricName"]})
+        return sorted({str(name) for _, _, name in report.rows(_NAMES, ("%",))})
     return sorted({name for _, counters in _json_types(report) for name in counters})
 
 
