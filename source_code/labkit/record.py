@@ -29,6 +29,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from labkit import machine, timing
+from labkit.break_even import run_cold
 from labkit.data import raw_folder
 from labkit.errors import LabError, one_sentence
 from labkit.nsight import command, counters, stats
@@ -44,7 +45,7 @@ STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
 SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
 RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
-BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py", "bench_peaks.py", "bench_matmul.py"]
+BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py", "bench_peaks.py", "bench_matmul.py", "bench_startup.py"]
 PROFILES = {
     **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
     "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
@@ -118,7 +119,7 @@ def _ledger(folder: Path, rounds: int) -> Iterator[Item]:
     """Every rung of the ladder in turn, with warm compiler caches; and each compiled step once with cold ones."""
     for step in COMPILED:
         file = folder / f"{key(step)}-cold.json"
-        yield Item("ledger", f"{step}, cold caches", file, _is_done(file, step), _bind(_run_cold, step, file))
+        yield Item("ledger", f"{step}, cold caches", file, _is_done(file, step), _bind(run_cold, step, file))
     for number in range(1, rounds + 1):
         for step in LEDGER:
             file = folder / f"{key(step)}-{number:02d}.json"
@@ -136,13 +137,6 @@ def _run_warm(step: str, file: Path) -> None:
             timing.run_once(step, Path(scratch) / file.name)
         _warmed.add(step)
     timing.run_once(step, file)
-
-
-def _run_cold(step: str, file: Path) -> None:
-    """Time a step whose compilers find nothing that they made before."""
-    with tempfile.TemporaryDirectory() as scratch:
-        places = {name: str(Path(scratch) / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-        timing.run_once(step, file, places)
 
 
 def _benchmarks(folder: Path, rounds: int) -> Iterator[Item]:

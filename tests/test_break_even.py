@@ -1,0 +1,84 @@
+"""A process as a line, where two lines cross, and the run with cold caches."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from labkit import break_even as room
+from labkit import timing
+from labkit.break_even import Cost, break_even, cost
+from labkit.errors import LabError
+from labkit.figures.break_even import break_even_lines
+from labkit.figures.fingerprint import drawn_data
+
+
+def record(process_s: float, first_s: float, later_s: list[float]) -> dict:
+    epochs = [{"training_s": s - 0.01, "test_s": 0.01} for s in (first_s, *later_s)]
+    return {"process_s": process_s, "epochs": epochs}
+
+
+def test_the_line_through_runs():
+    runs = [record(10.0, 3.0, [0.5, 0.5, 0.9]), record(11.0, 3.0, [0.6, 0.6, 0.6]), record(20.0, 3.0, [0.7] * 3)]
+    own = cost(runs)
+    assert own.epoch_s == pytest.approx(0.6)
+    assert own.fixed_s == pytest.approx(11.0 - 4 * 0.6)
+    assert own.seconds(4) == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "epochs"),
+    [
+        (Cost(2, 1.0), Cost(7, 0.5), 10),
+        (Cost(2, 1.0), Cost(1, 0.5), 0),
+        (Cost(2, 1.0), Cost(7, 1.0), inf),
+        (Cost(2, 1.0), Cost(7, 2.0), inf),
+        (Cost(2, 1.0), Cost(1, 2.0), inf),
+    ],
+)
+def test_break_even(slow, fast, epochs):
+    assert break_even(slow, fast) == epochs
+    if 0 < epochs < inf:
+        assert slow.seconds(epochs) == fast.seconds(epochs)
+
+
+def test_lines_cross_where_they_should():
+    costs = {"eager": Cost(2, 1.0), "compiled": Cost(7, 0.5), "slower": Cost(8, 2.0)}
+    fig = break_even_lines(costs, 40)
+    ax = fig.axes[0]
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in dots] == [(10, 12)]
+    assert "10 epochs" in [text.get_text() for text in ax.texts]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(costs)
+    assert drawn_data(fig) != drawn_data(break_even_lines(costs | {"slower": Cost(8, 2.1)}, 40))
+
+
+def test_too_many_lines_are_refused():
+    with pytest.raises(ValueError, match="7 steps"):
+        break_even_lines({str(n): Cost(1, n) for n in range(7)}, 40)
+
+
+def test_the_recorded_cold_run(monkeypatch):
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    said = []
+    found = room.cold_run("main_opt6.py", said.append)
+    assert found["command"] == "main_opt6.py" and found["extras"]["warm_up_s"] > 0
+    assert "TORCHINDUCTOR_CACHE_DIR=" in said[0] and "main_opt6-cold.json" in said[1]
+    with pytest.raises(LabError, match=r"no run of 'main_opt4\.py'"):
+        room.cold_run("main_opt4.py", said.append)
+
+
+def test_a_cold_run_has_empty_caches_of_its_own(monkeypatch, tmp_path):
+    script = tmp_path / "probe.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "caches = [os.environ[name] for name in ('TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR')]\n"
+        "found = {'caches': caches, 'there': [os.path.exists(own) for own in caches], 'arguments': {}}\n"
+        "json.dump(found, open(sys.argv[sys.argv.index('--record') + 1], 'w'))\n"
+    )
+    monkeypatch.setattr(timing, "_script", lambda command: [str(script)])
+    first, second = (room.run_cold("probe.py", tmp_path / f"{n}.json") for n in (1, 2))
+    assert first["there"] == [False, False] and not set(first["caches"]) & set(second["caches"])
+    assert json.loads((tmp_path / "1.json").read_text())["process_s"] > 0
+    assert not Path(first["caches"][0]).exists()
