@@ -74,7 +74,9 @@ LAUNCHED = dict(zip(counters.LAUNCH.values(), ("264", "2"), strict=True))
 
 def with_work(rows: list[dict] = STEP) -> list[dict]:
     return [
-        {**row, GMMA: gmma, HMMA: hmma, HFMA2: hfma2, BF16: f"{flops:.0f}", FP16: "0", TF32: "0"} | CUDA_CORES | LAUNCHED
+        {**row, GMMA: gmma, HMMA: hmma, HFMA2: hfma2, BF16: f"{flops:.0f}", FP16: "0", TF32: "0"}
+        | CUDA_CORES
+        | LAUNCHED
         for row, (gmma, hmma, hfma2, flops) in zip(rows, WORK, strict=True)
     ]
 

@@ -29,10 +29,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:De
 
 WITH_LOADER = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
 WITHOUT_LOADER = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py"]  # the digits lie on the device
-SCRIPTS = [*WITH_LOADER, *WITHOUT_LOADER]
+LADDER = [*WITH_LOADER, *WITHOUT_LOADER]
+BESIDE = {"main_shapes.py": "main_opt4.py"}  # no rung: the step that it varies
+SCRIPTS = [*LADDER, *BESIDE]
 LABS = {"main_baseline.py": "02", "main_baseline_nvtx.py": "02", "main_opt1.py": "02"}
 LABS |= {"main_opt2.py": "03", "main_opt3.py": "04"}
 LABS |= {"main_opt4.py": "06", "main_opt5.py": "07", "main_opt6.py": "07", "main_opt7.py": "08"}
+LABS |= {"main_shapes.py": "10"}
 PHASES = ["data loading", "copy to device", "zero grad", "forward", "loss", "backward", "optimizer step"]
 BATCH = 16
 COMMON = ["--batch-size", BATCH, "--test-batch-size", 40, "--device", "cpu", "--log-interval", 1]
@@ -48,6 +51,7 @@ RUNS = {
     "main_opt5.py": ["--amp-dtype", "float32"],
     "main_opt6.py": ["--amp-dtype", "float32"],
     "main_opt7.py": [],
+    "main_shapes.py": ["--amp-dtype", "float32"],
 }
 LIMIT, EPOCHS = 192, 2
 
@@ -298,7 +302,7 @@ def test_training_equals_an_independent_loop(outcome, script):
     if script == "main_opt7.py":
         pytest.skip("its dropout draws its numbers otherwise: tests/test_limit.py has the loop for it")
     loading = {"workers": 1, "persistent": True} if script == "main_opt1.py" else {}
-    if script in WITHOUT_LOADER:
+    if script not in WITH_LOADER:
         expected = reference_without_loader(LIMIT, EPOCHS, script)
     else:
         expected = reference(LIMIT, EPOCHS, **loading)
@@ -442,7 +446,7 @@ def test_a_profiled_run_names_its_phases_in_order(run_here, ranges, script):
     found = run_here(script, *TWO_STEPS, *precision(script), "--profile")
     if script in ("main_opt5.py", "main_opt6.py", "main_opt7.py"):  # a graph is one piece
         before, inside = ["warm-up", None], ["shuffle", None, "graph launch", None]
-    elif script == "main_opt4.py":
+    elif script in ("main_opt4.py", "main_shapes.py"):
         step = [event for name in ["gather", *PHASES[2:]] for event in (name, None)]
         before, inside = [], ["shuffle", None, *step, *step]
     else:
@@ -525,15 +529,17 @@ def test_operator_ranges_without_a_profile_are_refused(monkeypatch, capsys):
 
 def test_the_first_line_names_the_step_and_its_lab(script):
     first = ast.get_docstring(ast.parse((SOURCE_CODE / script).read_text())).splitlines()[0]
-    step = "0" if "baseline" in script else script.removeprefix("main_opt")[0]
+    step = "0" if "baseline" in script else BESIDE.get(script, script).removeprefix("main_opt")[0]
     assert first.startswith(f"Step {step}")
     assert first.endswith(f"(lab {LABS[script]}).")
 
 
 CHANGED_LINES = {"main_opt4.py": 32, "main_opt5.py": 60, "main_opt7.py": 75}  # another loop, a graph, own kernels
+CHANGED_LINES |= {"main_shapes.py": 36}  # flags of its own
+NEIGHBOURS = [*itertools.pairwise(LADDER), *((step, own) for own, step in BESIDE.items())]
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(SCRIPTS)))
+@pytest.mark.parametrize(("before", "after"), NEIGHBOURS)
 def test_neighbours_differ_in_few_lines(before, after):
     """What ``diff -w`` shows: a line that only moved to the right, into a ``with`` block, has not changed."""
     texts = [[line.strip() for line in (SOURCE_CODE / name).read_text().splitlines()] for name in (before, after)]

@@ -10,6 +10,7 @@ import pytest
 
 from labkit import machine, record, recorded, timing
 from labkit.errors import LabError
+from labkit.nsight import counters
 from labkit.timing import Spread
 
 SCRIPT = """

@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from scipy import stats
 
-from labkit import exercises, machine, nsight, recorded
+from labkit import exercises, machine, nsight, recorded, roofline
 from labkit.checks import check, compare_prediction
 from labkit.diffs import diff
 from labkit.figures import charts, report_tables, tables
+from labkit.figures.break_even import break_even_lines
 from labkit.figures.budget_bars import budget_bars, budget_share_bars
 from labkit.figures.explore import explore
 from labkit.figures.flow import queue_depth, step_chart
+from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table
 from labkit.figures.report_tables import (
     advice,
     bounds_table,
@@ -37,18 +39,28 @@ from labkit.figures.report_tables import (
     steps_table,
     tensor_active_table,
 )  # fmt: skip
+from labkit.figures.roofline import roofline as roofline_chart
+from labkit.figures.roofline_tables import (
+    bytes_table,
+    distances_table,
+    floor_table,
+    limits_table,
+    peaks_table,
+    points_table,
+)
 from labkit.figures.show import show
 from labkit.figures.timeline import pick, step_windows, timeline
 from labkit.nsight import command
 from labkit.nsight.budget import budget
 from labkit.nsight.compare import compare
+from labkit.nsight.counters import count
 from labkit.nsight.report import Report, open_report
 from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 
 __all__ = [
-    "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "budget", "budget_bars", "budget_share_bars",
-    "budget_table", "charts", "check", "command", "compare", "compare_prediction", "comparison_table", "copies",
-    "diff", "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase",
+    "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "break_even", "break_even_lines", "budget",
+    "budget_bars", "budget_share_bars", "budget_table", "charts", "check", "cold_run", "command", "compare",
+    "compare_prediction", "comparison_table", "copies", "cost", "diff", "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase",
     "idle_by_phase_table", "idle_table", "kernels", "launch_table", "ledger", "nsight", "open_report",
     "partition_table", "phases", "pick", "profile", "provenance_table", "queue_depth", "recorded_runs", "rows",
     "runs", "sampled_table", "show", "speedup", "spread", "start", "step_chart", "step_windows", "steps_table",
@@ -57,6 +69,11 @@ __all__ = [
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
 SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline
+
+__all__ += [
+    "bytes_table", "count", "distances_table", "floor_shares_table", "floor_table", "ledger_table", "limits_table", "lines_table",
+    "peaks_table", "points_table", "roofline", "roofline_chart",
+]  # fmt: skip
 
 table = tables.table
 profile = command.profile

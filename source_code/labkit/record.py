@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit import machine, timing
+from labkit import machine, timing, torch_profiler
 from labkit.break_even import run_cold
 from labkit.data import raw_folder
 from labkit.errors import LabError, one_sentence
@@ -39,7 +39,11 @@ from labkit.paths import RECORDED, REPORTS, ROOT
 from labkit.recorded import key
 from labkit.steps import write_json
 
-KINDS = ("runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "accuracy")
+KINDS = (
+    "runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
+    "shapes",
+    "accuracy",
+)  # fmt: skip
 
 STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
@@ -70,6 +74,22 @@ COUNTED |= {
     f"{name}_units": counters.count_command(f"{name}_units", counters.PROGRAMS[name], in_depth=True)
     for name in ("main_opt6", "main_opt7")
 }
+# The same epoch by PyTorch's own profiler, and the driver's counters while steps train: once each.
+TORCH_PROFILES = [
+    "profile_torch.py main_baseline_nvtx.py",
+    "profile_torch.py main_opt2.py --memory",
+    "profile_torch.py main_opt3.py --memory",
+    "profile_torch.py main_opt4.py --overhead 3",
+]
+NVML = "bench_nvml.py"
+NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
+# Lab 10: the network of main_opt4.py (the second), and it with one thing changed.
+SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
+BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
+_SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
+SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
+SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
+ACCURACY += SHAPES[2:]
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 
@@ -96,6 +116,10 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
         *_profiles("ledger", LIMIT_PROFILES, folder / "profiles"),
         *_nsys_stats(folder),
         *_counters(folder / "counters"),
+        *_torch_profiles(folder / torch_profiler.KIND),
+        _timed("nvml", NVML, folder / "benchmarks" / f"{key(NVML)}-01.json", ""),
+        *_profiles("nvml", NVML_PROFILES, folder / "profiles"),
+        *_shapes(folder, rounds),
         *_accuracy(folder / "accuracy", seeds),
     ]
 
@@ -170,6 +194,27 @@ def _counters(folder: Path) -> Iterator[Item]:
     for name, words in COUNTED.items():
         target = folder / f"{name}.csv"
         yield Item("counters", name, target, _bind(_is_counted, target, words), _bind(_count, name, words, target))
+
+
+def _torch_profiles(folder: Path) -> Iterator[Item]:
+    for program in TORCH_PROFILES:
+        file = folder / torch_profiler.file_name(program)
+        make = _bind(torch_profiler.run, program, file)
+        yield Item("torch_profiler", program, file, _is_whole_profile(file, program), make)
+
+
+def _is_whole_profile(file: Path, program: str) -> Callable[[], bool]:
+    return lambda: timing.finished(file, program) is not None and torch_profiler.trace_beside(file).is_file()
+
+
+def _shapes(folder: Path, rounds: int) -> Iterator[Item]:
+    """What lab 10 shows: its runs and benchmarks, in turn, and its profiles."""
+    for number in range(1, rounds + 1):
+        for step in (BENCH_SHAPES, *SHAPES):
+            what = "benchmarks" if step == BENCH_SHAPES else "runs"
+            yield _timed("shapes", step, folder / what / f"{key(step)}-{number:02d}.json", f"round {number}")
+    yield _timed("shapes", BENCH_TF32, folder / "benchmarks" / f"{key(BENCH_TF32)}-01.json", "")
+    yield from _profiles("shapes", SHAPE_PROFILES, folder / "profiles")
 
 
 def _timed(kind: str, step: str, file: Path, note: str) -> Item:
@@ -306,7 +351,7 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
             "data_source": sorted({entry["data_source"] for entry in full if "data_source" in entry}),
             "profiles": {
                 name: _profile_command(name, program)
-                for name, program in (PROFILES | OPERATORS | LIMIT_PROFILES).items()
+                for name, program in (PROFILES | OPERATORS | LIMIT_PROFILES | NVML_PROFILES | SHAPE_PROFILES).items()
                 if (folder / "profiles" / f"{name}.sqlite.xz").is_file()
             },
             "counters": {

@@ -184,6 +184,71 @@ def kernel_points(counted: pd.DataFrame, flops: Mapping[str, float], dtype: str 
     return points
 
 
+def counted_points(counted: pd.DataFrame) -> list[Point]:
+    """A point for each kernel by what the hardware did: operations and bytes as counted.
+
+    ``counted``: from ``labkit.nsight.counters.by_kernel``, counted in depth. Operations that the kernel did in vain, on
+    padding for example, count as well. Kernels without any, such as copies, have no point.
+    """
+    points = []
+    for row in counted.to_dict("records"):
+        flops, dtype = row["tensor_flops"] + row["fp32_flops"], row["tensor_type"] or "fp32"
+        if flops > 0 and row["bytes"] > 0:
+            points.append(Point(row["kernel"], dtype, flops, row["bytes"], row["time_us"] / 1e6, COUNTED))
+    return points
+
+
+# From this share of a peak on, it is what limits a kernel; where nothing reaches it, waiting does. Nsight Compute's own
+# rule ("Kernel Profiling Guide", Speed Of Light): 60 per cent.
+LIMITING = 0.6
+UNIT_WORDS = {"issue_pct": "issuing instructions", "l1_pct": "L1, shared memory", "l2_pct": "L2 cache"}
+MEMORY, ARITHMETIC, TOO_SMALL, WAITING, UNKNOWN = "memory", "arithmetic", "too small", "waiting", "unknown"
+
+
+def limits(counted: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
+    """What limits each kernel? One row a kernel, longest first; ``counted`` as for ``counted_points``.
+
+    Columns: ``kernel``, ``count``, ``us``, ``mb``, ``memory`` and ``arithmetic`` (shares of those peaks, 0 to 1),
+    ``busiest`` and ``busiest_pct`` (of the units between them), ``waves`` (how often the launch fills the GPU),
+    ``floor_us`` (at the roof), ``over_us`` (above it), and ``limit``: MEMORY or ARITHMETIC where that peak is reached
+    to LIMITING; TOO_SMALL where the kernel's work takes less than its launch; a unit where one is that busy; else
+    WAITING: for memory's answers, for other instructions, for other threads. UNKNOWN where it was not counted.
+    """
+    return pd.DataFrame([_limit(row, peaks) for row in counted.to_dict("records")])
+
+
+def _limit(row: dict, peaks: Peaks) -> dict:
+    dtype = row["tensor_type"] or "fp32"
+    memory = row["bytes"] / row["time_us"] / 1e6 / peaks.tb_per_s
+    arithmetic = (row["tensor_flops"] + row["fp32_flops"]) / row["time_us"] / 1e6 / peaks.tflops[dtype]
+    unit = max(UNIT_WORDS, key=lambda name: row[name])
+    floor_us = max(memory, arithmetic) * row["time_us"]
+    if memory >= LIMITING and not arithmetic > memory:
+        limit = MEMORY
+    elif pd.isna(arithmetic):
+        limit = UNKNOWN
+    elif arithmetic >= LIMITING:
+        limit = ARITHMETIC
+    elif floor_us < row["count"] * peaks.launch_us.get("graph", 1.0):
+        limit = TOO_SMALL
+    else:
+        limit = UNIT_WORDS[unit] if row[unit] >= 100 * LIMITING else WAITING
+    return {
+        "kernel": row["kernel"],
+        "count": row["count"],
+        "us": row["time_us"],
+        "mb": row["bytes"] / 1e6,
+        MEMORY: memory,
+        ARITHMETIC: arithmetic,
+        "busiest": None if pd.isna(row[unit]) else UNIT_WORDS[unit],
+        "busiest_pct": row[unit],
+        "waves": row["waves"],
+        "floor_us": floor_us,
+        "over_us": row["time_us"] - floor_us,
+        "limit": limit,
+    }
+
+
 def matmul_flops(rows: int, columns: int, inner: int) -> int:
     """Operations of a product ``(rows, inner)`` by ``(inner, columns)``: a multiply and an add count as two."""
     return 2 * rows * columns * inner
@@ -359,6 +424,30 @@ def floor(
     result = pd.DataFrame(rows, columns=["what", "amount", "unit", "rate", "rate_unit"])
     result["ms"] = 1e3 * result["amount"] / result["rate"]
     return result
+
+
+def step_floor_s(peaks: Peaks, dtype: str = "bf16", batch: int = BATCH) -> float:
+    """Seconds of one step at the least: its arithmetic, or the traffic of an ideally fused step, whichever is longer."""
+    arithmetic = batch * model.training_flops_per_sample() / peaks.tflops[dtype]
+    return max(arithmetic, step_traffic("ideally fused", batch, dtype) / peaks.tb_per_s) / 1e12
+
+
+def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peaks: Peaks) -> pd.DataFrame:
+    """Why does a step take so many times as long as it must? Three factors; their product is the whole distance.
+
+    ``points``: whole steps, as timed; ``counted``: their kernels, by the points' names. Columns: ``step``, ``us`` as
+    timed, ``kernels_us`` of all its kernels one after another, ``roof_us`` at the roof of its own bytes and type,
+    ``floor_us`` at the least; ``waiting`` = us / kernels_us, ``slow`` = kernels_us / roof_us, ``detour`` = roof_us /
+    floor_us (more bytes, or a slower type, than needed), and ``all`` = us / floor_us.
+    """
+    rows = []
+    for point in points:
+        us, kernels_us = 1e6 * point.seconds, float(counted[point.name]["time_us"].sum())
+        roof_us, floor_us = 1e6 * point.floor_s(peaks), 1e6 * step_floor_s(peaks)
+        times = (us, kernels_us, roof_us, floor_us)
+        rows.append((point.name, *times, us / kernels_us, kernels_us / roof_us, roof_us / floor_us, us / floor_us))
+    columns = ["step", "us", "kernels_us", "roof_us", "floor_us", "waiting", "slow", "detour", "all"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 # --- measuring ----------------------------------------------------------------------------------------------

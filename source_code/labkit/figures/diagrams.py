@@ -653,6 +653,55 @@ def timeline_rows() -> Figure:
     return fig
 
 
+# --- 8: launches --------------------------------------------------------------------------------------------
+
+
+def launch_schedule(kernels: list[float], launch: float, delay: float) -> list[tuple[float, float]]:
+    """When each kernel runs, if its launch takes the CPU `launch` and reaches the GPU `delay` after it began."""
+    runs, free = [], 0.0
+    for number, lasts in enumerate(kernels):
+        start = max(number * launch + delay, free)
+        free = start + lasts
+        runs.append((start, free))
+    return runs
+
+
+def one_launch() -> Figure:
+    """The same kernels, launched one by one and as one graph."""
+    fig, ax = canvas(43)
+    kernels = [1.6, 0.5, 0.5, 0.9, 0.4, 0.5, 1.4, 0.4, 0.5, 0.6]
+    launch, delay, left, unit = 1.3, 0.9, 17.0, 4.6
+    api, busy, idle = (style.COLOURS[name] for name in ("api", "kernel", "idle"))
+
+    def panel(top: float, words: str, calls: list[tuple[float, float, str]], runs: list[tuple[float, float]]) -> None:
+        heading(ax, top, words)
+        row_name(ax, top - 4, "CPU: launches")
+        row_name(ax, top - 7.4, "GPU: kernels")
+        for start, end, name in calls:
+            bar(ax, left + start * unit, left + end * unit, top - 4, api, name)
+        bar(ax, left, left + runs[-1][1] * unit, top - 7.4, idle)
+        for number, (start, end) in enumerate(runs, start=1):
+            name = str(number) if end - start > 0.35 else ""
+            bar(ax, left + start * unit, left + end * unit, top - 7.4, busy, name)
+        rule(ax, (left + runs[-1][1] * unit,) * 2, (top - 9.2, top - 2.4))
+
+    singly = launch_schedule(kernels, launch, delay)
+    numbered = [(n * launch, (n + 1) * launch, str(n + 1)) for n in range(len(kernels))]
+    panel(40.5, "One launch a kernel: short kernels wait for the CPU", numbered, singly)
+    as_graph = launch_schedule(kernels, 0, delay)
+    panel(26, "One launch for all: the GPU goes from kernel to kernel by itself", [(0, 2.2, "graph")], as_graph)
+    aside(ax, left + 2.2 * unit + 1.2, 22, "the CPU is free")
+    time_axis(ax, left, left + singly[-1][1] * unit - 4, 13.6)
+
+    legend = [(17, api, "a call that launches"), (41, busy, "a kernel runs"), (61, idle, "the GPU is idle")]
+    for x, colour, words in legend:
+        bar(ax, x, x + 3, 8.6, colour, h=2)
+        write(ax, x + 4, 8.6, words, SMALL)
+    longer = sum(launch > lasts for lasts in kernels)
+    aside(ax, 17, 4, f"Drawn for a launch that takes longer than {longer} of the {len(kernels)} kernels.")
+    return fig
+
+
 DIAGRAMS = {
     "pageable_and_pinned": (
         pageable_and_pinned,
@@ -693,5 +742,11 @@ DIAGRAMS = {
         "A schematic of Nsight Systems' timeline: rows for GPU metrics, kernels, memory copies, NVTX "
         "ranges and CUDA API calls. An arrow leads from a launch call to its kernel, which runs later; a "
         "synchronise call lasts until the GPU is done.",
+    ),
+    "one_launch": (
+        one_launch,
+        "Two timelines of the same ten kernels. Launched one by one, each launch takes the CPU longer than most "
+        "kernels take the GPU, and the GPU's row has gaps. Launched once as a graph, the kernels follow each other "
+        "without gaps, and the CPU is free after one call.",
     ),
 }

@@ -145,8 +145,10 @@ def count_command(name: str, program: str, in_depth: bool = False) -> str:
     return f"ncu {flags} python3 source_code/{program}"
 
 
-def count(command: str, show: Callable[[str], None] = print) -> Counted:
+def count(command: str, show: Callable[[str], None] = print, brief: bool = False) -> Counted:
     """Run a command of ``count_command``, or open the recorded counts that it made; either way show the command.
+
+    ``brief``: show only whence the counts are.
 
     Raises LabError, in one sentence, where ncu is missing, may not read the counters, or saw no kernel.
     """
@@ -154,13 +156,14 @@ def count(command: str, show: Callable[[str], None] = print) -> Counted:
     if words[:1] != ["ncu"] or "--log-file" not in words or "python3" not in words:
         raise LabError("a counting command reads: ncu [flags] --log-file reports/NAME.csv python3 SCRIPT …")
     name = Path(words[words.index("--log-file") + 1]).stem
-    show(f"$ {folded(words)}")
+    if not brief:
+        show(f"$ {folded(words)}")
     if not machine.is_live():
         counted = read_recorded(name, command)
         show(f"recorded ({counted.origin}): {recorded.shown(recorded_file(name))}")
         return counted
     log = REPORTS / f"{name}.csv"
-    run(words, log, show)
+    run(words, log, (lambda line: None) if brief else show)
     show(f"live: {recorded.shown(log)}")
     return Counted(parse(log.read_text(errors="replace"), log.name), command, f"{machine.gpu_name()}, live")
 

@@ -44,7 +44,7 @@ FIXES = {
     "cuda_graph": Fix(
         "fewer, cheaper launches (CUDA graph, compilation)",
         ("launch_overhead", "python", "optimizer", "cuda_setup"),
-        "05_summary",
+        "07_launch_overhead",
     ),
 }
 

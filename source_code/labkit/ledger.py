@@ -1,0 +1,106 @@
+"""What did each rung of the ladder bring, and what does it cost? Seconds by part of the process, and lines of code.
+
+Seconds come from whole-process runs of all rungs in turn; a part is the median over the runs. Lines are counted in the
+sources: those that hold code, no blank ones, no comments, no docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from labkit.paths import SOURCE_CODE
+
+# What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
+KERNELS = [f"kernels/{room}.py" for room in ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")]
+ON_THE_GPU = {"steps.py": ["Run.on_device"]}
+CAPTURED = {"steps.py": ["Run.on_device", "Run.captured", "Run.warming_up"]}
+LEAN = {"steps.py": [*CAPTURED["steps.py"], "rehearsal"], "model.py": ["PoolWindows", "FirstLayer", "LeanNet"]}
+NEEDS: Mapping[str, Mapping[str, Sequence[str] | None]] = {
+    "main_opt4.py": ON_THE_GPU,
+    "main_opt5.py": CAPTURED | {"steps.py": [*CAPTURED["steps.py"], "rehearsal"]},
+    "main_opt6.py": LEAN,
+    "main_opt7.py": CAPTURED | dict.fromkeys(KERNELS),
+}
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of code of a rung: its script, what it needs of its own beside it, and how many of those are GPU code."""
+
+    script: int
+    beside: int
+    on_gpu: int
+
+
+def lines(step: str) -> Lines:
+    """The lines of a rung (``main_opt7.py``)."""
+    beside = on_gpu = 0
+    for file, names in NEEDS.get(step, {}).items():
+        source = (SOURCE_CODE / "labkit" / file).read_text()
+        beside += code_lines(source) if names is None else sum(code_lines(part(source, name)) for name in names)
+        on_gpu += sum(code_lines(kernel) for kernel in gpu_functions(source)) if names is None else 0
+    return Lines(code_lines((SOURCE_CODE / step).read_text()), beside, on_gpu)
+
+
+def code_lines(source: str) -> int:
+    """How many lines hold code: no blank ones, no comments, no docstrings."""
+    tree = ast.parse(source)
+    held = set()
+    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in nothing:
+            held |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            held -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    return len(held)
+
+
+def part(source: str, name: str) -> str:
+    """The source of one function or class, with its decorators: ``"matmul"``, or ``"Run.captured"`` for a method."""
+    node: ast.AST = ast.parse(source)
+    for word in name.split("."):
+        node = next(child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == word)
+    return _text(source, node)
+
+
+def gpu_functions(source: str) -> list[str]:
+    """The functions that Triton compiles."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return [_text(source, node) for node in found if any("jit" in ast.unparse(word) for word in node.decorator_list)]
+
+
+def _text(source: str, node: ast.AST) -> str:
+    first = min([node.lineno, *(word.lineno for word in node.decorator_list)])
+    all_lines = source.splitlines()[first - 1 : node.end_lineno]
+    indent = len(all_lines[0]) - len(all_lines[0].lstrip())
+    return "\n".join(line[indent:] for line in all_lines) + "\n"
+
+
+def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
+    """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
+
+    Columns: ``step``, ``n``, ``startup_s``, ``warm_up_s`` (compiling, capturing), ``training_s``, ``test_s``,
+    ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
+    where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    """
+    rows = []
+    for step, records in runs.items():
+        parts = pd.DataFrame([_parts(record) for record in records]).median()
+        rows.append({"step": step, "n": len(records), **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
+    found = pd.DataFrame(rows)
+    found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]
+    found["process_times"] = found["process_s"].iloc[0] / found["process_s"]
+    return found
+
+
+def _parts(record: dict) -> dict[str, float]:
+    parts = {name: record[name] for name in ("startup_s", "training_s", "test_s")}
+    parts["warm_up_s"] = record["extras"].get("warm_up_s", 0.0)
+    return parts | {"rest_s": record["process_s"] - sum(parts.values()), "process_s": record["process_s"]}
