@@ -38,7 +38,7 @@ OFFSETS = (-64, -32, -16, -8, -4, -2, -1, 1, 2, 4, 8, 16, 32, 64)
 NEAR = (-16, -8, -4, -2, -1, 1, 2, 4, 8, 16)
 FULL = {
     **{"large": 4096, "medium": 1024, "small": 128, "offsets": OFFSETS, "near": NEAR},
-    **{"batch": 1024, "inputs": 9216, "images": 64, "pixels": 28, "widths": (255, 256, 257, 264)},
+    **{"batch": 1024, "inputs": 9216, "images": 64, "pixels": 28, "widths": (192, 248, 255, 256, 257, 264, 320, 384)},
 }
 TINY = {
     **{"large": 32, "medium": 16, "small": 8, "offsets": (-1, 8), "near": (1,)},
@@ -61,7 +61,8 @@ def products(sizes):
     for base, offsets in ((large, sizes["offsets"]), (medium, sizes["offsets"]), (small, sizes["near"])):
         for offset in sorted((0, *offsets)):
             yield case("all", base, *[base + offset] * 3, varied="mnk")
-    # The same odd sizes, the rows in memory begun at multiples of 64 numbers: is it the size, or the place in memory?
+    # Is it the size, or the place in memory? Odd sizes in lines of even length, and an even size in odd lines.
+    yield case("stride", large, large, large, large, stride="odd")
     for varied in ("n", "k"):
         for offset in (-1, 1):
             odd = [large + offset * (one == varied) for one in DIMENSIONS]
@@ -95,12 +96,17 @@ def convolutions(sizes):
         yield {**base, **wide, "c_in": width, "c_out": width, "size": pixels}
 
 
-def stored(values, layout, padded=False):
-    """``values`` in row-major (``"n"``) or column-major (``"t"``) order; ``padded``: lines begin at multiples of 64."""
+def stored(values, layout, stride="tight"):
+    """``values`` in row-major (``"n"``) or column-major (``"t"``) order, one line of memory after the other.
+
+    ``stride``: ``"tight"``, the next line begins where this one ends; ``"padded"``, at the next multiple of 64 numbers;
+    ``"odd"``, after one or two numbers, so that no second line begins at a multiple of 2.
+    """
     values = values if layout == "n" else values.t()
-    if padded:
+    if stride != "tight":
         rows, columns = values.shape
-        room = values.new_zeros(rows, -(-columns // 64) * 64)
+        length = -(-columns // 64) * 64 if stride == "padded" else columns + 1 + columns % 2
+        room = values.new_zeros(rows, length)
         room[:, :columns] = values
         values = room[:, :columns]
     else:
@@ -115,14 +121,13 @@ def scaled_mm(a, b, one):
 
 def product_of(case, dtype, a, b):
     """A call that multiplies ``a`` and ``b`` (FP32, row-major) as the case says."""
-    padded = case["stride"] == "padded"
-    layouts = case["layout"]
+    layouts, stride = case["layout"], case["stride"]
     if dtype == FP8:
         kind, one = torch.float8_e4m3fn, torch.ones((), device=a.device)
         return partial(scaled_mm, stored(a.to(kind), layouts[0]), stored(b.to(kind), layouts[1]), one)
     kind = TYPES[dtype][0]
-    a, b = stored(a.to(kind), layouts[0], padded), stored(b.to(kind), layouts[1], padded)
-    out = stored(torch.empty(len(a), b.shape[1], device=a.device, dtype=kind), "n", padded)
+    a, b = stored(a.to(kind), layouts[0], stride), stored(b.to(kind), layouts[1], stride)
+    out = stored(torch.empty(len(a), b.shape[1], device=a.device, dtype=kind), "n", stride)
     return partial(torch.mm, a, b, out=out)
 
 
@@ -242,10 +247,12 @@ def ask_kernels(cases, prepare, device):
 
 
 def _kernels(event):
-    """The kernels that a range launched, its inner operators' included."""
-    for kernel in event.kernels:
-        if not kernel.name.startswith(("Mem", "case ")):
-            yield kernel.name, kernel.duration
+    """The kernels that the operators inside a range launched.
+
+    Calls of CUDA's runtime stand there too; in torch 2.11, one whose number is an operator's repeats its kernels.
+    """
+    if event.name.startswith("aten::"):
+        yield from ((kernel.name, kernel.duration) for kernel in event.kernels if not kernel.name.startswith("Mem"))
     for inner in event.cpu_children:
         yield from _kernels(inner)
 

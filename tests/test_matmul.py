@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,8 +13,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.kernels.matmul import GROUP, UNTUNED, chosen_tile, error_bound, matmul, matmul_reference
+from labkit.figures import matmul as pictures
+from labkit.kernels.matmul import (
+    GROUP,
+    MULTIPLIES,
+    TILES,
+    UNTUNED,
+    _matmul,
+    chosen_tile,
+    error_bound,
+    matmul,
+    matmul_reference,
+    multiplying_instructions,
+)
 from labkit.paths import SOURCE_CODE
+from labkit.pretend_triton import launch
+from labkit.roofline import Peaks
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -129,6 +144,84 @@ def test_no_tile_is_named_where_none_was_tried():
     assert chosen_tile(1, 2, 3) == "–"
 
 
+PTX = """
+    wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%f1}, %rd1, %rd2;
+    wgmma.wait_group.sync.aligned 0;
+    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1};
+    fma.rn.f32 	%f3, %f1, %f2, %f3;
+    fma.rn.f64 	%fd3, %fd1, %fd2, %fd3;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1};
+"""
+
+
+def test_the_instructions_that_multiply_are_found():
+    assert MULTIPLIES.findall(PTX) == [
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "fma.rn.f32",
+    ]
+
+
+def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():
+    program = (
+        "import os\nfrom labkit.triton_trial import trial\nprint(trial())\nassert 'TRITON_INTERPRET' not in os.environ"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert ("in Triton's interpreter" if importlib.util.find_spec("triton") else "not installed here") in done.stdout
+
+
+RECORD = {
+    "size": 4096,
+    "rows": [
+        {"what": "size", "rows": 64, "columns": 64, "inner": 64, "tile": "64 x 32 x 128"}
+        | {
+            "triton_us": 2.0,
+            "cublas_us": 4.0,
+            "triton_tflops": 20.0,
+            "cublas_tflops": 10.0,
+            "triton_error_of_bound": 0.5,
+        },
+        {"what": "tile", "tile": "128 x 256 x 64", "warps": 8, "stages": 3, "group": 8, "triton_us": 5.0}
+        | {"triton_tflops": 30.0},
+        {
+            "what": "type",
+            "dtype": "fp32",
+            "instructions": {"fma.rn.f32": 2048},
+            "triton_tflops": 3.0,
+            "cublas_tflops": 4.0,
+        },
+    ],
+}
+
+
+def test_the_pictures_of_a_benchmark():
+    slower = json.loads(json.dumps(RECORD))
+    slower["rows"][0] |= {"triton_tflops": 40.0, "tile": "64 x 64 x 64"}
+    sizes = pictures.sizes_table([RECORD, slower])
+    assert sizes.frame["Triton TFLOP/s"].tolist() == [30], "the median of the runs"
+    assert sizes.frame["Triton / cuBLAS"].tolist() == [3]
+    assert sizes.frame["tile"].tolist() == ["~64×32×128 or 64×64×64"]
+    assert pictures.tiles_table([RECORD]).frame["multiplications for each number read"].tolist() == [128 * 256 / 384]
+    assert "2048 fma.rn.f32" in str(pictures.types_table([RECORD]))
+    fig = pictures.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
+    assert {"20", "10", "BF16 roof: 800 TFLOP/s"} == {text.get_text() for text in fig.axes[0].texts}
+
+
+@pytest.mark.parametrize(("down", "across", "group"), [(8, 8, 1), (8, 8, 4), (7, 3, 4), (1, 5, 8)])
+def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
+    a = torch.zeros(16 * down, 16)
+    c = torch.zeros(16 * down, 16 * across)
+    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": group}
+    arguments = (a, torch.zeros(16, 16 * across), c, *c.shape, 16, *a.stride(), 16 * across, 1)
+    work = launch(_matmul, (down * across,), *arguments, **sizes)
+    made = [divmod(int(at.min()), 16 * across) for _, at in work.places]
+    assert [(row // 16, column // 16) for row, column in made] == [
+        pictures.tile_of(program, down, across, group) for program in range(down * across)
+    ]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the benchmark runs")
 @pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py"])
 def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
@@ -150,3 +243,14 @@ def test_on_a_gpu_it_keeps_its_bound_and_writes_every_element(shape, dtype):
         result = matmul(a, right)
         assert torch.isfinite(result).all()
         assert share_of_bound(a, right, result) <= 1
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_on_a_gpu_any_tile_is_right_and_16_bits_use_tensor_cores(dtype):
+    a, b = (torch.randn(300, 300, device="cuda").to(dtype) for _ in range(2))
+    tile = (64, 64, 64, 4, 4)
+    for chosen in (tile, *(TILES if dtype == torch.bfloat16 else ())):
+        assert share_of_bound(a, b, matmul(a, b, chosen, group=1)) <= 1
+    said = " ".join(multiplying_instructions(a, b, tile))
+    assert ("mma" in said, "fma" in said) == ((True, False) if dtype == torch.bfloat16 else (False, True))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from labkit import model, roofline
 from labkit.errors import LabError
 from labkit.figures import roofline as figure
+from labkit.figures import roofline_tables
 from labkit.figures.fingerprint import drawn_data
 from labkit.figures.show import described
 from labkit.paths import RECORDED
@@ -117,6 +118,91 @@ def test_kernels_stand_under_the_roof_of_the_cores_that_were_counted():
     ]
     assert points[0].flops == 2 * 26 * 26 * 32 * 9
     assert points[0].seconds == pytest.approx(2e-5)
+
+
+def counted(**more) -> pd.DataFrame:
+    """Kernels as by_kernel has them; PEAKS: 800 TFLOP/s in BF16, 4 TB/s, a launch 1 µs."""
+    rows = [
+        # name, µs, MB, GFLOP on Tensor Cores, FP32 GFLOP, issue, L1, L2 in per cent
+        ("copying", 100.0, 300.0, 0.0, 0.0, 20, 20, 70),
+        ("multiplying", 100.0, 20.0, 60.0, 0.0, 50, 50, 20),
+        ("small", 3.0, 0.1, 0.0, 1e-6, 5, 240, 1),
+        ("caching", 50.0, 40.0, 0.0, 0.1, 30, 30, 80),
+        ("slow", 200.0, 100.0, 20.0, 0.0, 40, 59, 30),
+    ]
+    frame = pd.DataFrame(rows, columns=["kernel", "time_us", "mb", "gflop", "fp32", "issue_pct", "l1_pct", "l2_pct"])
+    return pd.DataFrame(
+        {
+            **frame[["kernel", "time_us", "issue_pct", "l1_pct", "l2_pct"]],
+            "count": 1,
+            "bytes": 1e6 * frame["mb"],
+            "tensor_flops": 1e9 * frame["gflop"],
+            "fp32_flops": 1e9 * frame["fp32"],
+            "tensor_type": ["bf16" if own else "" for own in frame["gflop"]],
+            "warps_pct": 12.0,
+            **more,
+        }
+    )
+
+
+def test_what_limits_a_kernel():
+    found = roofline.limits(counted(), PEAKS).set_index("kernel")
+    assert found["limit"].to_dict() == {
+        "copying": "memory",
+        "multiplying": "arithmetic",
+        "small": "too small",
+        "caching": "L2 cache",
+        "slow": "waiting",
+    }
+    assert found.loc["copying", ["memory", "arithmetic", "floor_us", "over_us"]].tolist() == pytest.approx(
+        [0.75, 0, 75, 25]
+    )
+    assert found.loc["multiplying", "floor_us"] == pytest.approx(75)
+    assert found.loc["slow", ["busiest", "busiest_pct", "warps_pct"]].tolist() == ["L1, shared memory", 59, 12]
+    assert pd.isna(found.loc["small", "busiest"]), "of so few cycles, 240 per cent"
+
+
+def test_what_was_not_counted_is_unknown_unless_memory_limits_it():
+    units = dict.fromkeys(("tensor_flops", "fp32_flops", "issue_pct", "l1_pct", "l2_pct", "warps_pct"), float("nan"))
+    found = roofline.limits(counted(**units, tensor_type=""), PEAKS)
+    assert found["limit"].tolist() == ["memory"] + ["unknown"] * 4
+    assert found["busiest"].isna().all()
+    assert "unknown" in str(roofline_tables.limits_table(found))
+
+
+def test_counted_points_are_by_what_the_hardware_did():
+    points = roofline.counted_points(counted())
+    assert [(point.name, point.dtype, point.flops) for point in points] == [
+        ("multiplying", "bf16", 60e9),
+        ("small", "fp32", pytest.approx(1e3)),
+        ("caching", "fp32", 1e8),
+        ("slow", "bf16", 20e9),
+    ]
+
+
+def test_the_distance_to_the_floor_is_a_product_of_three():
+    points = [Point("main_opt3", "fp16", 73e9, 2.8e9, 6e-3, COUNTED), Point("main_opt7", "bf16", 73e9, 3.3e8, 4e-4)]
+    kernels = {"main_opt3": pd.DataFrame({"time_us": [2000.0, 400.0]}), "main_opt7": pd.DataFrame({"time_us": [380.0]})}
+    found = roofline.distances(points, kernels, PEAKS).set_index("step")
+    assert found.loc["main_opt3", ["waiting", "slow"]].tolist() == pytest.approx([6 / 2.4, 2400 / 700])
+    assert (found["waiting"] * found["slow"] * found["detour"]).tolist() == pytest.approx(found["all"].tolist())
+    least = 1024 * model.training_flops_per_sample() / 800e12
+    assert found["floor_us"].tolist() == pytest.approx([1e6 * least] * 2)
+    assert found.loc["main_opt7", "all"] == pytest.approx(4e-4 / least)
+    assert roofline.training_floor_s(PEAKS) == pytest.approx(600_000 / 1024 * least)
+
+
+def test_the_tables_of_the_lab():
+    points = [roofline.step_point("main_opt7", 4e-4, pd.DataFrame({"kernel": ["a"], "bytes": [3.3e8]}))]
+    assert "Nsight Compute" in str(roofline_tables.points_table(points, PEAKS))
+    assert "BF16" in str(roofline_tables.peaks_table(PEAKS)) and "~200" in str(roofline_tables.peaks_table(PEAKS))
+    assert "42.9 TFLOP" in str(roofline_tables.floor_table(PEAKS))
+    limits = roofline_tables.limits_table(roofline.limits(counted(), PEAKS), top=3)
+    assert limits.frame["kernel"].tolist()[3:] == ["2 more kinds"] and limits.frame["µs"].tolist()[3] == 250
+    step = {"main_opt7": pd.DataFrame({"bytes": [3e8, 5e7], "time_us": [1.0, 2.0]})}
+    assert roofline_tables.bytes_table(["main_opt7"], step).frame["MB counted"].tolist() == [350]
+    distances = roofline.distances(points, step, PEAKS)
+    assert "in all ×" in str(roofline_tables.distances_table(distances))
 
 
 def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():

@@ -5,17 +5,10 @@ Keras is an optional part of the course (``pip install -e '.[keras]'``): it is i
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import torch
 
 from labkit.model import Net
-
-
-def installed() -> bool:
-    """Can Keras be imported here?"""
-    return importlib.util.find_spec("keras") is not None
 
 
 def net():
@@ -67,15 +60,15 @@ def images_of(images: torch.Tensor) -> np.ndarray:
 
 
 def dtypes(model) -> list[dict]:
-    """A row a layer of a Keras model: the dtypes of its policy, its variables, its arithmetic and its output."""
+    """A row a layer of a Keras model: its policy, and the dtypes of its weights, its arithmetic and its output."""
     rows = []
     for layer in model.layers:
-        variables = {str(variable.dtype) for variable in layer.variables}
+        weights = {str(weight.dtype) for weight in layer.weights}
         rows.append(
             {
                 "layer": layer.name,
                 "policy": layer.dtype_policy.name,
-                "variables": ", ".join(sorted(variables)),
+                "weights": ", ".join(sorted(weights)),
                 "computes in": layer.compute_dtype,
                 "output": str(layer.output.dtype),
             }

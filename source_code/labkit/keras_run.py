@@ -48,9 +48,7 @@ def parse_args(doc: str, mixed: bool = False, bench: bool = False) -> argparse.N
         )
         group.add_argument("--initial-scale", type=float, default=2.0**15, metavar="S", help="where dynamic begins")
     if bench:
-        group.add_argument(
-            "--rounding-only", action="store_true", help="print the rounding error with TF32 on, as JSON"
-        )
+        group.add_argument("--rounding-only", action="store_true", help="print that with TF32 on, as JSON")
     own, rest = parser.parse_known_args()
     if {"-h", "--help"} & set(rest):
         print(parser.format_help())
@@ -72,14 +70,18 @@ def _loss_scale(text: str) -> str | float:
     return value
 
 
+def missing(*packages: str) -> list[str]:
+    """Those of the packages that cannot be imported here."""
+    return [package for package in packages if importlib.util.find_spec(package) is None]
+
+
 def use(backend: str, device: str = "auto", tf32: bool | None = False) -> None:
     """Import Keras with this backend, in true FP32 (or TF32) where arithmetic is FP32; None leaves that as it comes.
 
     Raises LabError where Keras or the backend is not installed.
     """
-    for package in ("keras", backend):
-        if importlib.util.find_spec(package) is None:
-            raise LabError(f"{package} is not installed: {HOW_TO_INSTALL} brings Keras with TensorFlow.")
+    if packages := missing("keras", backend):
+        raise LabError(f"{' and '.join(packages)}: not installed. {HOW_TO_INSTALL} brings Keras with TensorFlow.")
     os.environ["KERAS_BACKEND"] = backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes three quarters of the GPU's memory

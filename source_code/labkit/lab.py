@@ -14,15 +14,17 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from scipy import stats
 
-from labkit import exercises, machine, nsight, recorded, roofline
+from labkit import exercises, machine, nsight, nvml, recorded, roofline, torch_profiler
+from labkit.break_even import break_even, cold_run, cost
 from labkit.checks import check, compare_prediction
 from labkit.diffs import diff
-from labkit.figures import charts, report_tables, tables
+from labkit.figures import charts, profilers, report_tables, tables
 from labkit.figures.break_even import break_even_lines
 from labkit.figures.budget_bars import budget_bars, budget_share_bars
 from labkit.figures.explore import explore
 from labkit.figures.flow import queue_depth, step_chart
-from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table
+from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table, process_parts
+from labkit.figures.ledger import ladder as ladder_with_floor
 from labkit.figures.report_tables import (
     advice,
     bounds_table,
@@ -50,6 +52,7 @@ from labkit.figures.roofline_tables import (
 )
 from labkit.figures.show import show
 from labkit.figures.timeline import pick, step_windows, timeline
+from labkit.listing import listing
 from labkit.nsight import command
 from labkit.nsight.budget import budget
 from labkit.nsight.compare import compare
@@ -60,23 +63,27 @@ from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 __all__ = [
     "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "break_even", "break_even_lines", "budget",
     "budget_bars", "budget_share_bars", "budget_table", "charts", "check", "cold_run", "command", "compare",
-    "compare_prediction", "comparison_table", "copies", "cost", "diff", "eligible_table", "epoch_ms", "exercise", "explore", "gate_table", "idle", "idle_by_phase",
-    "idle_by_phase_table", "idle_table", "kernels", "launch_table", "ledger", "nsight", "open_report",
-    "partition_table", "phases", "pick", "profile", "provenance_table", "queue_depth", "recorded_runs", "rows",
-    "runs", "sampled_table", "show", "speedup", "spread", "start", "step_chart", "step_windows", "steps_table",
-    "table", "tensor_active_table", "this_machine", "timeline", "wall_clock",
+    "compare_prediction", "comparison_table", "copies", "cost", "diff", "eligible_table", "epoch_ms", "exercise",
+    "explore", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels", "launch_table",
+    "ledger", "nsight", "open_report", "partition_table", "phases", "pick", "profile", "provenance_table",
+    "queue_depth", "recorded_runs", "rows", "runs", "sampled_table", "show", "speedup", "spread", "start", "step_chart",
+    "step_windows", "steps_table", "table", "tensor_active_table", "this_machine", "timeline", "wall_clock",
 ]  # fmt: skip
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
 SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline
 
 __all__ += [
-    "bytes_table", "count", "distances_table", "floor_shares_table", "floor_table", "ledger_table", "limits_table", "lines_table",
-    "peaks_table", "points_table", "roofline", "roofline_chart",
+    "bytes_table", "count", "distances_table", "floor_shares_table", "floor_table", "ladder_with_floor", "ledger_table",
+    "limits_table", "lines_table", "listing", "peaks_table", "points_table", "process_parts", "roofline",
+    "roofline_chart",
 ]  # fmt: skip
+
+__all__ += ["nvml", "profilers", "torch_profile", "torch_profiler"]
 
 table = tables.table
 profile = command.profile
+torch_profile = torch_profiler.profile
 idle = nsight.idle.idle
 idle_by_phase = nsight.idle.idle_by_phase
 

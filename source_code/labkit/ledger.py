@@ -11,6 +11,7 @@ import io
 import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pandas as pd
 
@@ -38,6 +39,7 @@ class Lines:
     on_gpu: int
 
 
+@cache
 def lines(step: str) -> Lines:
     """The lines of a rung (``main_opt7.py``)."""
     beside = on_gpu = 0
@@ -63,11 +65,18 @@ def code_lines(source: str) -> int:
 
 
 def part(source: str, name: str) -> str:
-    """The source of one function or class, with its decorators: ``"matmul"``, or ``"Run.captured"`` for a method."""
+    """The source of one function or class with its decorators, ``"matmul"`` or ``"Run.captured"``, or of a constant."""
     node: ast.AST = ast.parse(source)
     for word in name.split("."):
-        node = next(child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == word)
+        node = next(child for child in ast.iter_child_nodes(node) if word in _names(child))
     return _text(source, node)
+
+
+def _names(node: ast.AST) -> set[str]:
+    """What a statement defines."""
+    if isinstance(node, ast.Assign):
+        return {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
+    return {getattr(node, "name", "")}
 
 
 def gpu_functions(source: str) -> list[str]:
@@ -77,7 +86,7 @@ def gpu_functions(source: str) -> list[str]:
 
 
 def _text(source: str, node: ast.AST) -> str:
-    first = min([node.lineno, *(word.lineno for word in node.decorator_list)])
+    first = min([node.lineno, *(word.lineno for word in getattr(node, "decorator_list", []))])
     all_lines = source.splitlines()[first - 1 : node.end_lineno]
     indent = len(all_lines[0]) - len(all_lines[0].lstrip())
     return "\n".join(line[indent:] for line in all_lines) + "\n"

@@ -25,7 +25,7 @@ SMALLEST_NORMAL = 2.0**-14  # below, FP16 has fewer digits the smaller the numbe
 LARGEST = 65504.0
 
 # When a window is worth a warning.
-MANY_SKIPPED = 0.1  # of the window's steps; one in 2,000 is GradScaler's own search for the limit
+MANY_SKIPPED = 0.1  # of the window's steps; GradScaler's own search for the limit skips one in 2,000
 MANY_LOST = 0.5  # of the gradients, zero or subnormal
 SMALL_SCALE = 1.0  # below, gradients are made smaller than they are
 
@@ -167,17 +167,19 @@ class LossScaleMonitor:
     def _warn(self, window: Window) -> None:
         lost = window.zero_share + window.subnormal_share
         small = f"{window.zero_share:.0%} of the gradients are zero and {window.subnormal_share:.0%} subnormal"
+        # Its way down from 65,536 is normal, where it has arrived by the first window's end.
+        search = len(self.windows) == 1 and window.step not in self.skipped
         worst = max(self.bad_steps, key=self.bad_steps.__getitem__)
         scaled = self._scaler is not None
         raise_it = f"the scale has {window.headroom:.0f} doublings of room" if scaled else "scale the loss"
         found = {
             "skipped": (
-                window.skipped > MANY_SKIPPED * window.steps,
+                window.skipped > MANY_SKIPPED * window.steps and not search,
                 f"{window.skipped} of {window.steps} steps had gradients that are not finite, most often in {worst}",
             ),
             "small scale": (
                 scaled and window.scale < SMALL_SCALE,
-                f"the scale is {window.scale:g}: something overflows that no scale mends. Is a loss summed, not averaged?",
+                f"the scale is {window.scale:g}: gradients overflow as they are. Is a loss summed, not averaged?",
             ),
             "lost": (lost > MANY_LOST and not window.skipped, f"{small}: {raise_it}"),
         }

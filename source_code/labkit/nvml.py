@@ -189,6 +189,44 @@ def update_period_s(samples: pd.DataFrame, column: str) -> float:
     return float(np.median(np.diff(changed))) if len(changed) > 2 else float("nan")
 
 
+def busy_stretch(program: dict) -> tuple[float, float]:
+    """Start and end (seconds) of what a program's averages are about: its epochs after the first, else its work."""
+    ends = program["epoch_ends_s"]
+    if len(ends) > 1:
+        return ends[0], ends[-1]
+    return program.get("begins_s", 0.0), program.get("ends_s", program["process_s"])
+
+
+def energy(programs: Sequence[dict], epochs: int = 10) -> pd.DataFrame:
+    """Seconds, joules and watts of each training, a row a program; those that train nothing are left out.
+
+    Columns: ``program``, ``start-up s`` and ``start-up J`` (until the first epoch is over), ``an epoch s`` and
+    ``an epoch J`` (mean of those after it), ``W`` meanwhile, ``all s`` and ``all J``: ``epochs`` epochs and the start.
+    """
+    rows = []
+    for program in programs:
+        ends = program["epoch_ends_s"]
+        if len(ends) < 2:
+            continue
+        samples = from_text(program["samples"])
+        epoch_s = (ends[-1] - ends[0]) / (len(ends) - 1)
+        epoch_j = energy_j(samples, ends[0], ends[-1]) / (len(ends) - 1)
+        start_j = energy_j(samples, 0, ends[0])
+        rows.append(
+            {
+                "program": program["program"].split(" --")[0],
+                "start-up s": ends[0],
+                "start-up J": start_j,
+                "an epoch s": epoch_s,
+                "an epoch J": epoch_j,
+                "W": epoch_j / epoch_s,
+                "all s": ends[0] + (epochs - 1) * epoch_s,
+                "all J": start_j + (epochs - 1) * epoch_j,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def epochs(program: dict) -> Sequence[tuple[float, float]]:
     """Start and end (seconds) of each epoch after the first, from the times at which a program's epochs ended."""
     ends = program["epoch_ends_s"]

@@ -35,6 +35,15 @@ def captured(work: Callable[[], object]) -> Callable[[], None]:
     return recorder.replay
 
 
+def refusal(work: Callable[[], object]) -> str | None:
+    """Why ``work`` cannot be captured, in a sentence; None where it can."""
+    try:
+        captured(work)
+    except CaptureError as error:
+        return str(error)
+    return None
+
+
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()

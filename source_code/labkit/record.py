@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit import machine, timing, torch_profiler
+from labkit import keras_run, machine, timing, torch_profiler
 from labkit.break_even import run_cold
 from labkit.data import raw_folder
 from labkit.errors import LabError, one_sentence
@@ -41,15 +41,18 @@ from labkit.steps import write_json
 
 KINDS = (
     "runs", "ledger", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes",
+    "shapes", "loss_scaling",
+    "keras", "keras_seeds",
     "accuracy",
 )  # fmt: skip
+SIDE_BY_SIDE = ("accuracy", "keras_seeds")  # not timed: several fit on the machine
 
 STEPS = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
 VARIANTS = ["--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler"]
 SWEEP = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 2, 4, 8, 14, 16)]
 RUNS = [*STEPS, *(f"main_opt3.py {flags}" for flags in VARIANTS), *SWEEP]
 BENCHMARKS = ["bench_timing.py", "bench_transfers.py", "bench_underflow.py", "bench_peaks.py", "bench_matmul.py", "bench_startup.py"]
+LAUNCHES = "bench_launches.py"  # once: each of its numbers is a median over epochs, and it compiles for a minute
 PROFILES = {
     **{step.removesuffix(".py"): f"{step} --profile --epochs 2" for step in STEPS},
     "main_opt3_tf32": "main_opt3.py --profile --epochs 2 --amp-dtype float32 --tf32",
@@ -90,6 +93,38 @@ _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "ma
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 ACCURACY += SHAPES[2:]
+# Lab 11: each once, with its seeds inside.
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_gan.py --case autoencoder --iterations 560"]
+LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
+# Lab 12, where Keras and JAX are installed: timed in turn; once each; and trainings with so many seeds.
+KERAS_RUNS = [
+    "keras_mnist.py --backend jax",
+    "keras_mnist.py --backend jax --tf32",
+    "keras_mixed.py --backend jax",
+    "keras_mixed.py --backend jax --policy mixed_bfloat16",
+    "keras_mixed.py --backend torch",
+]
+KERAS_ONCE = [
+    "bench_keras.py --backend jax",
+    "bench_keras.py --backend torch",
+    "keras_mixed.py --backend jax --jit off --epochs 2",
+    "keras_mixed.py --backend torch --jit on",
+]
+_TOO_LARGE = 2**30
+KERAS_SEEDS = {
+    "keras_mnist.py --backend jax": 10,
+    "keras_mixed.py --backend jax": 10,
+    "keras_mixed.py --backend jax --policy mixed_bfloat16": 5,
+    "keras_mixed.py --backend jax --loss-scale none": 5,
+    "keras_mixed.py --backend jax --loss-scale 1024": 5,
+    f"keras_mixed.py --backend jax --loss-scale {_TOO_LARGE}": 1,
+    f"keras_mixed.py --backend jax --initial-scale {_TOO_LARGE}": 1,
+}
+KERAS_PROFILES = {
+    "keras_mnist_jax": "keras_mnist.py --backend jax --profile --epochs 2",
+    "keras_mixed_jax": "keras_mixed.py --backend jax --profile --epochs 2",
+    "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
+}
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 
@@ -111,6 +146,7 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
         *_runs(folder / "runs", RUNS, rounds, reference),
         *_ledger(folder / "ledger", rounds),
         *_benchmarks(folder / "benchmarks", rounds),
+        _timed("benchmarks", LAUNCHES, folder / "benchmarks" / f"{key(LAUNCHES)}-01.json", ""),
         *_profiles("profiles", PROFILES, folder / "profiles"),
         *_profiles("operators", OPERATORS, folder / "profiles"),
         *_profiles("ledger", LIMIT_PROFILES, folder / "profiles"),
@@ -120,6 +156,9 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
         _timed("nvml", NVML, folder / "benchmarks" / f"{key(NVML)}-01.json", ""),
         *_profiles("nvml", NVML_PROFILES, folder / "profiles"),
         *_shapes(folder, rounds),
+        *(_timed("loss_scaling", step, folder / "benchmarks" / f"{key(step)}-01.json", "") for step in LOSS_SCALING),
+        *_profiles("loss_scaling", LOSS_SCALING_PROFILES, folder / "profiles"),
+        *_keras(folder, rounds),
         *_accuracy(folder / "accuracy", seeds),
     ]
 
@@ -217,6 +256,20 @@ def _shapes(folder: Path, rounds: int) -> Iterator[Item]:
     yield from _profiles("shapes", SHAPE_PROFILES, folder / "profiles")
 
 
+def _keras(folder: Path, rounds: int) -> Iterator[Item]:
+    """What lab 12 shows. Its records in TensorFlow, made on a CPU, are none of ``make record``'s."""
+    for step in KERAS_ONCE:
+        yield _timed("keras", step, folder / "keras" / f"{key(step)}-01.json", "")
+    yield from _profiles("keras", KERAS_PROFILES, folder / "profiles")
+    for number in range(1, rounds + 1):
+        for step in KERAS_RUNS:
+            yield _timed("keras", step, folder / "keras" / f"{key(step)}-{number:02d}.json", f"round {number}")
+    for step, seeds in KERAS_SEEDS.items():
+        for seed in range(1, seeds + 1):
+            file = folder / "accuracy" / f"{key(step)}--seed-{seed:02d}.json"
+            yield _timed("keras_seeds", f"{step} --seed {seed}", file, "")
+
+
 def _timed(kind: str, step: str, file: Path, note: str) -> Item:
     label = f"{step}{', ' if note else ''}{note}"
     return Item(kind, label, file, _is_done(file, step), _bind(timing.run_once, step, file))
@@ -227,7 +280,8 @@ def _bind(function: Callable, *arguments: object) -> Callable[[], None]:
 
 
 def _profile_command(name: str, program: str) -> str:
-    return command.profile_command(name, program, GRAPH_FLAGS if f"{name}.py" in LIMIT[1:] else ())
+    graphs = f"{name}.py" in LIMIT[1:] or name in KERAS_PROFILES
+    return command.profile_command(name, program, GRAPH_FLAGS if graphs else ())
 
 
 def _profile(name: str, program: str, target: Path) -> None:
@@ -307,10 +361,10 @@ def record(folder: Path, items: list[Item], jobs: int, time_limit_s: float, comm
 
     try:
         for item in todo:
-            if item.kind != "accuracy":  # these are timed, or profiled: alone on the machine
+            if item.kind not in SIDE_BY_SIDE:  # these are timed, or profiled: alone on the machine
                 one(item)
         with ThreadPoolExecutor(jobs) as pool:
-            side_by_side = [pool.submit(one, item) for item in todo if item.kind == "accuracy"]
+            side_by_side = [pool.submit(one, item) for item in todo if item.kind in SIDE_BY_SIDE]
             for future in as_completed(side_by_side):
                 future.result()
     finally:
@@ -338,6 +392,8 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
     dates = sorted(entry["run_at"] for entry in records)
     about = {name: full[0][name] for name in ("gpu", "driver", "cpu", "cpu_cores", "versions")}
     files = sorted(path for path in folder.glob("*/*") if path.is_file())
+    profiles = PROFILES | OPERATORS | LIMIT_PROFILES | NVML_PROFILES | SHAPE_PROFILES | LOSS_SCALING_PROFILES
+    profiles |= KERAS_PROFILES
     write_json(
         folder / "provenance.json",
         {
@@ -351,7 +407,7 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
             "data_source": sorted({entry["data_source"] for entry in full if "data_source" in entry}),
             "profiles": {
                 name: _profile_command(name, program)
-                for name, program in (PROFILES | OPERATORS | LIMIT_PROFILES | NVML_PROFILES | SHAPE_PROFILES).items()
+                for name, program in profiles.items()
                 if (folder / "profiles" / f"{name}.sqlite.xz").is_file()
             },
             "counters": {
@@ -408,6 +464,9 @@ def main() -> None:
         folder = RECORDED / re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
         command.check_writable(folder)
         items = plan(folder, args.rounds, args.seeds, args.reference)
+        if absent := keras_run.missing("keras", "jax"):
+            print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
+            items = [item for item in items if not item.kind.startswith("keras")]
         if args.only:
             items = [item for item in items if item.kind in args.only]
         if args.named:

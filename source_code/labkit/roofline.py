@@ -209,10 +209,11 @@ def limits(counted: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
     """What limits each kernel? One row a kernel, longest first; ``counted`` as for ``counted_points``.
 
     Columns: ``kernel``, ``count``, ``us``, ``mb``, ``memory`` and ``arithmetic`` (shares of those peaks, 0 to 1),
-    ``busiest`` and ``busiest_pct`` (of the units between them), ``waves`` (how often the launch fills the GPU),
-    ``floor_us`` (at the roof), ``over_us`` (above it), and ``limit``: MEMORY or ARITHMETIC where that peak is reached
-    to LIMITING; TOO_SMALL where the kernel's work takes less than its launch; a unit where one is that busy; else
-    WAITING: for memory's answers, for other instructions, for other threads. UNKNOWN where it was not counted.
+    ``busiest`` and ``busiest_pct`` (of the units between them; none for a kernel that is TOO_SMALL, whose few cycles
+    differ too much from pass to pass), ``warps_pct`` (of those that the GPU could hold), ``floor_us`` (at the roof),
+    ``over_us`` (above it), and ``limit``: MEMORY or ARITHMETIC where that peak is reached to LIMITING; TOO_SMALL where
+    the kernel's work takes less than its launch; a unit where one is that busy; else WAITING: for memory's answers, for
+    other instructions, for other threads. UNKNOWN where it was not counted.
     """
     return pd.DataFrame([_limit(row, peaks) for row in counted.to_dict("records")])
 
@@ -233,6 +234,7 @@ def _limit(row: dict, peaks: Peaks) -> dict:
         limit = TOO_SMALL
     else:
         limit = UNIT_WORDS[unit] if row[unit] >= 100 * LIMITING else WAITING
+    told = limit != TOO_SMALL and not pd.isna(row[unit])
     return {
         "kernel": row["kernel"],
         "count": row["count"],
@@ -240,9 +242,9 @@ def _limit(row: dict, peaks: Peaks) -> dict:
         "mb": row["bytes"] / 1e6,
         MEMORY: memory,
         ARITHMETIC: arithmetic,
-        "busiest": None if pd.isna(row[unit]) else UNIT_WORDS[unit],
-        "busiest_pct": row[unit],
-        "waves": row["waves"],
+        "busiest": UNIT_WORDS[unit] if told else None,
+        "busiest_pct": row[unit] if told else float("nan"),
+        "warps_pct": row["warps_pct"],
         "floor_us": floor_us,
         "over_us": row["time_us"] - floor_us,
         "limit": limit,
@@ -426,8 +428,14 @@ def floor(
     return result
 
 
+def training_floor_s(peaks: Peaks) -> float:
+    """Seconds of the whole training at the least: its arithmetic or its ideally fused traffic, whichever is longer."""
+    found = floor(peaks).set_index("what")["ms"]
+    return max(found["arithmetic"], found["traffic, ideally fused"]) / 1e3
+
+
 def step_floor_s(peaks: Peaks, dtype: str = "bf16", batch: int = BATCH) -> float:
-    """Seconds of one step at the least: its arithmetic, or the traffic of an ideally fused step, whichever is longer."""
+    """Seconds of one step at the least: its arithmetic or the traffic of an ideally fused step, whichever is longer."""
     arithmetic = batch * model.training_flops_per_sample() / peaks.tflops[dtype]
     return max(arithmetic, step_traffic("ideally fused", batch, dtype) / peaks.tb_per_s) / 1e12
 

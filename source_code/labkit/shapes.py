@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,11 +14,17 @@ import pandas as pd
 
 from labkit.errors import LabError
 from labkit.nsight import ops, tensor_cores
+from labkit.nsight.report import Report
 from labkit.nsight.tensor_cores import NO, UNKNOWN, YES
 from labkit.roofline import matmul_flops
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+# In a mangled name: numbers that are no lengths (template arguments, back references); how long the next word is.
+OTHER_NUMBER, LENGTH = re.compile(r"L[a-z]n?\d+E|[ST][0-9A-Z]*_"), re.compile(r"\d+")
 MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "refused")
+
+
+LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
 
 
 def flops(row: Mapping) -> int:
@@ -29,9 +37,29 @@ def flops(row: Mapping) -> int:
 
 
 def verdict(kernels: Iterable[str]) -> str | None:
-    """Did a call that launched these kernels use Tensor Cores, by their names? None where no kernel is known."""
-    answers = {tensor_cores.by_name(name) for name in kernels}
+    """Did a call that launched these kernels use Tensor Cores, by their names? None where no kernel is known.
+
+    Of kernels that multiply and kernels that serve them, the former decide.
+    """
+    names = [readable(name) for name in kernels]
+    answers = {tensor_cores.by_name(name) for name in [*filter(ops.is_product_kernel, names)] or names}
     return next((answer for answer in (YES, UNKNOWN, NO) if answer in answers), None)
+
+
+def readable(name: str) -> str:
+    """A kernel's name; of a mangled one (``_ZN…``: PyTorch's profiler leaves long ones so), the words in it."""
+    if not name.startswith("_Z"):
+        return name
+    words, at = [], 2
+    while at < len(name):
+        if other := OTHER_NUMBER.match(name, at):
+            at = other.end()
+        elif length := LENGTH.match(name, at):
+            at = length.end() + int(length.group())
+            words.append(name[length.end() : at])
+        else:
+            at += 1
+    return "::".join(filter(None, words))
 
 
 def products(records: Sequence[dict]) -> pd.DataFrame:
@@ -53,6 +81,36 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
     return _joined(records, "conv")
 
 
+def linear_ops(report: Report) -> pd.DataFrame:
+    """What the products of the network's linear layers took: a row each of fc1's and fc2's three, in a report with
+    operator ranges; whole batches only, told by their sizes.
+
+    Columns: ``product``, ``ops``, ``us`` (kernel time of one, its bias and the conversions to BF16 included),
+    ``tensor_cores`` (``"using"``, …).
+    """
+    found = ops.eligible(report)
+    sizes = [json.loads(text) if text else [] for text in found["sizes"]]
+    batch = max((size[0][0] for size, op in zip(sizes, found["op"], strict=True) if op == "aten::linear"), default=0)
+    rows = []
+    for row, size in zip(found.itertuples(), sizes, strict=True):
+        product = _linear_product(row.op, size, batch)
+        if product:
+            us = 1e3 * row.gpu_ms / row.ops
+            rows.append({"product": product, "ops": row.ops, "us": us, "tensor_cores": row.group})
+    frame = pd.DataFrame(rows, columns=["product", "ops", "us", "tensor_cores"])
+    return frame.sort_values("product", ignore_index=True)
+
+
+def _linear_product(op: str, sizes: list, batch: int) -> str | None:
+    """``"fc1 forward"`` and so on for an operator of the network's linear layers on a whole batch, else None."""
+    if op not in ("aten::linear", "aten::mm") or batch not in (sizes[0][0], sizes[0][1]):
+        return None
+    layer = "fc1" if LINEAR_INPUTS in (sizes[0][1], sizes[1][1]) else "fc2"
+    if op == "aten::linear":
+        return f"{layer} forward"
+    return f"{layer} {'input' if sizes[0][0] == batch else 'weight'} gradient"
+
+
 def _joined(records: Sequence[dict], what: str) -> pd.DataFrame:
     rounds = [[row for row in record["rows"] if row["what"] == what] for record in records]
     rows = []
@@ -61,11 +119,13 @@ def _joined(records: Sequence[dict], what: str) -> pd.DataFrame:
         if any(_key(other) != key for other in same[1:]):
             raise LabError("these records hold different cases: record bench_shapes.py again.")
         names = [
-            [record["kernels"][place] for place in row["kernels"]] for record, row in zip(records, same, strict=True)
+            [readable(record["kernels"][place]) for place in row["kernels"]]
+            for record, row in zip(records, same, strict=True)
         ]
         rows.append(key | _measured(same) | _by_kernels(names, [row["kernel_us"] for row in same]))
     found = pd.DataFrame(rows)
-    found["refused"] = found["refused"].astype(object).where(found["refused"].notna(), None)
+    for column in ("refused", "kernel", "tensor_cores"):
+        found[column] = found[column].astype(object).where(found[column].notna(), None)
     return found
 
 

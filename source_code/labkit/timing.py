@@ -144,11 +144,13 @@ def _made_here(record: dict) -> bool:
 
 
 def code_sum(command: str) -> str:
-    """A checksum of what the command runs: its script, the labkit rooms that train, and the kernels if it uses them."""
+    """A checksum of what the command runs: its script, the labkit rooms that train, and those that it alone uses."""
     script, labkit = Path(_script(command)[0]), SOURCE_CODE / "labkit"
     files = [script, *(labkit / f"{room}.py" for room in ("steps", "data", "model"))]
     if script.is_file() and b"labkit.kernels" in script.read_bytes():
         files += sorted((labkit / "kernels").glob("*.py"))
+    if script.is_file() and b"keras_net" in script.read_bytes():
+        files += [labkit / "keras_net.py", labkit / "keras_run.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()[:16]
 
 

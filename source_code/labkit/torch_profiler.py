@@ -15,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,11 @@ CALLS = ("cuda_runtime", "cuda_driver")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 # Ranges that PyTorch makes itself, whatever the program is.
 BY_PYTORCH = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
+# Words of a kernel's name that the two profilers write differently, or only one of them writes.
+WRITTEN_AS = {"true": "1", "false": "0"}
+SAYS_NOTHING = re.compile(r"void|int|bool|unsigned|long|short|char|const|std|u?l?|T\d*")
+# In a mangled name: what is said again (S4_), numbers among the arguments (Li64E), and the length of a word.
+MANGLED = re.compile(r"S[0-9A-Z]*_|L[a-z]\d+E|E\d+E|([1-9]\d*)(?=[A-Za-z_])")
 COPY = re.compile(r"Memcpy (\w)to(\w) \((\w+) -> (\w+)\)")
 COPY_KINDS = {"HD": 1, "DH": 2, "DD": 8, "HH": 9, "PP": 10}
 MEMORY_KINDS = {"Pageable": 0, "Pinned": 1, "Device": 2, "Array": 3, "Managed": 4}
@@ -206,7 +212,8 @@ def to_sqlite(content: dict, path: Path) -> Path:
             row |= {"deviceId": arguments.get("device", 0), "streamId": arguments.get("stream", 0)}
             row |= {"correlationId": arguments.get("correlation", 0), "globalPid": process << 24}
             if category == "kernel":
-                row |= {"demangledName": text(event["name"]), "shortName": text(_short(event["name"]))}
+                name = _demangled(event["name"])
+                row |= {"demangledName": text(name), "shortName": text(_short(name))}
             else:
                 row["bytes"] = arguments.get("bytes", 0)
             if category == "gpu_memcpy":
@@ -263,6 +270,21 @@ def _copy_kinds(name: str) -> dict[str, int | None]:
     return {"copyKind": COPY_KINDS.get(found[1] + found[2]), "srcKind": source, "dstKind": target}
 
 
+@cache
+def _demangled(name: str) -> str:
+    """A name that PyTorch left as the compiler wrote it (``_ZN7cutlass6Kernel…``) as its words: ``cutlass::Kernel<…>``.
+
+    PyTorch asks the C++ library, which cannot read some of cuDNN's names. In them each word stands behind its length.
+    """
+    if not name.startswith("_Z"):
+        return name
+    words, at = [], 0
+    while found := MANGLED.search(name, at):
+        at = found.end() + int(found[1] or 0)
+        words += [name[found.end() : at]] if found[1] else []
+    return f"{words[0]}::{words[1]}<{', '.join(words[2:])}>" if len(words) > 2 else name
+
+
 def _short(name: str) -> str:
     return re.sub(r"[<(].*", "", name.replace("(anonymous namespace)", "").removeprefix("void ")).rpartition("::")[2]
 
@@ -302,7 +324,7 @@ def kernels(report: Report, window: Window) -> pd.DataFrame:
     PyTorch's plugin for TensorBoard says), ``key`` (the name as both profilers write it).
     """
     own = report.kernels
-    at = own["api_start"].fillna(own["start"])
+    at = own["api_start"] if len(report.api) else own["start"]  # not told: launched before the recording began
     own = own[(at >= window.start) & (at < window.end)]
     lasted = ((own["end"] - own["start"]) / 1e3).groupby(own["name"])
     found = lasted.agg(["size", "sum"]).reset_index()
@@ -313,16 +335,47 @@ def kernels(report: Report, window: Window) -> pd.DataFrame:
     return found.sort_values(["gpu_us", "kernel"], ascending=[False, True], ignore_index=True)
 
 
+def operators(report: TraceReport) -> pd.DataFrame:
+    """The operators that launched kernels, as far as the trace keeps operators (its first steps), a row a name.
+
+    A kernel belongs to the innermost operator that ran when its launch call was made, on the same thread. Columns:
+    ``operator``, ``kernels``, ``gpu_us``, ``tensor_core_us`` (of kernels whose name says so), ``tensor_core_share``
+    (NaN where the names do not tell), longest first.
+    """
+    called = [event for event in report.content["traceEvents"] if event.get("cat") == "cpu_op"]
+    rows = []
+    kernels = report.kernels.dropna(subset="api_start")
+    for thread in {_thread(event) for event in called}:
+        own = [event for event in called if _thread(event) == thread]
+        starts = [round(1000 * event["ts"]) - report.origin for event in own]
+        ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
+        edges, names = intervals.innermost(zip(starts, ends, (event["name"] for event in own), strict=True))
+        launched = kernels[kernels["api_thread"] == thread]
+        at = np.searchsorted(edges, launched["api_start"].to_numpy(dtype=np.int64), side="right") - 1
+        for place, kernel in zip(at, launched.itertuples(), strict=True):
+            if place >= 0 and names[place] is not None:
+                rows.append((names[place], kernel.end - kernel.start, tensor_cores.by_name(kernel.name)))
+    table = pd.DataFrame(rows, columns=["operator", "ns", "verdict"])
+    found = []
+    for name, own in table.groupby("operator"):
+        used, told = (own.loc[chosen, "ns"].sum() for chosen in (own["verdict"] == "yes", own["verdict"] != "unknown"))
+        share = used / told if told else float("nan")
+        found.append((name, len(own), own["ns"].sum() / 1e3, used / 1e3, share))
+    columns = ["operator", "kernels", "gpu_us", "tensor_core_us", "tensor_core_share"]
+    return pd.DataFrame(found, columns=columns).sort_values("gpu_us", ascending=False, ignore_index=True)
+
+
 def key_of(kernel: str) -> str:
-    """A kernel's name without what the two profilers write differently: result, arguments, blanks, unnamed spaces."""
-    name = kernel.replace("(anonymous namespace)", "<unnamed>").removeprefix("void ")
-    depth, end = 0, len(name)
-    for place, letter in enumerate(name):
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "(" and depth == 0:
-            end = place
-            break
-    return re.sub(r"\s+|\(int\)|\(bool\)|(?<=\d)[uUlL]+\b", "", name[:end])
+    """What both profilers write alike of a kernel's name: its words and numbers, without types and arguments.
+
+    PyTorch writes ``<128, true>`` and ``{lambda(int)#1}``, Nsight Systems ``<(int)128, (bool)1>`` and
+    ``[lambda(int) (instance 1)]``.
+    """
+    name = re.sub(r"\(instance (\d+)\)", r"#\1", kernel.replace("(anonymous namespace)", "").replace("<unnamed>", ""))
+    while (plain := re.sub(r"\([^()]*\)", "", name)) != name:
+        name = plain
+    words = [WRITTEN_AS.get(word, word) for word in re.findall(r"[A-Za-z_]\w*|\d+", name)]
+    return " ".join(word for word in words if not SAYS_NOTHING.fullmatch(word))
 
 
 def side_by_side(torch_side: tuple[Report, Window], nsight_side: tuple[Report, Window]) -> pd.DataFrame:
@@ -335,7 +388,10 @@ def side_by_side(torch_side: tuple[Report, Window], nsight_side: tuple[Report, W
         table = kernels(*side)
         sums = table.groupby("key")[["count", "gpu_us"]].sum()
         sides.append(sums.join(table.drop_duplicates("key").set_index("key")[["kernel", "tensor_cores"]]))
-    both = sides[0].join(sides[1], how="outer", lsuffix="_torch", rsuffix="_nsight")
+    sides[0] = sides[0].rename(index=_same_words(sides[0]["kernel"], sides[1]["kernel"]))
+    both = pd.concat(
+        [side.add_suffix(f"_{name}") for side, name in zip(sides, ("torch", "nsight"), strict=True)], axis=1
+    )
     result = pd.DataFrame(
         {
             "kernel": both["kernel_torch"].fillna(both["kernel_nsight"]),
@@ -347,6 +403,19 @@ def side_by_side(torch_side: tuple[Report, Window], nsight_side: tuple[Report, W
         }
     )
     return result.sort_values(["nsight_us", "kernel"], ascending=[False, True], ignore_index=True)
+
+
+def _same_words(keys: pd.Series, others: pd.Series) -> dict[str, str]:
+    """Keys of one side whose words all stand in the name of one kernel that only the other side has → its key.
+
+    ``keys`` and ``others``: kernel names by key. So a name of which only the words are known finds its own.
+    """
+    words = {key: set(re.findall(r"\w+", name)) for key, name in others.items() if key not in keys}
+    same = {}
+    for key in keys.index.difference(others.index):
+        found = [other for other in words if set(key.split()) <= words[other]]
+        same |= {key: found[0]} if len(found) == 1 else {}
+    return same
 
 
 def busy(report: Report, window: Window) -> np.ndarray:

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from labkit import recorded
-from labkit.figures import charts, style
+from labkit.figures import charts, diagrams_triton, style
 from labkit.figures.diagrams import DIAGRAMS
 from labkit.figures.fingerprint import FINGERPRINT_MARK, description
 
@@ -40,6 +40,7 @@ def ladder() -> Figure:
 
 IMAGES = {
     **DIAGRAMS,
+    **diagrams_triton.DIAGRAMS,
     "ladder": (
         ladder,
         "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "

@@ -91,12 +91,14 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
                 ax.plot([own.median], [y], "o", ms=8, color=colour, mec=style.PAPER, mew=1, zorder=5)
                 factor = medians[0] / own.median
                 words = f"{_seconds(own.median)}" + (f"  {_times(factor)}" if y else "")
-                ax.annotate(
-                    words, (own.median, y), (0, 7), textcoords="offset points", ha="center", size=SMALL, zorder=6
+                beside = (
+                    {"ha": "right", "xytext": (-9, 0)} if field == "training_s" else {"ha": "left", "xytext": (9, 0)}
                 )
+                look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5, "zorder": 6}
+                ax.annotate(words, (own.median if y else own.high, y), **beside, **look)
         ax.set(
             xscale="log",
-            xlim=(floor_s / 1.7, longest * 1.6),
+            xlim=(floor_s / 1.7, longest * 3.5),
             ylim=(len(runs) - 0.55, -0.95),
             xlabel="seconds, ten epochs",
         )
@@ -111,6 +113,38 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
             Line2D([], [], color=colour, marker="o", ms=7, lw=1.2, label=label) for label, colour in FIELDS.values()
         ]
         fig.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL + 0.5)
+    return fig
+
+
+PARTS = {  # in the order in which they pass
+    "startup_s": ("start-up", style.MUTED),
+    "warm_up_s": ("warm-up: compiling, capturing", style.VERMILION),
+    "training_s": ("training", style.BLUE),
+    "test_s": ("test", style.COLOURS["test"]),
+    "rest_s": ("the rest", style.COLOURS["idle"]),
+}
+
+
+def process_parts(found: pd.DataFrame) -> Figure:
+    """One bar a rung, seconds of a whole process by its parts (``labkit.ledger.table``)."""
+    with style.house_style():
+        high = 1.6 + 0.42 * len(found)
+        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        ax = fig.subplots()
+        left = pd.Series(0.0, index=found.index)
+        for part, (label, colour) in PARTS.items():
+            ax.barh(range(len(found)), found[part], 0.62, left=left, color=colour, label=label, lw=0)
+            left += found[part]
+        for y, (end, process_s) in enumerate(zip(left, found["process_s"], strict=True)):
+            look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5}
+            ax.annotate(_seconds(process_s), (end, y), (7, 0), **look)  # medians of parts do not quite add up to it
+        ax.set(xlim=(0, 1.12 * left.max()), xlabel="seconds, ten epochs")
+        ax.set_yticks(range(len(found)), found["step"])
+        ax.invert_yaxis()
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.set_title("Where a whole process's time goes")
+        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=SMALL + 0.5)
     return fig
 
 

@@ -14,11 +14,9 @@ from labkit.roofline import DTYPE_WORDS, Peaks, Point
 def peaks_table(peaks: Peaks) -> Table:
     """The roofs as measured, and the arithmetic intensity at which each type's roof meets that of the memory."""
     rows = [(DTYPE_WORDS[dtype], tflops, peaks.ridge(dtype)) for dtype, tflops in peaks.tflops.items()]
-    caption = f"{peaks.gpu}: the best of several matrix products; memory moves {{:.2f}} TB/s".format(peaks.tb_per_s)
+    caption = f"The roofs as measured: the best of several matrix products; memory moves ~{peaks.tb_per_s:.2f} TB/s"
     columns = ["arithmetic in", "TFLOP/s", "FLOP/byte where the roofs meet"]
-    return table(
-        pd.DataFrame(rows, columns=columns), f"~{caption}", {columns[2]: "{:.0f}", columns[1]: "{:.0f}"}, columns[1:]
-    )
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"), columns[1:])
 
 
 def points_table(points: Sequence[Point], peaks: Peaks) -> Table:
@@ -58,7 +56,7 @@ def floor_table(peaks: Peaks) -> Table:
         }
     )
     formats = {"rate": "{:,.4g}", "ms": "{:.0f}"}
-    return table(frame, f"Ten epochs at the roofs of {peaks.gpu}", formats, ["rate", "ms"])
+    return table(frame, "Ten epochs at the roofs", formats, ["rate", "ms"])
 
 
 def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
@@ -75,6 +73,7 @@ def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
             "busiest else": [
                 None if pd.isna(row.busiest) else f"~{row.busiest_pct:.0f} % {row.busiest}" for row in head.itertuples()
             ],
+            "% of threads": head["warps_pct"],
             "limited by": head["limit"],
             "µs above its roof": head["over_us"],
         }
@@ -84,9 +83,9 @@ def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
         last = pd.DataFrame([sums | {"µs above its roof": rest["over_us"].sum()}])
         frame = pd.concat([frame, last], ignore_index=True)
     formats = dict.fromkeys(["µs", "MB", "µs above its roof"], "{:,.0f}")
-    formats |= dict.fromkeys(["% of memory", "% of arithmetic"], "{:.0f}") | {"#": "{:.0f}"}
-    caption = f"What limits each kernel of a step: {limits['us'].sum():,.0f} µs in all"
-    return table(frame, f"~{caption}", formats, [name for name in formats if name != "#"])
+    formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}") | {"#": "{:.0f}"}
+    caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
+    return table(frame, caption, formats, [name for name in formats if name != "#"])
 
 
 def bytes_table(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:

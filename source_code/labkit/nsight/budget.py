@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,8 @@ GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
+
+_KEPT: WeakKeyDictionary[Report, dict] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,17 @@ class Budget:
 def budget(report: Report, window: Window | None = None, device: int | None = None) -> Budget:
     """The budget of a window (default: the training range, else the whole capture), for one GPU.
 
-    ``device`` is the number of the card; by default the lowest that the window's process used.
+    ``device`` is the number of the card; by default the lowest that the window's process used. What was found once is
+    kept as long as the report is.
     """
     window = window or report.window()
+    kept, asked = _KEPT.setdefault(report, {}), (window, window.thread, device)
+    if asked not in kept:
+        kept[asked] = _find(report, window, device)
+    return kept[asked]
+
+
+def _find(report: Report, window: Window, device: int | None) -> Budget:
     process = threads.process_of(report, window)
     device = device_of(report, window) if device is None else device
     spans = _work(report, window, device)

@@ -1,0 +1,72 @@
+"""The exercises of lab 12."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from labkit.checks import answer_choice, answer_function
+
+CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
+
+
+def _fc1_for_keras(number: str, answer: Callable | None) -> bool:
+    def trial(fc1_for_keras: Callable) -> str | None:
+        rng = np.random.default_rng(0)
+        images = rng.standard_normal((2, CHANNELS, SIDE, SIDE))
+        weight = rng.standard_normal((OUTPUTS, CHANNELS * SIDE * SIDE))
+        expected = images.reshape(2, -1) @ weight.T
+        kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, SIDE, SIDE))
+        if kernel.shape != (CHANNELS * SIDE * SIDE, OUTPUTS):
+            return f"its shape is {kernel.shape}: Keras wants a row for each input and a column for each output"
+        if np.allclose(images.transpose(0, 2, 3, 1).reshape(2, -1) @ kernel, expected):
+            return None
+        if np.allclose(images.reshape(2, -1) @ kernel, expected):
+            return "transposed, but its rows still come channel by channel; Keras flattens pixel by pixel"
+        return "the products differ: go from (out, channel, row, column) to (row, column, channel, out)"
+
+    return answer_function(number, answer, trial)
+
+
+def _scale_after(number: str, answer: Callable | None) -> bool:
+    def trial(scale_after: Callable) -> str | None:
+        for overflowed, wrong in (
+            ([], "with no step at all the scale stays as it was"),
+            ([False, False], "two good steps of three are not enough to double it"),
+            ([False, False, False], "the third good step in a row doubles it"),
+            ([True], "a step that overflows halves it"),
+            ([True, True, True, True], "each overflow halves it again"),
+            ([False, False, True, False, False], "an overflow starts the count of good steps anew"),
+            ([False] * 6, "after a doubling, the count starts anew"),
+            ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
+        ):
+            found = scale_after(1024.0, list(overflowed), 3)
+            if found != _keras_scale(1024.0, overflowed, 3):
+                return f"{wrong} (it says {found!r} for {overflowed}, from 1024.0, with 3 growth steps)"
+        return None
+
+    return answer_function(number, answer, trial)
+
+
+def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> float:
+    """The rule of ``keras.optimizers.LossScaleOptimizer``: halve at an overflow, double after so many good steps."""
+    good = 0
+    for one in overflowed:
+        if one:
+            scale, good = scale / 2, 0
+        elif good == growth_steps - 1:
+            scale, good = scale * 2, 0
+        else:
+            good += 1
+    return scale
+
+
+def _which_compile(number: str, answer: str | None, compiled: pd.DataFrame) -> bool:
+    (right,) = compiled.loc[compiled["fixed_scale"].notna(), "way"]
+    hint = "What was asked for is not what compile left: look for the one row that has a fixed scale."
+    return answer_choice(number, answer, right, hint)
+
+
+EXERCISES = {"12.1": _fc1_for_keras, "12.2": _scale_after, "12.3": _which_compile}

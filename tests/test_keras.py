@@ -1,0 +1,211 @@
+"""The net in Keras: the same as PyTorch's, in every policy, on TensorFlow and the CPU; and lab 12 without Keras."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import keras_net, keras_records, keras_run, machine, record, recorded
+from labkit.errors import LabError
+from labkit.model import Net
+from labkit.paths import SOURCE_CODE
+
+FLAGS = ["--backend", "tensorflow", "--limit", "96", "--epochs", "2", "--batch-size", "16", "--test-batch-size", "16"]
+RUNS = {
+    "float32": ["keras_mnist.py", "--jit", "on"],
+    "float32 without XLA": ["keras_mnist.py", "--jit", "off"],
+    "mixed_float16": ["keras_mixed.py", "--initial-scale", str(2.0**40)],
+    "fixed": ["keras_mixed.py", "--loss-scale", "1024", "--epochs", "1"],
+    "mixed_bfloat16": ["keras_mixed.py", "--policy", "mixed_bfloat16"],
+}
+
+# TensorFlow takes its time to be imported, so that one process answers all questions: the scripts' records, and what
+# the benchmark's tables say.
+CHILD = """
+import json, runpy, sys, warnings
+from pathlib import Path
+source, folder, flags, runs = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
+warnings.simplefilter("ignore")
+bench = runpy.run_path(source / "bench_keras.py")
+bench["keras_run"].use("tensorflow")
+for name, (script, *more) in runs.items():
+    sys.argv = [script, *flags, *more, "--record", str(folder / f"{name}.json")]
+    runpy.run_path(source / script, run_name="__main__")
+import torch
+tables = {name: list(bench[name]()) for name in ("layer_dtypes", "float16_layers", "compiled_with", "steps_taken")}
+tables["agreement"] = list(bench["agreement"](torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))))
+tables["claims"] = list(bench["claims"]())
+(folder / "tables.json").write_text(json.dumps(tables))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict:
+    """The records of ``RUNS`` by name, and the benchmark's tables."""
+    if missing := keras_run.missing("keras", "tensorflow"):
+        if os.environ.get("LAB_REQUIRE_KERAS") == "1":
+            pytest.fail(f"LAB_REQUIRE_KERAS=1, but {' and '.join(missing)} cannot be imported")
+        pytest.skip(f"{' and '.join(missing)} cannot be imported: {keras_run.HOW_TO_INSTALL}")
+    folder = tmp_path_factory.mktemp("keras")
+    (folder / "gpu-performance-lab").mkdir()
+    (folder / "gpu-performance-lab" / ".download-failed").touch()  # bundled digits, and no network is asked
+    environment = {name: value for name, value in os.environ.items() if name not in ("LAB_DATA_DIR", "KERAS_BACKEND")}
+    environment |= {"XDG_CACHE_HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE_CODE)}
+    words = [sys.executable, "-c", CHILD, str(SOURCE_CODE), str(folder), json.dumps(FLAGS), json.dumps(RUNS)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in RUNS}
+    return found | json.loads((folder / "tables.json").read_text()) | {"said": done.stdout}
+
+
+def test_the_two_nets_agree(told):
+    for row in told["agreement"]:
+        assert row["parameters"] == row["parameters_torch"] == 1_199_882
+        assert row["largest_output"] > 1
+    differences = {row["policy"]: row["largest_difference"] for row in told["agreement"]}
+    assert differences["float32"] < 1e-5 < differences["mixed_float16"] < 1e-2
+    assert differences["mixed_float16"] < differences["mixed_bfloat16"] < 0.1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_policy_trains_and_leaves_a_whole_record(told, name):
+    found = told[name]
+    assert (found["status"], found["backend"], found["device"]) == ("complete", "tensorflow", "cpu")
+    assert {"keras", "tensorflow", "torch"} <= set(found["versions"])
+    assert found["train_samples"] == 96 and found["data_source"] == "bundled 5,000 digits"
+    assert all(epoch["training_s"] > 0 and epoch["test_s"] > 0 for epoch in found["epochs"])
+    assert found["extras"]["jit_compile"] is (name == "float32")
+    losses = [epoch["train_loss"] for epoch in found["epochs"]]
+    assert losses[-1] < 2.4
+    assert len(losses) == 1 or losses[-1] < losses[0]
+
+
+def test_xla_changes_no_result(told):
+    with_xla, without = (told[name]["epochs"][0]["train_loss"] for name in ("float32", "float32 without XLA"))
+    assert with_xla == pytest.approx(without, rel=0.05), "the same start; dropout draws other numbers under XLA"
+
+
+def test_a_scale_that_is_too_large_is_halved_until_steps_are_taken(told):
+    found = told["mixed_float16"]["epochs"][-1]
+    assert 0 < found["skipped_steps"] < 12
+    assert found["loss_scale"] == 2.0 ** (40 - found["skipped_steps"])
+    assert (told["fixed"]["epochs"][0]["loss_scale"], told["fixed"]["epochs"][0]["skipped_steps"]) == (1024, 0)
+    assert told["mixed_bfloat16"]["epochs"][-1]["loss_scale"] is None
+
+
+def test_a_step_that_overflows_is_skipped_under_a_dynamic_scale_only(told):
+    rows = {(row["scale"], row["steps"]): row for row in told["steps_taken"]}
+    skipped = rows["dynamic", "1 overflowed"]
+    assert (skipped["weight"], skipped["scale_after"], skipped["steps_counted"]) == (
+        1.0,
+        skipped["scale_before"] / 2,
+        0,
+    )
+    assert rows["dynamic", "3 good"]["scale_after"] == 2 * rows["dynamic", "3 good"]["scale_before"]
+    for fixed in ("fixed 1024", "none"):
+        assert rows[fixed, "1 overflowed"]["weight"] == "inf"
+    assert {row["weight"] for row in rows.values() if row["steps"] == "1 good"} == {0.5}, "unscaled in the end"
+
+
+@pytest.mark.parametrize(
+    ("table", "recorded_as"),
+    [("layer_dtypes", "layers"), ("compiled_with", "compile"), ("steps_taken", "steps"), ("claims", "claims")],
+)
+def test_the_recorded_tables_are_what_the_installed_keras_does(told, table, recorded_as):
+    shipped = recorded.records("keras", "bench_keras.py --backend tensorflow")[0]["rows"]
+    expected = [{k: v for k, v in row.items() if k != "table"} for row in shipped if row["table"] == recorded_as]
+    same = [row for row in expected if "__version__" not in str(row)]
+    assert [row for row in told[table] if "__version__" not in str(row)] == same
+
+
+def test_layers_that_would_lose_16_bits_compute_in_32(told):
+    last = {row["what"]: row["last"] for row in told["float16_layers"]}
+    assert last["mean of squares of ±1000, written out"] == "inf"
+    assert abs(last["BatchNormalization of ±1000"]) < 2
+    assert last["Softmax of (0, -20)"] == 0 < last["Softmax of (0, -20), dtype float32"] < 1e-8
+
+
+# Without Keras
+
+
+def test_the_weights_in_keras_order():
+    """Checked by products, not by Keras: an image's row and column go before its channel."""
+    torch.manual_seed(0)
+    net = Net()
+    kernels = keras_net.weights_of(net)
+    assert [kernel.shape for kernel in kernels] == [
+        (3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (9216, 128), (128,), (128, 10), (10,)
+    ]  # fmt: skip
+    pooled = torch.rand(2, 64, 12, 12)
+    inputs = pooled.permute(0, 2, 3, 1).flatten(1).numpy()
+    expected = net.fc1(pooled.flatten(1)).detach().numpy()
+    assert np.allclose(inputs @ kernels[4] + kernels[5], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [["--loss-scale", "0"], ["--loss-scale", "much"], ["--policy", "float8"], ["--what"]])
+def test_wrong_flags_end_with_status_2(wrong, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keras_mixed.py", *wrong])
+    with pytest.raises(SystemExit) as end:
+        keras_run.parse_args("A script.", mixed=True)
+    assert end.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_the_command_line_is_the_courses_and_kerass(monkeypatch):
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    line = "keras_mixed.py --backend jax --epochs 3 --policy mixed_bfloat16"
+    monkeypatch.setattr(sys, "argv", line.split())
+    args = keras_run.parse_args("A script.", mixed=True)
+    assert (args.backend, args.epochs, args.batch_size, args.loss_scale) == ("jax", 3, 1024, "none")
+    monkeypatch.setattr(sys, "argv", ["keras_mixed.py"])
+    assert keras_run.parse_args("A script.", mixed=True).loss_scale == "dynamic"
+
+
+def test_without_keras_one_sentence_says_so(monkeypatch):
+    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
+    with pytest.raises(LabError, match=r"^keras: not installed\. pip install"):
+        keras_run.use("tensorflow")
+
+
+def test_a_live_lab_without_keras_shows_what_was_recorded(monkeypatch, capsys):
+    monkeypatch.setenv("LAB_MODE", "live")
+    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
+    assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+    said = capsys.readouterr().out
+    assert "recorded, since keras cannot be imported here" in said
+    assert machine.is_live(), "only for this call"
+
+
+def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_path, capsys):
+    found = []
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    monkeypatch.setattr(record, "RECORDED", tmp_path)
+    monkeypatch.setattr(record, "record", lambda folder, items, *more: found.extend(items) or 0)
+    monkeypatch.setattr(sys, "argv", ["record"])
+    for absent in ([], ["keras"]):
+        found.clear()
+        monkeypatch.setattr(keras_run, "missing", lambda *packages, absent=absent: absent)
+        with pytest.raises(SystemExit):
+            record.main()
+        assert any(item.kind.startswith("keras") for item in found) is not bool(absent)
+        assert ("lab 12 is left out: keras" in capsys.readouterr().out) is bool(absent)
+
+
+def test_the_shipped_records_are_whole():
+    """The runs of lab 12: three of each that is timed, the policy that the command names, and losses that are numbers."""
+    for step in record.KERAS_RUNS:
+        runs = recorded.records("keras", step)
+        assert len(runs) >= 3
+        for run in runs:
+            assert run["status"] == "complete" and len(run["epochs"]) == 10 and run["data_source"] == "MNIST"
+            assert f"--backend {run['backend']}" in step and not run["profiled"]
+            assert math.isfinite(run["test_loss"]) and run["gpu"]
+    for step, seeds in record.KERAS_SEEDS.items():
+        assert [run["arguments"]["seed"] for run in recorded.accuracy(step)] == list(range(1, seeds + 1))

@@ -1,0 +1,145 @@
+"""The ledger: seconds by part, lines of code counted in the sources, and what is drawn of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pandas as pd
+import pytest
+
+from labkit import ledger, listing
+from labkit.figures import ledger as figures
+from labkit.figures.fingerprint import drawn_data
+from labkit.paths import ROOT, SOURCE_CODE
+
+SOURCE = '''"""What the module is for,
+in two lines."""
+
+import os  # why
+
+
+@decorated(
+    with_more=1,
+)
+def kernel(x):
+    """One line."""
+    text = """a string
+    over two lines"""
+
+    # a comment
+    return x
+
+
+class Thing:
+    """A docstring."""
+
+    SIZE, OTHER = 1, 2
+
+    def method(self):
+        return os.name
+
+
+TILES = [
+    1,
+]
+'''
+
+
+def test_lines_hold_code():
+    """import; four of decorator and def, three of body; class, a constant, method and its body; three of TILES."""
+    assert ledger.code_lines(SOURCE) == 1 + 4 + 3 + 4 + 3
+
+
+def test_a_part_is_a_function_a_class_a_method_or_a_constant():
+    assert ledger.code_lines(ledger.part(SOURCE, "kernel")) == 7
+    assert ledger.part(SOURCE, "kernel").startswith("@decorated(")
+    assert ledger.part(SOURCE, "Thing.method") == "def method(self):\n    return os.name\n"
+    assert ledger.part(SOURCE, "TILES") == "TILES = [\n    1,\n]\n"
+    assert ledger.part(SOURCE, "Thing.OTHER") == "SIZE, OTHER = 1, 2\n"
+
+
+def test_gpu_functions_are_those_that_triton_compiles():
+    source = "@triton.jit\ndef a(): pass\n\n@triton.jit(do_not_specialize=['x'])\ndef b(): pass\n\ndef c(): pass\n"
+    assert [text.splitlines()[-1] for text in ledger.gpu_functions(source)] == ["def a(): pass", "def b(): pass"]
+
+
+def imported(script: str) -> set[str]:
+    """The labkit modules that a script imports, as files; of ``labkit.steps`` and ``labkit.model`` also the names."""
+    found = set()
+    for node in ast.walk(ast.parse((SOURCE_CODE / script).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("labkit."):
+            found.add(node.module.removeprefix("labkit.").replace(".", "/") + ".py")
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("step", ledger.NEEDS)
+def test_what_a_rung_needs_of_its_own_is_counted(step):
+    needed, text = ledger.NEEDS[step], (SOURCE_CODE / step).read_text()
+    kernels = {name for name in imported(step) if name.startswith("kernels/")}
+    assert kernels <= set(needed)
+    assert ("LeanNet" in imported(step)) == ("model.py" in needed)
+    for name in ("on_device", "captured", "warming_up", "rehearsal"):
+        used = bool(re.search(rf"\b{name}\(", text))
+        assert used == any(own.endswith(name) for own in needed["steps.py"]), name
+
+
+def test_the_last_rung_costs_the_most():
+    lines = {step: ledger.lines(step) for step in ["main_baseline.py", *ledger.NEEDS]}
+    assert lines["main_baseline.py"].beside == 0 < lines["main_baseline.py"].script
+    opt7 = lines.pop("main_opt7.py")
+    assert 0 < opt7.on_gpu < opt7.beside
+    assert opt7.script + opt7.beside > max(own.script + own.beside for own in lines.values())
+
+
+def run(process_s: float, training_s: float, warm_up_s: float | None = None) -> dict:
+    extras = {} if warm_up_s is None else {"warm_up_s": warm_up_s}
+    return {"process_s": process_s, "startup_s": 1.0, "training_s": training_s, "test_s": 0.5, "extras": extras}
+
+
+RUNS = {"main_a.py": [run(20, 16), run(24, 20), run(22, 17)], "main_b.py": [run(5, 1, 1.0), run(6, 2, 2.0)]}
+
+
+def test_the_parts_of_a_process():
+    found = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)}).set_index("step")
+    assert found.loc["main_a.py", ["n", "training_s", "warm_up_s", "process_s", "rest_s"]].tolist() == [
+        3,
+        17,
+        0,
+        22,
+        2.5,
+    ]
+    assert found.loc["main_b.py", ["warm_up_s", "training_s", "process_s", "cold_s"]].tolist() == [1.5, 1.5, 5.5, 9]
+    assert pd.isna(found.loc["main_a.py", "cold_s"])
+    assert found["loop_times"].tolist() == pytest.approx([1, 17 / 1.5])
+    assert found["process_times"].tolist() == [1, 4]
+
+
+def test_the_tables_and_figures_show_it():
+    entries = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)})
+    shown = str(figures.ledger_table(entries))
+    assert "medians of 2 or 3 runs" in shown and "~11.3" in shown and "~9.00" in shown
+    shares = figures.floor_shares_table(entries, 0.75)
+    assert shares.frame["floor, % of the loop"].tolist() == pytest.approx([75 / 17, 50])
+    fig = figures.ladder(RUNS, floor_s=0.75)
+    words = [text.get_text() for text in fig.axes[0].texts]
+    assert {"the floor: 750 ms", "17.0 s", "1.50 s  11×", "5.50 s  4.0×"} <= set(words)
+    assert drawn_data(fig) != drawn_data(figures.ladder(RUNS, floor_s=0.7))
+    parts = figures.process_parts(entries)
+    assert [text.get_text() for text in parts.axes[0].texts] == ["22.0 s", "5.50 s"]
+    ends = [
+        max(bar.get_x() + bar.get_width() for bar in parts.axes[0].patches if round(bar.get_y() + 0.31) == y)
+        for y in (0, 1)
+    ]
+    assert ends == pytest.approx([1 + 17 + 0.5 + 2.5, 1 + 1.5 + 1.5 + 0.5 + 1])
+
+
+def test_a_listing_is_what_stands_in_the_file():
+    found = listing.listing("source_code/labkit/kernels/matmul.py", "TOO_LONG", "_matmul")
+    lines = str(found).splitlines()
+    assert lines[:2] == ["# source_code/labkit/kernels/matmul.py", "TOO_LONG = 2**31  # offsets are 32 bits wide"]
+    assert "@triton.jit" in lines
+    text = (ROOT / found.file).read_text()
+    assert all(line in text for line in lines[1:])
+    assert "&lt;" in found._repr_mimebundle_()["text/html"], "escaped"

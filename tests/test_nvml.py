@@ -1,0 +1,196 @@
+"""The driver's counters: sampled from a stand-in with NVML's own names, and read back."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pynvml
+import pytest
+
+from labkit import nvml, recorded
+from labkit.errors import LabError
+from labkit.figures import profilers
+from labkit.figures.fingerprint import drawn_data
+
+POWER_W = 250.0
+
+
+class PretendNVML:
+    """A GPU that draws 250 W, whose first second is idle, and that knows neither temperature nor PCIe."""
+
+    NVMLError, NVMLError_NotSupported = pynvml.NVMLError, pynvml.NVMLError_NotSupported
+    NVMLError_NoPermission = pynvml.NVMLError_NoPermission
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.asked: list[object] = []
+        for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_FI_DEV_POWER_INSTANT"):
+            setattr(self, name, getattr(pynvml, name))
+        for name in ("NVML_PCIE_UTIL_RX_BYTES", "NVML_PCIE_UTIL_TX_BYTES"):
+            setattr(self, name, getattr(pynvml, name))
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        self.asked.append(index)
+        return "gpu"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        self.asked.append(uuid)
+        return "gpu"
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):
+        return SimpleNamespace(gpu=0 if time.perf_counter() - self.started < 0.1 else 100, memory=7)
+
+    def nvmlDeviceGetMemoryInfo(self, gpu):
+        return SimpleNamespace(used=2_000_000_000)
+
+    def nvmlDeviceGetPowerUsage(self, gpu):
+        return round(1000 * POWER_W)
+
+    def nvmlDeviceGetFieldValues(self, gpu, fields):
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=260_000)) for _ in fields]
+
+    def nvmlDeviceGetClockInfo(self, gpu, clock):
+        return 1980
+
+    def nvmlDeviceGetTemperature(self, gpu, sensor):
+        raise self._unsupported()
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
+        return round(1000 * POWER_W * (time.perf_counter() - self.started))
+
+    def nvmlDeviceGetPcieThroughput(self, gpu, counter):
+        raise self._unsupported()
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu):
+        return 700_000
+
+    def _unsupported(self):
+        return pynvml.NVMLError_NotSupported(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    with nvml.Sampler(0.005, PretendNVML()) as sampler:
+        time.sleep(0.4)
+    return sampler.samples
+
+
+def test_the_stand_in_has_names_that_nvml_has():
+    own = [name for name in dir(PretendNVML) if name.startswith("nvml")]
+    assert own
+    assert all(callable(getattr(pynvml, name)) for name in own)
+
+
+def test_samples(sampled):
+    assert list(sampled.columns) == list(nvml.COLUMNS)
+    assert len(sampled) >= 20
+    assert (sampled["t_s"].diff().dropna() > 0).all()
+    assert (sampled["power_w"] == POWER_W).all()
+    assert (sampled["instant_w"] == 260).all()
+    assert sampled["temperature_c"].isna().all()  # what a GPU does not offer is missing, not zero
+    assert sampled["to_gpu_mb_s"].isna().all()
+
+
+def test_energy_is_power_by_time(sampled):
+    assert nvml.energy_j(sampled, 0.1, 0.3) == pytest.approx(0.2 * POWER_W, rel=0.05)
+    assert np.isnan(nvml.energy_j(sampled.assign(energy_j=np.nan), 0.1, 0.3))
+
+
+def test_a_mean_is_of_its_stretch_only(sampled):
+    assert nvml.mean(sampled, "gpu_pct", 0.15, 0.4) == 100
+    assert nvml.mean(sampled, "gpu_pct", 0.0, 0.4) < 100
+    assert np.isnan(nvml.mean(sampled, "gpu_pct", 5, 6))
+
+
+def test_samples_survive_a_record(sampled):
+    back = nvml.from_text(nvml.as_text(sampled))
+    pd.testing.assert_frame_equal(back, sampled.round(3), check_exact=False, atol=1e-3)
+    with pytest.raises(LabError, match="no samples of NVML"):
+        nvml.from_text("a,b\n1,2\n")
+
+
+def test_how_often_the_driver_has_a_new_value():
+    samples = pd.DataFrame({"t_s": np.arange(0, 2, 0.02), "gpu_pct": np.repeat(np.arange(20), 5)})
+    assert nvml.update_period_s(samples, "gpu_pct") == pytest.approx(0.1)
+    assert np.isnan(nvml.update_period_s(samples.assign(gpu_pct=3), "gpu_pct"))
+
+
+def test_the_gpu_that_cuda_sees_is_the_one_that_is_read(monkeypatch):
+    for visible, asked in (("", 0), ("2,3", 2), ("GPU-1234", "GPU-1234")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        pretend = PretendNVML()
+        nvml.device(pretend)
+        assert pretend.asked == [asked]
+
+
+def test_a_counter_that_fails_while_sampling_is_told():
+    pretend = PretendNVML()
+    pretend.nvmlDeviceGetPowerUsage = lambda gpu: 1 / 0
+    with pytest.raises(ZeroDivisionError), nvml.Sampler(0.005, pretend):
+        time.sleep(0.05)
+
+
+def test_without_the_package_or_the_driver_there_is_one_sentence(monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "pynvml", None)
+        with pytest.raises(LabError, match="pip install nvidia-ml-py"):
+            nvml.library()
+    broken = ModuleType("pynvml")
+    broken.NVMLError = pynvml.NVMLError
+
+    def fails():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    broken.nvmlInit = fails
+    monkeypatch.setitem(sys.modules, "pynvml", broken)
+    with pytest.raises(LabError, match="does not answer"):
+        nvml.library()
+
+
+def program(name: str, watts: float, epoch_s: float) -> dict:
+    """A program whose start takes 4 s at 100 W, and whose three epochs draw so many watts."""
+    ends = [4 + epoch_s * number for number in (1, 2, 3)]
+    t = np.arange(0, ends[-1] + 1, 0.1)
+    rows = pd.DataFrame(dict.fromkeys(nvml.COLUMNS, 1.0), index=range(len(t)))
+    rows["t_s"], rows["gpu_pct"] = t, 50.0
+    rows["energy_j"] = 100 * np.minimum(t, 4) + watts * np.clip(t - 4, 0, None)
+    marks = {"begins_s": 4.0, "epoch_ends_s": ends, "process_s": ends[-1] + 1}
+    return {"program": f"{name} --epochs 3", **marks, "samples": nvml.as_text(rows)}
+
+
+def test_energy_of_a_training():
+    (row,) = nvml.energy([program("a.py", 300.0, 2.0), {**program("b.py", 1, 1), "epoch_ends_s": []}]).to_dict(
+        "records"
+    )
+    assert row["program"] == "a.py"
+    assert (row["an epoch s"], row["an epoch J"], row["W"]) == pytest.approx((2, 600, 300))
+    assert row["start-up J"] == pytest.approx(400 + 600)
+    assert row["all J"] == pytest.approx(400 + 10 * 600)
+    assert row["all s"] == pytest.approx(4 + 10 * 2)
+
+
+def test_the_charts_show_what_was_sampled():
+    slow, fast = program("a.py", 300.0, 2.0), program("a.py", 300.0, 1.0)
+    pictures = [drawn_data(profilers.utilisation(programs)) for programs in ([slow], [slow], [fast])]
+    assert pictures[0] == pictures[1] != pictures[2]
+    rows = {"a": {"utilisation (nvidia-smi)": 100.0, "SMs Active (counter)": 0.8}}
+    other = {"a": {"utilisation (nvidia-smi)": 100.0, "SMs Active (counter)": 0.9}}
+    assert drawn_data(profilers.meanings(rows)) != drawn_data(profilers.meanings(other))
+
+
+def test_what_was_recorded_is_whole():
+    (record,) = recorded.records("benchmarks", "bench_nvml.py")
+    names = [row["program"].split()[0] for row in record["rows"]]
+    assert {"nothing", "main_baseline.py", "main_opt7.py", "one_kernel.py"} <= set(names)
+    for row in record["rows"]:
+        samples = nvml.from_text(row["samples"])
+        assert len(samples) > 20 * row["process_s"]
+        assert all(before < after for before, after in itertools.pairwise(row["epoch_ends_s"]))
+        start, end = nvml.busy_stretch(row)
+        assert 0 <= start < end <= row["process_s"] + 0.1
+        assert nvml.mean(samples, "power_w", start, end) < record["power_limit_w"] * 1.1

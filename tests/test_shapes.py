@@ -1,0 +1,312 @@
+"""The benchmarks of lab 10 run for real, in small; their rows are read as measured; padding changes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from labkit import shapes, steps
+from labkit.errors import LabError
+from labkit.figures import shapes as pictures
+from labkit.figures.fingerprint import drawn_data
+from labkit.model import Net
+from labkit.paths import SOURCE_CODE
+
+pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+
+SIMT, TENSOR = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1", "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
+LAYOUT = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(T1 *)"
+
+
+def script(name: str):
+    """A script as a module: its functions, without a run."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE_CODE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def recorded_by(tmp_path, monkeypatch):
+    """Runs a benchmark in this process, on the CPU, and returns its record."""
+    threads = torch.get_num_threads()
+
+    def run(name: str, flag: str) -> dict:
+        file = tmp_path / "record.json"
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", flag, "--record", str(file)])
+        script(name).main()
+        return json.loads(file.read_text())
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(steps, "pick_device", lambda wanted: torch.device("cpu"))
+    torch.set_num_threads(1)
+    yield run
+    torch.set_num_threads(threads)
+    steps.set_fp32_precision(tf32=False)
+
+
+# The benchmarks
+
+
+def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(recorded_by):
+    record = recorded_by("bench_shapes", "--tiny")
+    products, convolutions = shapes.products([record]), shapes.convolutions([record])
+    assert {"one", "all", "stride", "layout"} < set(products["part"])
+    assert (products[products["part"] == "one"]["varied"].value_counts() > 0).reindex(["", "m", "n", "k"]).all()
+    for frame, types in ((products, shapes.TYPES), (convolutions, shapes.TYPES[:4])):
+        done = frame[frame["refused"].isna()]
+        assert (done["us"] > 0).all() and (done["low_us"] <= done["us"]).all() and (done["us"] <= done["high_us"]).all()
+        assert set(frame["dtype"]) == set(types)
+        # Half a unit in the last place is the largest rounding of one input: 24, 24 (a CPU has no TF32), 11, 8, 4 bits.
+        for dtype, bits in zip(types, (24, 24, 11, 8, 4), strict=False):
+            errors = done.loc[done["dtype"] == dtype, "error"]
+            assert len(errors) == 0 or errors.between(2.0**-bits / 8, 2.0**-bits * 8).all(), dtype
+    assert not convolutions["refused"].any()
+    assert not products.loc[products["dtype"] != "fp8", "refused"].any()
+
+
+def test_matrices_lie_in_memory_as_the_row_says():
+    bench = script("bench_shapes")
+    values = torch.randn(3, 5)
+    assert bench.stored(values, "n").stride() == (5, 1)
+    assert bench.stored(values, "t").stride() == (1, 3)
+    assert bench.stored(values, "n", "padded").stride() == (64, 1)
+    assert bench.stored(values, "n", "odd").stride() == bench.stored(torch.randn(3, 6), "n", "odd").stride() == (7, 1)
+    assert bench.stored(values, "t", "padded").stride() == (1, 64)
+    for layout, stride in itertools.product("nt", ("tight", "padded", "odd")):
+        assert torch.equal(bench.stored(values, layout, stride), values)
+    case = {"layout": "nt", "stride": "tight", "part": "all"}
+    call = bench.product_of(case, "bf16", values, torch.randn(5, 2))
+    a, b = call.args
+    assert (a.stride(), b.stride(), a.dtype) == ((5, 1), (1, 5), torch.bfloat16)
+    call()
+    assert torch.equal(call.keywords["out"], a @ b)
+
+
+def test_a_convolution_goes_back_as_autograd_does():
+    bench = script("bench_shapes")
+    case = {"what": "conv", "layer": "wide", "padding": 1}
+    x, weight = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    result = F.conv2d(x, weight, padding=1)
+    gradient = torch.randn_like(result)
+    result.backward(gradient)
+    for layout in ("NCHW", "channels_last"):
+        own = [one.detach() for one in (x, weight, gradient)]
+        found = bench.convolution_of(case, torch.float32, layout, "backward", *own)()
+        assert torch.allclose(found[0], x.grad, atol=1e-4) and torch.allclose(found[1], weight.grad, atol=1e-4)
+    first = bench.convolution_of(case | {"layer": "first"}, torch.float32, "NCHW", "backward", *own)()
+    assert first[0] is None, "the first layer's input needs no gradient"
+
+
+def test_operations_are_counted_from_the_sizes():
+    conv2 = {"what": "conv", "layer": "conv2", "images": 1, "c_in": 32, "c_out": 64, "size": 26, "padding": 0}
+    assert shapes.flops(conv2 | {"direction": "forward"}) == 2 * 24 * 24 * 64 * 32 * 9
+    assert shapes.flops(conv2 | {"direction": "backward"}) == 4 * 24 * 24 * 64 * 32 * 9
+    first = conv2 | {"layer": "first", "c_in": 1, "size": 28, "direction": "backward"}
+    assert shapes.flops(first) == 2 * 26 * 26 * 64 * 9
+    assert shapes.flops({"what": "matmul", "m": 3, "n": 5, "k": 7}) == 210
+
+
+def test_a_probe_is_a_process_of_its_own_and_says_what_was_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    bench = script("bench_tf32")
+    statements = "import os; assert 'NVIDIA_TF32_OVERRIDE' not in os.environ; torch.no_such_switch"
+    found = bench.ask("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", statements)
+    assert (found["matmul"], found["conv"]) == ("FP32", "FP32"), "a CPU has no TF32"
+    assert 0 < found["matmul_error"] < 1e-5
+    assert list(found["refused"]) == ["set"] and "no_such_switch" in found["refused"]["set"]
+    with pytest.raises(RuntimeError, match="failed"):
+        bench.ask("", "raise SystemExit(3)")
+    assert [bench.precision(error) for error in (3e-7, 3e-4, 3e-3)] == ["FP32", "TF32", "BF16"]
+    refused = {}
+    with bench.noted(refused, "set"):
+        raise RuntimeError("mixed\nsecond line")
+    assert refused == {"set": "mixed"}
+
+
+def test_only_operators_tell_their_kernels():
+    """As torch 2.11 has it: a runtime call with an operator's number, and the kernels of another operator."""
+    bench = script("bench_shapes")
+
+    def event(name, kernels=(), inner=()):
+        kernels = [SimpleNamespace(name=kernel, duration=us) for kernel, us in kernels]
+        return SimpleNamespace(name=name, kernels=kernels, cpu_children=list(inner))
+
+    launch = event("cudaLaunchKernel", [(TENSOR, 5.0), (SIMT, 9.0)])
+    product = event("aten::mm", [(TENSOR, 5.0), ("Memset (Device)", 1.0)], [launch])
+    found = bench._kernels(event("case 1", [("case 1", 7.0)], [event("aten::linear", inner=[product])]))
+    assert list(found) == [(TENSOR, 5.0)]
+
+
+# Reading the rows
+
+MANGLED = (
+    "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS_4gemm9GemmShapeILi64ELi128ELi16EEE"
+    "NS5_4warp11MmaTensorOpIS7_fLb1EEEEEEEvNT_6ParamsE"
+)
+
+
+def test_a_mangled_name_is_read_by_its_words():
+    assert shapes.readable(TENSOR) == TENSOR
+    words = shapes.readable(MANGLED).split("::")
+    assert words[:4] == ["cutlass__5x_cudnn", "Kernel", "conv", "kernel"]
+    assert {"ImplicitGemmConvolution", "GemmShape", "MmaTensorOp", "Params"} <= set(words)
+    assert shapes.verdict([MANGLED]) == "yes"
+    assert shapes.verdict([SIMT, "void flip_filter<float, float>(float*)"]) == "no", "a helper does not make it unknown"
+    assert shapes.verdict([]) is None
+
+
+def row(dtype: str, us: float, kernels=(0,), kernel_us=(1.0,), **more) -> dict:
+    case = {"what": "matmul", "part": "one", "base": 64, "varied": "", "layout": "nn", "stride": "tight"}
+    measured = {"error": 1e-3, "calls": 1, "us": us, "low_us": us - 1, "high_us": us + 2}
+    kernels = {"kernels": list(kernels), "kernel_us": list(kernel_us)}
+    return {**case, "m": 64, "n": 64, "k": 64, "dtype": dtype, **measured, **kernels, **more}
+
+
+def record(*rows) -> dict:
+    return {"rows": list(rows), "kernels": [TENSOR, SIMT, LAYOUT]}
+
+
+def test_rounds_become_one_row_with_their_median_and_range():
+    found = shapes.products([record(row("bf16", us)) for us in (9.0, 5.0, 6.0)])
+    assert len(found) == 1
+    one = found.iloc[0]
+    assert (one["us"], one["low_us"], one["high_us"]) == (6.0, 4.0, 11.0)
+    assert one["tflops"] == pytest.approx(2 * 64**3 / 6e-6 / 1e12)
+    assert (one["tensor_cores"], one["kernel"], one["refused"]) == ("yes", TENSOR, None)
+
+
+def test_rounds_of_different_cases_are_not_mixed():
+    with pytest.raises(LabError, match="different cases"):
+        shapes.products([record(row("bf16", 1.0)), record(row("fp16", 1.0))])
+
+
+def test_the_kernel_that_multiplies_is_named_and_layout_copies_are_counted():
+    found = shapes.products([record(row("fp16", 4.0, (2, 0), (3.0, 1.0)), row("fp32", 4.0, (1,)))])
+    assert list(found["kernel"]) == [TENSOR, SIMT]
+    assert list(found["tensor_cores"]) == ["yes", "no"]
+    assert list(found["layout_share"]) == [0.75, 0.0]
+
+
+def test_what_was_refused_has_no_time():
+    refused = {name: value for name, value in row("fp8", 1.0, (), ()).items() if "us" not in name and name != "error"}
+    found = shapes.products([record(row("bf16", 1.0), refused | {"kernel_us": [], "refused": "by 16"})])
+    assert found["refused"].tolist() == [None, "by 16"]
+    assert found["us"].isna().tolist() == [False, True]
+    assert found["tensor_cores"].tolist() == ["yes", None]
+
+
+# Figures
+
+
+def test_figures_change_with_what_they_show():
+    rows = [
+        row(dtype, us, varied=varied, **({varied: size} if varied else {}), part=part)
+        for part in ("one", "all")
+        for varied in ("", "m", "n", "k")
+        for size in ((64,) if not varied else (63, 72))
+        for dtype, us in (("bf16", 5.0), ("fp32", 20.0))
+    ]
+    frame = shapes.products([record(*rows)])
+    first = pictures.by_dimension(frame)
+    assert [ax.get_title(loc="left") for ax in first.axes] == ["M varied", "N varied", "K varied"]
+    assert drawn_data(pictures.by_dimension(frame)) == drawn_data(first)
+    other = frame.assign(tflops=frame["tflops"].where(frame["varied"] != "k", frame["tflops"] * 0.5))
+    assert drawn_data(pictures.by_dimension(other)) != drawn_data(first)
+    without = frame.assign(tensor_cores="no")
+    assert drawn_data(pictures.by_dimension(without)) != drawn_data(first)
+    assert len(pictures.together(frame[frame["varied"].isin(["", "n"])]).axes) == 1
+
+
+def test_bars_of_layouts_are_as_long_as_forward_and_backward():
+    case = {"what": "conv", "layer": "wide", "images": 1, "c_in": 8, "c_out": 8, "size": 4, "padding": 1}
+    rows = []
+    for layout, us in (("NCHW", 30.0), ("channels_last", 10.0)):
+        for direction in ("forward", "backward"):
+            rows.append(row("bf16", us, (0, 2), (3.0, 1.0)) | case | {"layout": layout, "direction": direction})
+    fig = pictures.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
+    assert sorted(patch.get_width() for patch in fig.axes[0].patches) == [5.0, 15.0, 20.0, 60.0]
+
+
+def test_the_table_of_switches_says_what_was_refused():
+    rows = [
+        {"environment": "A=1", "statements": "", "refused": {}, "matmul": "TF32", "conv": "TF32"},
+        {"environment": "", "statements": "x = 1", "refused": {"matmul": "no"}, "matmul": None, "conv": "FP32"},
+    ]
+    rows = [one | {"matmul_error": 3e-4 if one["matmul"] else None, "conv_error": 3e-4} for one in rows]
+    cells = pictures.switches_table(rows, "which wins", environment=True).cells()
+    assert cells[0] == ["A=1", "nothing", "TF32", "~3.0e-04", "TF32", "~3.0e-04", "–"]
+    assert cells[1] == ["–", "x = 1", "refused", "–", "FP32", "~3.0e-04", "matmul"]
+
+
+# The step script
+
+
+def test_padded_classes_never_win_and_change_no_gradient():
+    main = script("main_shapes")
+    torch.manual_seed(1)
+    padded, plain = main.shaped(127, 16), main.shaped(127, 10)
+    same = dict(padded.state_dict(), **{name: padded.state_dict()[name][:10] for name in ("fc2.weight", "fc2.bias")})
+    plain.load_state_dict(same)
+    images, target = torch.randn(32, 1, 28, 28), torch.arange(32) % 10
+    outputs, gradients = [], []
+    for model in (padded, plain):
+        model.eval()
+        output = model(images)
+        F.nll_loss(output, target).backward()
+        outputs.append(output)
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert torch.allclose(outputs[0][:, :10], outputs[1], atol=1e-6)
+    assert outputs[0].argmax(1).max() < 10 and outputs[0][:, 10:].max() < -1e3
+    for own, expected in zip(*gradients, strict=True):
+        assert torch.allclose(own[: len(expected)], expected, atol=1e-7)
+        assert not own[len(expected) :].any(), "what is padding gets no gradient, and so stays"
+
+
+def test_padding_stays_padding_through_training():
+    main = script("main_shapes")
+    torch.manual_seed(1)
+    model = main.shaped(16, 16)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.nll_loss(model(torch.randn(8, 1, 28, 28)), torch.arange(8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert model.fc2.weight.grad[:10].any()
+    assert not model.fc2.weight[10:].any() and (model.fc2.bias[10:] == -1e4).all()
+
+
+def test_the_usual_sizes_are_the_course_s_network_number_for_number():
+    main = script("main_shapes")
+    torch.manual_seed(1)
+    found = main.shaped(128, 10).state_dict()
+    torch.manual_seed(1)
+    expected = Net().state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("words", [["--hidden", "0"], ["--classes", "9"], ["--hidden", "many"], ["--channels"]])
+def test_wrong_sizes_are_refused_with_status_2(monkeypatch, capsys, words):
+    main = script("main_shapes")
+    monkeypatch.setattr(sys, "argv", ["main_shapes.py", *words])
+    with pytest.raises(SystemExit) as end:
+        main.parse_args()
+    assert end.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_its_own_flags_are_recorded_beside_the_common_ones(monkeypatch):
+    main = script("main_shapes")
+    monkeypatch.setattr(sys, "argv", ["main_shapes.py", "--hidden", "127", "--seed", "3", "--channels-last"])
+    args = main.parse_args()
+    assert (args.hidden, args.classes, args.channels_last, args.seed, args.epochs) == (127, 10, True, 3, 10)
