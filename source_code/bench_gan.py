@@ -325,7 +325,9 @@ def main():
             ends = ", ".join(f"{name} {value}" for name, value in row["last_quarter"].items())
             skipped = sum(len(monitor["skipped"]) for monitor in row["monitors"].values())
             print(f"seed {seed}, {variant:12}: mean loss over the last quarter: {ends}; {skipped} steps not finite")
-    steps.write_benchmark_record(args, device, rows, data_source=digits.source, exponents=[EXPONENTS[0], EXPONENTS[-1]])
+    more = {"data_source": digits.source, "exponents": [EXPONENTS[0], EXPONENTS[-1]]}
+    more["digits"] = as_text(as_numbers(images[:SAMPLES]))  # what the autoencoder's pictures are of
+    steps.write_benchmark_record(args, device, rows, **more)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import html
 from dataclasses import dataclass
 
+from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 
 # Row tints that read on a light and on a dark page; the sign in front says the same without colour.
@@ -40,7 +42,20 @@ class Diff:
 
 
 def diff(old: str, new: str, context: int = 1) -> Diff:
-    """The diff from one script of source_code/ to the next, with ``context`` unchanged lines around each change."""
-    texts = [(SOURCE_CODE / name).read_text().splitlines() for name in (old, new)]
-    lines = list(difflib.unified_diff(*texts, lineterm="", n=context))[2:]  # without its two header lines
+    """The diff from one script of source_code/ to the next, with ``context`` unchanged lines around each change.
+
+    ``script.py:function`` stands for one function of a script. LabError where the script has none of that name.
+    """
+    lines = list(difflib.unified_diff(_lines(old), _lines(new), lineterm="", n=context))[2:]  # without its two headers
     return Diff(old, new, lines)
+
+
+def _lines(name: str) -> list[str]:
+    script, _, function = name.partition(":")
+    text = (SOURCE_CODE / script).read_text()
+    if not function:
+        return text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return text.splitlines()[node.lineno - 1 : node.end_lineno]
+    raise LabError(f"{script} has no function called {function}")

@@ -34,7 +34,19 @@ COLUMNS = {
     "energy_j": "energy of the board since the driver was loaded",
     "to_gpu_mb_s": "PCIe, host to GPU, 10⁶ bytes a second",
     "from_gpu_mb_s": "PCIe, GPU to host",
+    "sm_pct": "per cent of the SMs that were busy (Hopper and later)",
+    "occupancy_pct": "warps that were active, per cent of the most that fit (Hopper and later)",
+    "tensor_pct": "per cent of the time in which the Tensor Cores worked (Hopper and later)",
+    "dram_pct": "per cent of the memory's bandwidth in use (Hopper and later)",
 }
+# What NVML calls GPU Performance Monitoring (GPM): from two samples of the hardware's counters, 0.1 s apart or more.
+GPM = {
+    "sm_pct": "NVML_GPM_METRIC_SM_UTIL",
+    "occupancy_pct": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "tensor_pct": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "dram_pct": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+GPM_PERIOD_S = 0.1
 PCIE = ("to_gpu_mb_s", "from_gpu_mb_s")  # asking takes the driver 20 ms each: done in a thread of its own
 PERIOD_S = 0.02
 
@@ -71,11 +83,12 @@ class Sampler:
         self._nvml = nvml or library()
         self._device = device(self._nvml)
         self._rows: list[dict] = []
-        self._pcie = dict.fromkeys(PCIE)
+        self._slow = dict.fromkeys((*PCIE, *GPM))  # what other threads have read last
         self._stop = threading.Event()
         self._failed: BaseException | None = None
         self._threads = [
-            threading.Thread(target=self._run, args=(work,), daemon=True) for work in (self._watch, self._watch_pcie)
+            threading.Thread(target=self._run, args=(work,), daemon=True)
+            for work in (self._watch, self._watch_pcie, self._watch_gpm)
         ]
 
     def __enter__(self) -> Sampler:
@@ -113,7 +126,7 @@ class Sampler:
             "sm_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
             "temperature_c": self._ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
             "energy_j": _scaled(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, gpu), 1e-3),
-            **self._pcie,
+            **self._slow,
         }
 
     def _ask(self, question, *arguments):
@@ -144,7 +157,35 @@ class Sampler:
         while not self._stop.wait(self.period_s):
             for name, counter in zip(PCIE, counters, strict=True):
                 kilobytes = self._ask(nvml.nvmlDeviceGetPcieThroughput, self._device, counter)
-                self._pcie[name] = _scaled(kilobytes, 1e-3)
+                self._slow[name] = _scaled(kilobytes, 1e-3)
+
+    def _watch_gpm(self) -> None:
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
+                return
+            before, after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            nvml.nvmlGpmSampleGet(self._device, before)
+            while not self._stop.wait(max(GPM_PERIOD_S, self.period_s)):
+                nvml.nvmlGpmSampleGet(self._device, after)
+                self._slow.update(self._between(before, after))
+                before, after = after, before
+            for sample in (before, after):
+                nvml.nvmlGpmSampleFree(sample)
+        except (AttributeError, nvml.NVMLError):  # an older package or GPU, no permission, or another profiler is there
+            self._slow.update(dict.fromkeys(GPM))
+
+    def _between(self, before: object, after: object) -> dict[str, float | None]:
+        """What GPM says of the time between two of its samples."""
+        nvml = self._nvml
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        asked.sample1, asked.sample2 = before, after
+        for place, name in enumerate(GPM.values()):
+            asked.metrics[place].metricId = getattr(nvml, name)
+        nvml.nvmlGpmMetricsGet(asked)
+        found = zip(GPM, asked.metrics, strict=False)
+        return {column: one.value if one.nvmlReturn == 0 else None for column, one in found}
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
@@ -162,9 +203,9 @@ def as_text(samples: pd.DataFrame) -> str:
 def from_text(text: str) -> pd.DataFrame:
     """The samples of a record; LabError where the text is no such thing."""
     found = pd.read_csv(io.StringIO(text))
-    if list(found.columns) != list(COLUMNS):
+    if "t_s" not in found or not {*found.columns} <= {*COLUMNS}:
         raise LabError(f"these are no samples of NVML: the columns are {', '.join(found.columns)}.")
-    return found.astype(float)
+    return found.reindex(columns=list(COLUMNS)).astype(float)
 
 
 def energy_j(samples: pd.DataFrame, start_s: float, end_s: float) -> float:

@@ -10,12 +10,18 @@ from contextlib import contextmanager
 
 import torch
 
+from labkit import machine
+
+
+def _on_gpu() -> bool:
+    return machine.gpu_name() is not None and torch.cuda.is_available()
+
 
 @contextmanager
 def _interpreting() -> Iterator[None]:
     """Where there is no GPU, with Triton's interpreter switched on."""
     before = os.environ.get("TRITON_INTERPRET")
-    if not torch.cuda.is_available():
+    if not _on_gpu():
         os.environ["TRITON_INTERPRET"] = "1"
     try:
         yield
@@ -37,7 +43,7 @@ def trial() -> str:
     """One line: where it ran, and its largest error as a share of the bound. ValueError where it exceeds that."""
     if not hasattr(triton, "autotune"):
         return "Triton is not installed here: it comes with PyTorch's CUDA builds for Linux. The pretend GPU has to do."
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if _on_gpu() else "cpu"
     if device == "cpu" and not INTERPRETED:
         return (
             "Triton was imported before, to compile, and there is no GPU: restart the kernel, and run this cell first."

@@ -86,31 +86,33 @@ def _seeds(rows: Sequence[dict]) -> int:
 # --- scales -------------------------------------------------------------------------------------------------
 
 
-def scales(lines: Mapping[str, Sequence[dict]], steps: int, title: str) -> Figure:
-    """The loss scale over the steps, as powers of two: a panel a name, a line a seed; a tick where a step was skipped.
+def scales(lines: Mapping[str, Sequence[dict]], reach: Sequence[int], title: str) -> Figure:
+    """The loss scale over the iterations, as powers of two: a line a seed; a tick below where a step was skipped.
 
-    ``lines``: name → dicts with ``scale_changes``, (step, new scale) pairs, and ``skipped``, step numbers.
+    ``lines``: a panel's name → dicts with ``scale_changes``, (iteration, new scale) pairs, and ``skipped``, iterations;
+    ``reach``: up to which iteration each panel goes.
     """
     every = [change[1] for seeds in lines.values() for own in seeds for change in own["scale_changes"]]
     low, high = math.log2(min(every)), math.log2(max(every))
+    below = 0.04 * (high - low) + 0.3  # between the lowest scale and the first seed's ticks, and from seed to seed
     with style.house_style():
-        fig = _figure(3.0)
+        fig = _figure(3.2)
         axes = fig.subplots(1, len(lines), sharey=True, squeeze=False)[0]
-        for ax, (name, seeds) in zip(axes, lines.items(), strict=True):
+        for ax, (name, seeds), end in zip(axes, lines.items(), reach, strict=True):
             for number, own in enumerate(seeds):
                 at = [change[0] for change in own["scale_changes"]]
                 size = [math.log2(change[1]) for change in own["scale_changes"]]
                 colour = SEED_COLOURS[number % len(SEED_COLOURS)]
-                ax.step([*at, steps], [*size, size[-1]], where="post", color=colour, lw=1.3)
-                ax.plot(own["skipped"], [low - 1.5 - 0.5 * number] * len(own["skipped"]), "|", color=colour, ms=5)
-            ax.set(title=name, xlabel="iteration", xlim=(-0.02 * steps, 1.02 * steps))
-            ax.axhline(0, color=style.GRID, lw=1, zorder=0)
+                ax.step([*at, max(end, at[-1])], [*size, size[-1]], where="post", color=colour, lw=1.3)
+                ax.plot(own["skipped"], [low - below * (number + 1)] * len(own["skipped"]), "|", color=colour, ms=6)
+            ax.set(title=name, xlabel="iteration", xlim=(-0.02 * end, 1.02 * end))
             ax.grid(axis="y")
-        axes[0].set_ylim(low - 2.5 - 0.5 * max(map(len, lines.values())), high + 1)
+        axes[0].set_ylim(low - below * (1 + max(map(len, lines.values()))), high + below)
         ticks = range(4 * math.floor(low / 4), math.ceil(high) + 1, 4)
         axes[0].set_yticks(list(ticks), [f"$2^{{{tick}}}$" for tick in ticks])
         axes[0].set_ylabel("loss scale")
         fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        fig.supxlabel("a colour a seed; the ticks below: skipped steps", size=SMALL + 0.5, color=style.MUTED)
     return fig
 
 
@@ -216,17 +218,22 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-def pictures(rows: Sequence[dict], title: str) -> Figure:
-    """A row of digits a variant, as the network of one seed drew them: ``pictures``, bytes in base64."""
-    shown = [row for row in rows if row.get("pictures")]
+def pictures(rows: Sequence[dict], title: str, originals: str | None = None) -> Figure:
+    """A row of digits a variant, as the network of one seed drew them: ``pictures``, bytes in base64.
+
+    ``originals``: what they are pictures of, the same way, for a first row.
+    """
+    shown = [(WORDS[row["variant"]], row["pictures"]) for row in rows if row.get("pictures")]
+    if originals:
+        shown.insert(0, ("the digits", originals))
     with style.house_style():
-        fig = _figure(0.5 + 0.78 * len(shown))
+        fig = _figure(0.5 + 0.7 * len(shown))
         axes = fig.subplots(len(shown), 1, squeeze=False)[:, 0]
-        for ax, row in zip(axes, shown, strict=True):
-            digits = np.frombuffer(base64.b64decode(row["pictures"]), dtype=np.uint8).reshape(-1, DIGIT, DIGIT)
+        for ax, (name, text) in zip(axes, shown, strict=True):
+            digits = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(-1, DIGIT, DIGIT)
             ax.imshow(np.hstack(digits), cmap="gray_r", vmin=0, vmax=255, aspect="equal")
             ax.set_xticks([])
-            ax.set_yticks([DIGIT / 2], [WORDS[row["variant"]]])
+            ax.set_yticks([DIGIT / 2], [name])
             ax.tick_params(axis="y", length=0)
         fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
     return fig

@@ -187,4 +187,5 @@ def switches_table(rows: Sequence[Mapping], caption: str, environment: bool = Fa
             line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
         lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
     errors = ["product's error", "convolution's error"]
-    return table(pd.DataFrame(lines), caption, dict.fromkeys(errors, "{:.1e}"), errors)
+    formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
+    return table(pd.DataFrame(lines), caption, formats, errors)
