@@ -1,6 +1,7 @@
 """Benchmark: a Triton matrix product, checked against FP64, measured against cuBLAS; by size, tile, type (lab 09)."""
 
 import argparse
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -9,6 +10,7 @@ from labkit import steps
 from labkit.kernels.matmul import (
     GROUP,
     TILES,
+    OutOfResources,
     chosen_tile,
     error_bound,
     matmul,
@@ -22,7 +24,7 @@ from labkit.timing import Spread
 SIZES = [(n, n, n) for n in (256, 512, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)]
 SIZES += [(1024, 128, 9216), (1021, 2039, 4093)]
 COMPARED = 4096  # the size at which tiles and types are compared
-SMALL_TILE = (64, 64, 64, 4, 4)  # small enough for FP32
+SMALL_TILE = (64, 64, 64, 4, 2)  # small enough for FP32, and for smaller GPUs
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 REPEATS = 21
 
@@ -61,9 +63,17 @@ def sizes():
 
 
 def tiles():
-    """Each tile at one size; the first also without the order of tiles that finds them in the cache."""
+    """Each tile at one size, those left out that this GPU has too little shared memory for.
+
+    The first also row by row, without the order of tiles that finds them in the cache.
+    """
     a, b = factors(COMPARED, COMPARED, COMPARED)
-    for tile, group in [(TILES[0], 1), *((tile, GROUP) for tile in TILES)]:
+    tried = []
+    for tile in TILES:
+        with suppress(OutOfResources):
+            matmul(a, b, tile)
+            tried.append(tile)
+    for tile, group in [(tried[0], 1), *((tile, GROUP) for tile in tried)]:
         row = {"what": "tile", "tile": " x ".join(map(str, tile[:3])), "warps": tile[3], "stages": tile[4]}
         yield row | {"group": group} | measured("triton", partial(matmul, tile=tile, group=group), a, b)
 

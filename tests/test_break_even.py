@@ -82,3 +82,12 @@ def test_a_cold_run_has_empty_caches_of_its_own(monkeypatch, tmp_path):
     assert first["there"] == [False, False] and not set(first["caches"]) & set(second["caches"])
     assert json.loads((tmp_path / "1.json").read_text())["process_s"] > 0
     assert not Path(first["caches"][0]).exists()
+
+
+def test_live_a_cold_run_is_made_and_kept_with_the_others(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(room.machine, "is_live", lambda: True)
+    monkeypatch.setattr(room, "REPORTS", tmp_path)
+    monkeypatch.setattr(room, "run_cold", lambda command, file: made.append((command, file)) or {"process_s": 1.0})
+    assert room.cold_run("main_opt6.py", lambda line: None) == {"process_s": 1.0}
+    assert made == [("main_opt6.py", tmp_path / "runs" / "main_opt6-cold.json")] and made[0][1].parent.is_dir()

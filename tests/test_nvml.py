@@ -31,7 +31,9 @@ class PretendNVML:
         self.asked: list[object] = []
         for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_FI_DEV_POWER_INSTANT"):
             setattr(self, name, getattr(pynvml, name))
-        for name in ("NVML_PCIE_UTIL_RX_BYTES", "NVML_PCIE_UTIL_TX_BYTES"):
+        for name in ("NVML_PCIE_UTIL_RX_BYTES", "NVML_PCIE_UTIL_TX_BYTES", "NVML_GPM_METRICS_GET_VERSION"):
+            setattr(self, name, getattr(pynvml, name))
+        for name in ("c_nvmlGpmMetricsGet_t", *nvml.GPM.values()):
             setattr(self, name, getattr(pynvml, name))
 
     def nvmlDeviceGetHandleByIndex(self, index):
@@ -66,8 +68,28 @@ class PretendNVML:
     def nvmlDeviceGetPcieThroughput(self, gpu, counter):
         raise self._unsupported()
 
+    def nvmlGpmQueryDeviceSupport(self, gpu):
+        return SimpleNamespace(isSupportedDevice=1)
+
+    def nvmlGpmSampleAlloc(self):
+        return pynvml.c_nvmlGpmSample_t()
+
+    def nvmlGpmSampleGet(self, gpu, sample):
+        return sample
+
+    def nvmlGpmSampleFree(self, sample):
+        return None
+
+    def nvmlGpmMetricsGet(self, asked):
+        for one in asked.metrics[: asked.numMetrics]:
+            one.value = 10.0 * one.metricId
+            one.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if one.metricId == self.NVML_GPM_METRIC_SM_OCCUPANCY else 0
+
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu):
         return 700_000
+
+    def _raise(self):
+        raise self._unsupported()
 
     def _unsupported(self):
         return pynvml.NVMLError_NotSupported(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -94,6 +116,26 @@ def test_samples(sampled):
     assert (sampled["instant_w"] == 260).all()
     assert sampled["temperature_c"].isna().all()  # what a GPU does not offer is missing, not zero
     assert sampled["to_gpu_mb_s"].isna().all()
+
+
+def test_performance_monitoring(sampled):
+    last = sampled.iloc[-1]
+    assert last["sm_pct"] == 10 * pynvml.NVML_GPM_METRIC_SM_UTIL
+    assert last["tensor_pct"] == 10 * pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+    assert np.isnan(last["occupancy_pct"])  # the one that this GPU does not know
+
+
+def test_a_gpu_without_performance_monitoring_is_sampled_all_the_same():
+    for lacks in (
+        {"nvmlGpmQueryDeviceSupport": lambda gpu: SimpleNamespace(isSupportedDevice=0)},
+        {"nvmlGpmSampleGet": lambda gpu, sample: PretendNVML()._raise()},
+    ):
+        pretend = PretendNVML()
+        vars(pretend).update(lacks)
+        with nvml.Sampler(0.005, pretend) as sampler:
+            time.sleep(0.15)
+        assert sampler.samples["tensor_pct"].isna().all()
+        assert (sampler.samples["power_w"] == POWER_W).all()
 
 
 def test_energy_is_power_by_time(sampled):

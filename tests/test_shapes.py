@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit import shapes, steps
+from labkit import recorded, shapes, steps
 from labkit.errors import LabError
 from labkit.figures import shapes as pictures
 from labkit.figures.fingerprint import drawn_data
 from labkit.model import Net
+from labkit.nsight.report import open_report
 from labkit.paths import SOURCE_CODE
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -310,3 +311,16 @@ def test_its_own_flags_are_recorded_beside_the_common_ones(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["main_shapes.py", "--hidden", "127", "--seed", "3", "--channels-last"])
     args = main.parse_args()
     assert (args.hidden, args.classes, args.channels_last, args.seed, args.epochs) == (127, 10, True, 3, 10)
+
+
+def test_the_linear_layers_of_a_report_are_told_by_their_sizes():
+    """On the recorded reports: six products, in all steps but the last, short one; slower in the odd size."""
+    us = {}
+    for name in ("main_shapes_127_ops", "main_shapes_ops"):
+        with open_report(recorded.folder() / "profiles" / f"{name}.sqlite.xz") as report:
+            found = shapes.linear_ops(report)
+        parts = ("forward", "input gradient", "weight gradient")
+        assert list(found["product"]) == [f"{layer} {part}" for layer in ("fc1", "fc2") for part in parts]
+        assert set(found["ops"]) == {58} and set(found["tensor_cores"]) == {"using"}
+        us[name] = found["us"]
+    assert (us["main_shapes_127_ops"] > us["main_shapes_ops"]).all()

@@ -9,7 +9,9 @@ import json
 import runpy
 import sys
 
+import pandas as pd
 import pytest
+import torch
 
 from labkit import steps, torch_profiler
 from labkit.diffs import diff
@@ -161,6 +163,21 @@ def test_names_that_differ_have_different_keys():
     assert len({torch_profiler.key_of(name) for name in names}) == len(names)
 
 
+def test_a_mangled_name_is_read_as_far_as_its_words_go():
+    """A template of cuDNN's, cut short, as PyTorch leaves it; its words find the kernel that Nsight Systems names."""
+    mangled = (
+        "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel4ConvINS1_4gemm5ShapeILi64ELi64EEENS4_11MmaTensorOpEEEEEvi"
+    )
+    read = torch_profiler._demangled(mangled)
+    assert read == "cutlass__5x_cudnn::Kernel<conv, kernel, Conv, gemm, Shape, MmaTensorOp>"
+    assert torch_profiler._demangled("sm80_xmma_gemm") == "sm80_xmma_gemm"
+    whole = "void cutlass__5x_cudnn::Kernel<conv::kernel::Conv<gemm::Shape<(int)64, (int)64>, MmaTensorOp>>(T1)"
+    names = [read, "sgemm"], [whole, "void cutlass__5x_cudnn::Kernel<conv>(T1)"]
+    ours, theirs = (pd.Series({torch_profiler.key_of(name): name for name in side}) for side in names)
+    same = torch_profiler._same_words(ours, theirs)
+    assert same == {torch_profiler.key_of(read): torch_profiler.key_of(whole)}
+
+
 def test_what_memory_is_for():
     exported = [[100, 110, 120], [[0, 10e6, 0], [0, 10e6, 5e6], [0, 10e6, 0]]]
     found = torch_profiler.memory_by_category(exported, ("parameter", "activation"))
@@ -229,7 +246,8 @@ def run(monkeypatch, tmp_path):
     """Run a script of source_code/ in this process, on the CPU; what it prints. Nothing that it changes remains."""
     monkeypatch.syspath_prepend(SOURCE_CODE)
     monkeypatch.setattr("labkit.paths.REPORTS", tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     for name in ("phase", "Run", "_ranges_on"):
         monkeypatch.setattr(steps, name, getattr(steps, name))
 
@@ -242,6 +260,7 @@ def run(monkeypatch, tmp_path):
 
     yield one
     sys.modules.pop("main_opt2", None)
+    torch.set_num_threads(threads)
 
 
 FEW = ["--workers", 0, "--device", "cpu", "--test-batch-size", 40]
@@ -249,7 +268,7 @@ FEW = ["--workers", 0, "--device", "cpu", "--test-batch-size", 40]
 
 def test_a_real_step_is_profiled_on_the_cpu(run, tmp_path):
     record, trace = tmp_path / "r.json", tmp_path / "r.trace.json.gz"
-    flags = ["--limit", 96, "--batch-size", 8, "--overhead", 1, "--record", record, "--trace", trace]
+    flags = ["--limit", 24, "--batch-size", 2, "--overhead", 1, "--record", record, "--trace", trace]
     run("profile_torch.py", "main_opt2.py", *flags, *FEW)
     found = json.loads(record.read_text())
     assert found["schedule"] == {"wait": 4, "warmup": 5, "active": 3, "repeat": 1}

@@ -27,6 +27,12 @@ def runs(commands: Sequence[str]) -> dict[str, list[dict]]:
         return timing.runs(commands, kind=KIND)
 
 
+def once(commands: Sequence[str]) -> dict[str, list[dict]]:
+    """One whole-process run of each command."""
+    with _recorded_without(commands):
+        return timing.runs(commands, repeats=1, kind=KIND)
+
+
 def profile(command: str) -> Report:
     """The report of an ``nsys profile`` command, as ``lab.profile``."""
     with _recorded_without([command]):

@@ -7,7 +7,6 @@ command line has been read and the environment prepared.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -110,15 +109,8 @@ def set_fp32_precision(backend: str, tf32: bool) -> None:
 
 
 def versions(backend: str) -> dict:
-    """The versions of Keras and of its backend, by package."""
-    packages = {"keras", backend} - {"torch"}  # whose version the record has anyway
-    return {package: importlib.metadata.version(_distribution(package)) for package in sorted(packages)}
-
-
-def _distribution(package: str) -> str:
-    """``tensorflow`` is also installed as ``tensorflow-cpu``."""
-    found = importlib.metadata.packages_distributions().get(package, [package])
-    return next((name for name in found if name.startswith(package)), package)
+    """The versions of Keras and of its backend, both imported, by package; PyTorch's is in every record anyway."""
+    return {package: sys.modules[package].__version__ for package in ("keras", backend) if package != "torch"}
 
 
 class Run(steps.Run):

@@ -9,6 +9,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 import pandas as pd
 
@@ -42,10 +43,14 @@ def verdict(kernels: Iterable[str]) -> str | None:
     Of kernels that multiply and kernels that serve them, the former decide.
     """
     names = [readable(name) for name in kernels]
-    answers = {tensor_cores.by_name(name) for name in [*filter(ops.is_product_kernel, names)] or names}
+    answers = {tensor_cores.by_name(name) for name in [*filter(_multiplies, names)] or names}
     return next((answer for answer in (YES, UNKNOWN, NO) if answer in answers), None)
 
 
+_multiplies = cache(ops.is_product_kernel)
+
+
+@cache
 def readable(name: str) -> str:
     """A kernel's name; of a mangled one (``_ZN…``: PyTorch's profiler leaves long ones so), the words in it."""
     if not name.startswith("_Z"):
@@ -79,6 +84,20 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
     ``layout_share``: of the call's kernel time, what only changes the layout in memory.
     """
     return _joined(records, "conv")
+
+
+def by_channels(found: pd.DataFrame, layer: str, dtype: str) -> pd.DataFrame:
+    """Forward and backward of a layer by its channels: ``channels``, and for each layout ``…_us`` and ``…_tflops``.
+
+    ``found``: the table of ``convolutions``.
+    """
+    own = found[(found["layer"] == layer) & (found["dtype"] == dtype)].copy()
+    own["operations"] = own["us"] * own["tflops"]
+    sums = own.groupby(["c_in", "layout"])[["us", "operations"]].sum()
+    wide = sums.assign(tflops=sums["operations"] / sums["us"]).unstack()
+    layouts = own["layout"].unique()
+    columns = {f"{layout}_{what}": wide[what, layout] for layout in layouts for what in ("us", "tflops")}
+    return pd.DataFrame({"channels": wide.index, **columns}).reset_index(drop=True)
 
 
 def linear_ops(report: Report) -> pd.DataFrame:
@@ -157,7 +176,7 @@ def _by_kernels(names: Sequence[list[str]], times: Sequence[list[float]]) -> dic
         for own, each in zip(names, times, strict=True)
     ]
     return {
-        "kernel": next((name for name in first if ops.is_product_kernel(name)), first[0] if first else None),
+        "kernel": next((name for name in first if _multiplies(name)), first[0] if first else None),
         "tensor_cores": verdict(first),
         "layout_share": statistics.median(shares),
     }

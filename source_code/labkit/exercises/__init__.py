@@ -5,7 +5,7 @@ Each part of the course, or lab, has its functions in a module of its own, each 
 
 from __future__ import annotations
 
-from labkit.exercises import lab06, lab07, lab08, lab09, lab10, lab12, lab13, part1
+from labkit.exercises import lab06, lab07, lab08, lab09, lab10, lab11, lab12, lab13, part1
 
 EXERCISES = (
     part1.EXERCISES
@@ -14,6 +14,7 @@ EXERCISES = (
     | lab08.EXERCISES
     | lab09.EXERCISES
     | lab10.EXERCISES
+    | lab11.EXERCISES
     | lab12.EXERCISES
     | lab13.EXERCISES
 )

@@ -195,20 +195,56 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
 
 
 def driver_table(programs: Sequence[dict]) -> Table:
-    """What the driver's counters say of each program on average: while it trains, or while its kernel runs."""
+    """What the driver's counters say of each program on average: while it trains, or while its kernel runs.
+
+    The power is the energy counter's difference over the time: the driver's own power lags behind a short program.
+    """
+    names = {
+        "gpu_pct": "utilisation %", "memory_pct": "memory %", "used_mb": "MB in use", "sm_mhz": "SM MHz",
+        "temperature_c": "°C", "to_gpu_mb_s": "PCIe to GPU MB/s",
+    }  # fmt: skip
     rows = []
     for program in programs:
         samples, (start, end) = nvml.from_text(program["samples"]), nvml.busy_stretch(program)
-        one = {"program": program["program"].split(" --")[0], "from s": start, "to s": end}
-        columns = ("gpu_pct", "memory_pct", "used_mb", "power_w", "sm_mhz", "temperature_c", "to_gpu_mb_s")
-        rows.append(one | {column: nvml.mean(samples, column, start, end) for column in columns})
-    names = {
-        "gpu_pct": "utilisation %", "memory_pct": "memory %", "used_mb": "MB in use", "power_w": "W",
-        "sm_mhz": "SM MHz", "temperature_c": "°C", "to_gpu_mb_s": "PCIe to GPU MB/s",
-    }  # fmt: skip
-    frame = pd.DataFrame(rows).rename(columns=names).drop(columns=["from s", "to s"])
-    measured = list(names.values())
+        found = {name: nvml.mean(samples, column, start, end) for column, name in names.items()}
+        watts = nvml.energy_j(samples, start, end) / (end - start)
+        rows.append({"program": short_program(program), "W": watts, **found})
+    frame = pd.DataFrame(rows)[["program", "utilisation %", "W", *list(names.values())[1:]]]
+    measured = list(frame.columns[1:])
     return table(frame, "What the driver says, on average", dict.fromkeys(measured, "{:,.0f}"), measured)
+
+
+def short_program(program: dict) -> str:
+    """The program's name without its flags: ``main_opt4.py --epochs 25`` → ``main_opt4.py``"""
+    return program["program"].split(" --")[0]
+
+
+def counters_table(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, float]]) -> Table:
+    """The driver's performance monitoring beside Nsight Systems' counters.
+
+    ``at_work`` maps a program to what the latter say of it, as the function of that name does.
+    """
+    rows = []
+    for program in programs:
+        name = short_program(program)
+        samples, (start, end) = nvml.from_text(program["samples"]), nvml.busy_stretch(program)
+        driver = {column: nvml.mean(samples, column, start, end) for column in nvml.GPM}
+        other = at_work.get(name, {})
+        rows.append(
+            {
+                "program": name,
+                "driver: SM %": driver["sm_pct"],
+                "Nsight: SMs Active %": other.get("SMs Active (counter)"),
+                "driver: tensor %": driver["tensor_pct"],
+                "Nsight: Tensor Active %": other.get("Tensor Active (counter)"),
+                "driver: DRAM %": driver["dram_pct"],
+                "driver: occupancy %": driver["occupancy_pct"],
+            }
+        )
+    frame = pd.DataFrame(rows)
+    measured = list(frame.columns[1:])
+    formats = dict.fromkeys(measured, "{:.1f}")
+    return table(frame, "The same counters, from the driver and from Nsight Systems", formats, measured)
 
 
 def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: float = 100) -> Figure:
@@ -227,7 +263,7 @@ def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: floa
             for edge in nvml.busy_stretch(program):
                 ax.axvline(edge, color=style.VERMILION, linewidth=1)
             ax.set(ylim=(0, 1.05 * highest), xlim=(0, longest))
-            ax.set_title(program["program"].split(" --")[0], size=SMALL + 0.5, pad=3)
+            ax.set_title(short_program(program), size=SMALL + 0.5, pad=3)
             ax.grid(axis="y")
         axes[-1].set_xlabel(f"seconds since the program started; {words.get(column, column)}", size=9)
     return fig
@@ -265,9 +301,9 @@ def meanings(rows: Mapping[str, Mapping[str, float]]) -> Figure:
                     continue
                 y = place + high * (number - (len(MEANINGS) - 1) / 2)
                 ax.barh(y, value, 0.9 * high, color=colour, linewidth=0)
-                ax.annotate(
-                    f"{value:.3g} %", (value, y), (4, 0), textcoords="offset points", va="center", size=SMALL - 1.5
-                )
+                words = f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
+                place_of = {"textcoords": "offset points", "va": "center", "size": SMALL - 1.5}
+                ax.annotate(words, (value, y), (4, 0), **place_of)
         ax.set(xlim=(0, 112), ylim=(len(rows) - 0.45, -0.55), xlabel="per cent of the time, or of the GPU")
         ax.set_yticks(range(len(rows)), list(rows))
         ax.tick_params(axis="y", length=0)

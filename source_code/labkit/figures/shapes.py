@@ -167,7 +167,8 @@ def rate_table(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("
     frame = frame.rename(columns={name: name.upper() for name in "mnk"} | names | heads)
     formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "error": "{:.1e}", "kernel": _kernel}
     measured = ["µs", "TFLOP/s", "error"]
-    return table(frame, caption, formats | dict.fromkeys([*"MNK"] if "m" in columns else [], "{}"), measured)
+    formats |= {name.upper(): "{}" for name in columns if name in ("m", "n", "k")}  # 4096, no thousands' separator
+    return table(frame, caption, formats, measured)
 
 
 def _kernel(name: object) -> str:

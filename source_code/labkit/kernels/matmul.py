@@ -67,7 +67,9 @@ def _matmul(
 
 
 _tuned_matmul = None  # without Triton, and in its interpreter
+OutOfResources = RuntimeError  # what Triton raises where a tile needs more shared memory than there is
 if hasattr(triton, "autotune") and not INTERPRETED:
+    OutOfResources = triton.runtime.errors.OutOfResources
     # The first product of a size tries every tile and keeps the fastest for that size.
     _tuned_matmul = triton.autotune(
         [

@@ -1,0 +1,246 @@
+"""What do the experiments on loss scaling say? Their records as tables: fits, overflow, gradients lost, losses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from scipy import stats
+
+from labkit.figures.loss_scaling import WORDS
+from labkit.figures.tables import Table, short_kernel, table
+from labkit.nsight import tensor_cores
+from labkit.nsight.report import Report
+from labkit.timing import MEASURED
+
+FP16_MAX = 65504.0
+FIRST_SCALE = 2.0**16
+
+
+def fit_frame(record: dict) -> pd.DataFrame:
+    """The fits, a row each: ``variant``, ``seed``, per cent above least squares twice, ``skipped``, µs an iteration.
+
+    ``above_pct`` is by the final weights, ``said_pct`` by the run's own last loss; NaN where it is not finite.
+    """
+    best = record["least_squares"]
+    frame = pd.DataFrame(record["rows"])
+    for column, loss in (("above_pct", "exact_loss"), ("said_pct", "loss")):
+        frame[column] = 100 * (frame[loss].astype(float) / best - 1)
+    frame["skipped"] = frame["skipped"].map(len)
+    return frame
+
+
+def fit_table(record: dict) -> Table:
+    """A row a variant: medians over its seeds; the range of the loss by the final weights."""
+    rows = []
+    for name, own in fit_frame(record).groupby("variant", sort=False):
+        loss = own["exact_loss"].astype(float)
+        whole = loss.notna().all()
+        rows.append(
+            {
+                "variant": name,
+                "seeds": len(own),
+                "loss, by its weights": loss.median() if whole else None,
+                "range": f"{MEASURED}{loss.min():,.2f}–{loss.max():,.2f}" if whole else "not finite",
+                "above least squares %": own["above_pct"].median() if whole else None,
+                "as the run says %": own["said_pct"].median() if own["said_pct"].notna().all() else None,
+                "skipped steps": own["skipped"].median(),
+                "µs an iteration": own["us_an_iteration"].median(),
+            }
+        )
+    formats = {"loss, by its weights": "{:,.2f}", "above least squares %": "{:,.2f}", "as the run says %": "{:,.2f}"}
+    formats |= {"skipped steps": "{:.0f}", "µs an iteration": "{:.0f}"}
+    caption = f"A cubic fitted to sin(x); least squares: {record['least_squares']:.3f}"
+    return table(pd.DataFrame(rows), caption, formats, list(formats))
+
+
+def tail_table(record: dict) -> Table:
+    """The loss over the last 100 iterations as each run said it: lowest, median, highest; medians over the seeds."""
+    best, rows = record["least_squares"], []
+    for name in dict.fromkeys(row["variant"] for row in record["rows"]):
+        tails = [row["tail"] for row in record["rows"] if row["variant"] == name]
+        if all(value is not None for tail in tails for value in tail):
+            middle = [statistics.median(values) for values in zip(*tails, strict=True)]
+            rows.append((name, *(100 * (value / best - 1) for value in middle)))
+    columns = ["variant", "lowest %", "median %", "highest %"]
+    caption = "Above least squares over the last 100 iterations, as the run says (medians over the seeds)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:,.2f}"), columns[1:])
+
+
+def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
+    """How often ``scale`` must be halved until ``gradient`` times it fits into FP16."""
+    return max(0, math.ceil(math.log2(gradient * scale / FP16_MAX)))
+
+
+def overflow_frame(record: dict) -> pd.DataFrame:
+    """A row a seed: the first step's largest numbers, the halvings they ask for, and what became of O1 and of O3."""
+    rows = []
+    for seed in sorted({row["seed"] for row in record["rows"]}):
+        own = {row["variant"]: row for row in record["rows"] if row["seed"] == seed}
+        start = own["fp32"]["start"]
+        rows.append(
+            {
+                "seed": seed,
+                "first loss": start["loss"],
+                "largest gradient": start["gradient"],
+                "its square": start["gradient_squared"],
+                "halvings needed": halvings(start["gradient"]),
+                "steps O1 skips": len(own["O1"]["skipped"]),
+                "O3's loss afterwards": own["O3"]["exact_loss"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def lost_frame(record: dict, iteration: int) -> pd.DataFrame:
+    """Per layer, from the loss back to the input, on FP32's way: per cent of the gradients, mean over the seeds.
+
+    ``foretold``: so small in FP32 that FP16 rounds them to zero; ``subnormal``: below FP16's normal numbers;
+    ``zero × s``: zero in FP16, of a loss times s, though FP32's are not.
+    """
+    probes = [p for row in record["rows"] if row["variant"] == "fp32" for p in row["probes"]]
+    frame = pd.DataFrame([p for p in probes if p["iteration"] == iteration])
+    if frame.empty:
+        raise ValueError(f"iteration {iteration} was not looked at")
+    mean = 100 * frame.groupby(["precision", "scale", "layer"], sort=False)[["zero_share", "subnormal_share"]].mean()
+    exact = mean.loc["fp32", 1.0]
+    found = pd.DataFrame({"foretold": exact["zero_share"], "subnormal": exact["subnormal_share"]})
+    for scale in sorted(frame.loc[frame["precision"] == "fp16", "scale"].unique()):
+        found[f"zero × {scale:,.0f}"] = mean.loc["fp16", scale]["zero_share"]
+    return found.rename_axis("layer").reset_index()
+
+
+def lost_table(record: dict, iteration: int, what: str) -> Table:
+    """``lost_frame`` as a table."""
+    found = lost_frame(record, iteration)
+    numbers = list(found.columns[1:])
+    caption = f"{what}, iteration {iteration}: per cent of the gradients at each layer's output"
+    return table(found, caption, dict.fromkeys(numbers, "{:.1f}"), numbers)
+
+
+def ends_frame(record: dict) -> pd.DataFrame:
+    """Per loss and variant: the mean loss over the last quarter, mean and range over seeds, against FP32's seeds.
+
+    ``inside``: is the mean within the range of FP32's seeds? ``p``: Welch's test, two-sided, against FP32.
+    """
+    rows = []
+    names = list(dict.fromkeys(row["variant"] for row in record["rows"]))
+    for loss in record["rows"][0]["last_quarter"]:
+        values = {n: [r["last_quarter"][loss] for r in record["rows"] if r["variant"] == n] for n in names}
+        base = values["fp32"]
+        for name, own in values.items():
+            finite = all(value is not None for value in own)
+            mean = statistics.mean(own) if finite else None
+            rows.append(
+                {
+                    "loss": loss,
+                    "variant": name,
+                    "seeds": len(own),
+                    "mean": mean,
+                    "lowest": min(own) if finite else None,
+                    "highest": max(own) if finite else None,
+                    "inside": finite and min(base) <= mean <= max(base),
+                    "p": float(stats.ttest_ind(own, base, equal_var=False).pvalue)
+                    if finite and name != "fp32" and len(own) > 1
+                    else None,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def ends_table(record: dict, losses: dict[str, str], caption: str) -> Table:
+    """``ends_frame`` as a table; ``losses``: what each loss is called."""
+    found = ends_frame(record)
+    found["loss"] = found["loss"].map(losses)
+    found["variant"] = found["variant"].map(WORDS)
+    found = found.rename(columns={"inside": "within FP32's range", "p": "p (differs from FP32)"})
+    numbers = ["mean", "lowest", "highest", "p (differs from FP32)"]
+    found["within FP32's range"] = found["within FP32's range"].map({True: "yes", False: "NO"})
+    formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.2g}"}
+    return table(found, caption, formats, numbers)
+
+
+def watched_table(record: dict, networks: dict[str, str], caption: str) -> Table:
+    """What the monitor saw, a row a variant and network: scales, steps not finite, the weights' gradients."""
+    rows = []
+    for network, words in networks.items():
+        for name in dict.fromkeys(row["variant"] for row in record["rows"]):
+            seen = [row["monitors"][network] for row in record["rows"] if row["variant"] == name]
+            changes = [scale for own in seen for _, scale in own["scale_changes"]]
+            windows = [window for own in seen for window in own["windows"]]
+            rows.append(
+                {
+                    "network": words,
+                    "variant": WORDS[name],
+                    "lowest scale": min(changes),
+                    "highest scale": max(changes),
+                    "steps not finite": statistics.median(len(own["skipped"]) for own in seen),
+                    "of": seen[0]["steps"],
+                    "zero %": 100 * statistics.mean(window["zero_share"] for window in windows),
+                    "subnormal %": 100 * statistics.mean(window["subnormal_share"] for window in windows),
+                }
+            )
+    measured = ["lowest scale", "highest scale", "steps not finite", "zero %", "subnormal %"]
+    formats = {"zero %": "{:.1f}", "subnormal %": "{:.1f}", "steps not finite": "{:.0f}"}
+    return table(pd.DataFrame(rows), caption, formats, measured)
+
+
+PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the name of a kernel that multiplies matrices
+
+
+def product_frame(report: Report, variants: Sequence[str]) -> pd.DataFrame:
+    """The kernels that multiply matrices, a row a variant and kernel, with the verdict on Tensor Cores."""
+    found = []
+    for name in variants:
+        kernels = tensor_cores.verdicts(report, report.window(name))
+        total_ms = kernels["gpu_ms"].sum()
+        own = kernels[kernels["kernel"].str.contains(PRODUCT)]
+        found.append(own.assign(variant=name, share_pct=100 * own["gpu_ms"] / total_ms))
+    return pd.concat(found, ignore_index=True)
+
+
+def product_table(report: Report, variants: Sequence[str]) -> Table:
+    """``product_frame`` as a table."""
+    found = product_frame(report, variants)
+    frame = pd.DataFrame(
+        {
+            "variant": found["variant"],
+            "kernel": found["kernel"],
+            "count": found["count"],
+            "mean µs": 1e3 * found["gpu_ms"] / found["count"],
+            "share of GPU time %": found["share_pct"],
+            "Tensor Cores": found["tensor_core"],
+            "told by": found["evidence"],
+        }
+    )
+    formats = {"kernel": short_kernel, "mean µs": "{:.1f}", "share of GPU time %": "{:.1f}"}
+    caption = f"{report.name}: kernels that multiply matrices"
+    return table(frame, caption, formats, ["mean µs", "share of GPU time %"])
+
+
+def rounding_frame(record: dict) -> pd.DataFrame:
+    """Where BF16 loses: per cent above least squares, median over the seeds, each row with one thing more rounded."""
+    own = fit_frame(record)
+    bf16 = own[own["variant"] == "bf16"]
+    best = record["least_squares"]
+    seen = [_loss(weights, torch.bfloat16) for weights in bf16["weights"]]
+    rounded = 100 * (record["rounded_best"]["bfloat16"] / best - 1)
+    rows = [
+        ("the best cubic, rounded to BF16 with its powers and results", rounded),
+        ("FP32's final weights, in FP64", own.loc[own["variant"] == "fp32", "above_pct"].median()),
+        ("BF16's final weights, in FP64", bf16["above_pct"].median()),
+        ("the same weights rounded to BF16, in FP64", 100 * (statistics.median(seen) / best - 1)),
+        ("the same, powers and results rounded too: as the run says", bf16["said_pct"].median()),
+    ]
+    return pd.DataFrame(rows, columns=["loss of", "above least squares %"])
+
+
+def _loss(weights: Sequence[float], dtype: torch.dtype) -> float:
+    """The sum of squared errors of (x, x², x³, constant) coefficients that are rounded to ``dtype``, else in FP64."""
+    x = torch.linspace(-math.pi, math.pi, 2000).double()
+    *powers, constant = torch.tensor(weights).to(dtype).double()
+    found = constant + sum(weight * x**exponent for exponent, weight in enumerate(powers, 1))
+    return float((found - torch.sin(x)).square().sum())

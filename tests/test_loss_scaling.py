@@ -1,0 +1,312 @@
+"""The benchmarks of lab 11 run for real, in small, on the CPU; what they say of gradients is right; figures show it."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from labkit import steps
+from labkit.diffs import diff
+from labkit.errors import LabError
+from labkit.exercises.lab11 import smallest_scale
+from labkit.figures import loss_scaling as figures
+from labkit.figures.fingerprint import drawn_data
+from labkit.paths import SOURCE_CODE
+
+pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+
+CPU = torch.device("cpu")
+
+
+def script(name: str):
+    """A script as a module: its functions, without a run."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE_CODE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SIN, GAN = script("bench_sin_fit"), script("bench_gan")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    steps.set_fp32_precision(tf32=False)
+
+
+@pytest.fixture
+def recorded_by(tmp_path, monkeypatch):
+    """Runs a benchmark in this process, on the CPU, and returns its record."""
+
+    def run(module, *flags: str) -> dict:
+        file = tmp_path / "record.json"
+        monkeypatch.setattr(sys, "argv", ["bench.py", "--device", "cpu", *flags, "--record", str(file)])
+        module.main()
+        return json.loads(file.read_text(), parse_constant=pytest.fail)  # NaN and Infinity are not JSON
+
+    return run
+
+
+# The cubic
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(SIN, "microseconds", lambda trial, device: 1.0)
+
+
+def test_every_variant_of_the_fit_runs_and_its_record_tells_how(recorded_by, short):
+    record = recorded_by(SIN, "--seeds", "2", "--iterations", "60")
+    rows = {(row["variant"], row["seed"]): row for row in record["rows"]}
+    assert len(rows) == 2 * 7, "Apex needs a GPU"
+    assert record["least_squares"] == pytest.approx(8.8172, abs=1e-4)
+    assert record["least_squares"] < record["rounded_best"]["float16"] < record["rounded_best"]["bfloat16"]
+    for (variant, seed), row in rows.items():
+        assert row["start"] == rows["fp32", seed]["start"], "all begin at the same weights"
+        if variant.startswith(("fp32", "tf32", "bf16", "O1", "O2", "O3 mean")):
+            assert row["losses"][0] == pytest.approx(row["start"]["loss"], rel=0.02)
+            assert row["exact_loss"] < 0.9 * row["start"]["loss"]
+
+
+def test_the_scaler_steps_down_until_the_gradients_fit(recorded_by, short):
+    record = recorded_by(SIN, "--seeds", "1", "--iterations", "40", "--variants", "O1", "O2")
+    for row in record["rows"]:
+        changes = [scale for _, scale in row["scale_changes"]]
+        assert changes == [2.0 ** (16 - i) for i in range(len(row["skipped"]) + 1)], "one halving a skipped step"
+        assert row["skipped"] == list(range(len(row["skipped"]))), "all at the beginning"
+        assert changes[-1] * row["start"]["gradient"] < 2 * SIN.FP16_MAX < 4 * changes[-1] * row["start"]["gradient"]
+
+
+def test_pure_half_stands_still_since_squared_gradients_overflow(recorded_by, short):
+    record = recorded_by(SIN, "--seeds", "1", "--iterations", "20", "--variants", "O3", "O3 mean")
+    stuck, mended = record["rows"]
+    assert stuck["start"]["gradient_squared"] > SIN.FP16_MAX > 100
+    assert stuck["squares_not_finite"] > 0
+    assert stuck["exact_loss"] > 0.9 * stuck["start"]["loss"]
+    assert (mended["squares_not_finite"], mended["losses"][0]) == (0, pytest.approx(stuck["losses"][0], rel=0.01))
+    assert mended["exact_loss"] < stuck["exact_loss"]
+
+
+def test_the_losses_are_worked_out_from_weights_in_fp64():
+    xx, y = SIN.points(CPU)
+    best = np.polyfit(np.linspace(-np.pi, np.pi, SIN.POINTS), y.double().numpy(), deg=3)[::-1].copy()
+    weight, bias = torch.tensor(best[1:]).unsqueeze(0), torch.tensor(best[:1])
+    assert SIN.exact_loss(weight, bias, xx, y) == pytest.approx(SIN.least_squares(), rel=1e-4)
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight.zero_(), model.bias.zero_()
+    found = SIN.start(model, xx, y)
+    assert found["loss"] == pytest.approx(float(y.double().square().sum()))
+    assert found["gradient"] == pytest.approx(float((2 * xx[:, 2].double() * y.double()).sum()))
+    assert found["gradient_squared"] == pytest.approx(found["gradient"] ** 2)
+
+
+def test_master_weights_are_fp32_and_the_model_holds_their_fp16_copy():
+    torch.manual_seed(1)
+    xx, y = SIN.points(CPU)
+    master = nn.Linear(3, 1)
+    before = master.weight.detach().clone()
+    trial = SIN.prepare("O2", master, xx, y)
+    for _ in range(25):
+        trial.step()
+    assert (trial.model.weight.dtype, master.weight.dtype) == (torch.float16, torch.float32)
+    assert not torch.equal(master.weight, before)
+    assert torch.equal(trial.model.weight, master.weight.half())
+    assert not torch.equal(trial.model.weight.float(), master.weight), "the masters hold more digits"
+
+
+def test_under_the_profiler_every_variant_takes_its_steps_and_nothing_is_recorded(monkeypatch, tmp_path, capsys):
+    taken = []
+    prepare = SIN.prepare
+    monkeypatch.setattr(SIN, "prepare", lambda variant, *own: (taken.append(variant), prepare(variant, *own))[1])
+    # As the labs call it where there is no GPU.
+    flags = ["--profile", "--iterations", "2", "--limit", "2048", "--epochs", "1", "--batch-size", "256"]
+    monkeypatch.setattr(sys, "argv", ["bench_sin_fit.py", "--device", "cpu", *flags])
+    SIN.main()
+    assert taken == [name for name in SIN.VARIANTS if "apex" not in name]
+    assert capsys.readouterr().out == ""
+
+
+def test_another_package_called_apex_is_not_taken_for_nvidias(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apex", type(sys)("apex"))
+    assert not SIN.apex_is_there()
+    sys.modules["apex"].amp = type(sys)("amp")
+    assert not SIN.apex_is_there()
+    sys.modules["apex"].amp.initialize = lambda: None
+    assert SIN.apex_is_there()
+
+
+def test_two_functions_of_a_script_are_compared():
+    found = diff("bench_sin_fit.py:plain", "bench_sin_fit.py:opt_level_1")
+    assert "+        scaler.scale(loss).backward()" in found.lines
+    assert not any("def opt_level_2" in line for line in found.lines)
+    with pytest.raises(LabError, match="no function called opt_level_9"):
+        diff("bench_sin_fit.py:plain", "bench_sin_fit.py:opt_level_9")
+
+
+# The GAN
+
+
+def small(*more: str) -> list[str]:
+    return ["--seeds", "1", "--batch-size", "8", "--iterations", "4", "--limit", "64", *more]
+
+
+@pytest.mark.parametrize(("case", "losses"), [("gan", {"d", "g"}), ("autoencoder", {"ae"})])
+def test_every_variant_trains_and_its_record_holds_what_the_lab_shows(case, losses, recorded_by):
+    record = recorded_by(GAN, *small("--case", case, "--variants", "fp32", "fp16", "fp16 fixed", "fp16 dynamic"))
+    fp32, *rest = record["rows"]
+    for row in record["rows"]:
+        assert set(row["losses"]) == set(row["monitors"]) == set(row["last_quarter"]) == losses
+        assert row["losses"][min(losses)][0] == pytest.approx(fp32["losses"][min(losses)][0], rel=0.01)
+        assert all(monitor["steps"] == 4 for monitor in row["monitors"].values())
+    scales = {row["variant"]: row["monitors"][min(losses)]["scale_changes"][0] for row in record["rows"]}
+    assert scales == {"fp32": [1, 1.0], "fp16": [1, 1.0], "fp16 fixed": [1, 1024.0], "fp16 dynamic": [1, 65536.0]}
+    assert {probe["iteration"] for probe in fp32["probes"]} == {0, 3}
+    assert [row["variant"] for row in rest if row["probes"]] == ["fp16"]
+    assert all(sum(p["histogram"]) == pytest.approx(1, abs=0.01) for p in fp32["probes"] if p["precision"] == "fp32")
+    pictures = np.frombuffer(base64.b64decode(fp32["pictures"]), np.uint8)
+    assert pictures.size == 8 * 28 * 28 and pictures.std() > 1
+
+
+def digits(number: int) -> torch.Tensor:
+    return torch.randint(0, 256, (number, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_looking_at_the_gradients_leaves_no_trace_in_the_training(monkeypatch):
+    looked = GAN.train("gan", "fp32", 1, digits(16), 3, 8, histograms=True)
+    monkeypatch.setattr(GAN, "PROBED", ())
+    alone = GAN.train("gan", "fp32", 1, digits(16), 3, 8, histograms=False)
+    assert looked["probes"] and not alone["probes"]
+    assert looked["last_quarter"] == alone["last_quarter"]
+
+
+def test_gradients_are_sorted_into_what_fp16_makes_of_them():
+    edge = 2.0**-25
+    exact = torch.tensor([0.0, edge, edge * 1.01, 2.0**-14, -(2.0**-14) * 0.99, 1.0])
+    row = GAN.about("layer", exact, histograms=True)
+    assert row["gradients"] == 5, "zeros in FP32 are not lost by FP16"
+    assert (row["zero_share"], row["subnormal_share"]) == (1 / 5, 2 / 5)
+    assert (exact.half() == 0).tolist() == [True, True, False, False, False, False], "as PyTorch rounds"
+    bins = {e: share for e, share in zip(GAN.EXPONENTS, row["histogram"], strict=True) if share}
+    assert bins == {-25: 0.4, -14: 0.2, -15: 0.2, 0: 0.2}
+    found = GAN.compared("layer", 1.0, exact, torch.tensor([0.0, 0, 2**-24, math.inf, 1, 1]).half(), histograms=False)
+    assert (found["zero_share"], found["subnormal_share"]) == (1 / 5, 1 / 5)
+    assert found["not_finite_share"] == pytest.approx(1 / 6, abs=1e-4)
+
+
+def test_a_small_loss_loses_its_gradients_in_fp16_and_a_scale_brings_them_back():
+    torch.manual_seed(0)
+    task = GAN.Autoencoder()
+    whole = task.loss
+    task.loss = lambda *own: whole(*own) * 2.0**-12
+    images = GAN.as_numbers(digits(8))
+    rows = GAN.probe(task, images, None, histograms=False)
+    zero = {(row["precision"], row["scale"], row["layer"]): row["zero_share"] for row in rows}
+    for layer in {row["layer"] for row in rows} - {"d.fc"}:
+        plain, scaled, foretold = zero["fp16", 1.0, layer], zero["fp16", 65536.0, layer], zero["fp32", 1.0, layer]
+        assert plain > 0.5 and scaled < 0.01
+        assert plain > foretold - 0.1, "what is lost near the loss is lost behind it too"
+    assert zero["fp16", 1.0, "g.conv2"] == pytest.approx(zero["fp32", 1.0, "g.conv2"], abs=0.1), "nearest to the loss"
+
+
+def test_layers_are_told_from_the_loss_back_to_the_input():
+    task = GAN.Gan()
+    images, z = GAN.as_numbers(digits(4)), torch.randn(4, GAN.LATENT)
+    found = GAN.gradients(task, images, z, GAN.precision("fp32", CPU), 1.0)
+    assert list(found) == ["d.fc", "d.conv2", "d.conv1", "g.conv2", "g.conv1", "g.fc"]
+
+
+def test_a_fixed_scale_takes_the_same_step_as_none():
+    torch.manual_seed(0)
+    data = torch.randn(4, 3)
+    results = []
+    for scaler in (None, GAN.FixedScale(2.0**10)):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss = model(data).square().mean()
+        (scaler.scale(loss) if scaler else loss).backward()
+        (scaler or optimizer).step(*([optimizer] if scaler else []))
+        results.append(model.weight.detach())
+    assert torch.allclose(*results, rtol=1e-6)
+
+
+def test_batches_are_whole_and_each_epoch_has_an_order_of_its_own():
+    images = torch.arange(10, dtype=torch.uint8).view(10, 1, 1).expand(10, 28, 28)
+    torch.manual_seed(0)
+    seen = [(255 * real[:, 0, 0, 0]).round().int().tolist() for real, _ in GAN.batches(images, 4, 4)]
+    assert [len(batch) for batch in seen] == [4] * 4
+    first, second = seen[0] + seen[1], seen[2] + seen[3]
+    assert len(set(first)) == len(set(second)) == 8, "no digit twice in an epoch"
+    assert first != second
+
+
+# Figures, and what is read from a histogram
+
+
+def test_the_smallest_scale_that_keeps_99_per_cent():
+    assert smallest_scale([0.005, 0.495, 0.5], first=-30) == 2.0**5, "the half per cent at -30 may go"
+    assert smallest_scale([0.02, 0.48, 0.5], first=-30) == 2.0**6
+    assert smallest_scale([1.0], first=-24) == smallest_scale([1.0], first=3) == 1.0
+
+
+FITS = [
+    {"variant": "fp32", "seed": 1, "loss": 8.9, "exact_loss": 8.9},
+    {"variant": "O3", "seed": 1, "loss": None, "exact_loss": None},
+]
+LOSSES = [
+    {"variant": "fp32", "losses": {"g": [1.0, 0.9, 0.8]}},
+    {"variant": "fp32", "losses": {"g": [1.1, 1.0, 0.7]}},
+    {"variant": "fp16", "losses": {"g": [1.0, 1.0, None]}},
+]
+SCALES = {"g": [{"scale_changes": [[0, 65536.0], [3, 32768.0]], "skipped": [2]}]}
+PROBES = [
+    {"layer": layer, "precision": kind, "scale": scale, "histogram": [0.25, 0.75, 0.0], "zero_share": 0.1}
+    for layer in ("d.fc", "g.fc")
+    for kind, scale in (("fp32", 1.0), ("fp16", 1.0), ("fp16", 1024.0))
+]
+
+
+def changed(content, old, new):
+    return json.loads(json.dumps(content).replace(json.dumps(old), json.dumps(new)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "content", "old", "new"),
+    [
+        (lambda rows: figures.fits(rows, 8.8), FITS, 8.9, 9.5),
+        (lambda rows: figures.fits(rows, 8.8), FITS, None, 8.9),
+        (lambda rows: figures.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, 1.1, 1.3),
+        (lambda rows: figures.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, None, 0.9),
+        (lambda lines: figures.scales(lines, [10], "title"), SCALES, 32768.0, 16384.0),
+        (lambda lines: figures.scales(lines, [10], "title"), SCALES, [2], [2, 5]),
+        (lambda rows: figures.exponents(rows, -30, 1024.0, "title"), PROBES, 0.75, 0.5),
+        (lambda rows: figures.exponents(rows, -30, 1024.0, "title"), PROBES, 0.1, 0.5),
+    ],
+)
+def test_a_figure_shows_what_it_is_given(draw, content, old, new):
+    assert drawn_data(draw(content)) == drawn_data(draw(content))
+    assert drawn_data(draw(content)) != drawn_data(draw(changed(content, old, new)))
+
+
+def test_pictures_are_drawn_from_the_bytes_of_the_record():
+    shades = torch.linspace(0, 1, 8 * 28 * 28).view(8, 1, 28, 28)
+    row = {"variant": "fp16", "pictures": GAN.as_text(shades)}
+    figure = figures.pictures([row, row | {"pictures": None}], "title")
+    assert len(figure.axes) == 1
+    assert len(figures.pictures([row], "title", row["pictures"]).axes) == 2
+    drawn = np.asarray(figure.axes[0].images[0].get_array())
+    assert drawn.shape == (28, 8 * 28)
+    assert drawn[0, 0] == 0 and drawn[-1, -1] == 255 and (np.diff(drawn[0, :28].astype(int)) >= 0).all()
