@@ -6,8 +6,6 @@ import subprocess
 import sys
 import time
 
-import torch
-
 from labkit import steps
 from labkit.paths import SOURCE_CODE
 
@@ -52,7 +50,7 @@ def seconds(lines, device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU, if any")
-    parser.add_argument("--repeats", type=int, default=1, help="processes of each stage, in turn (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each (default: %(default)s)")
     parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
     device = steps.pick_device(args.device)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import bench_startup
 import pytest
 import torch
+
+import bench_startup
 
 
 @pytest.mark.parametrize("stage", bench_startup.STAGES)

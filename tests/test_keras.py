@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import keras_net, keras_records, keras_run, machine, record, recorded
+from labkit import keras_net, keras_records, keras_run, lab, machine, record, recorded
 from labkit.errors import LabError
+from labkit.figures import keras_charts, keras_tables
 from labkit.model import Net
 from labkit.paths import SOURCE_CODE
 
@@ -193,14 +194,47 @@ def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_pat
         assert ("lab 12 is left out: keras" in capsys.readouterr().out) is bool(absent)
 
 
-def test_the_shipped_records_are_whole():
-    """Three runs of each command that is timed, on the backend that it names, with losses that are numbers."""
+def test_the_shipped_runs_on_a_gpu_are_whole():
+    """Every command that is timed, on the backend that it names; five seeds or more for the accuracy gate."""
     for step in record.KERAS_RUNS:
-        runs = recorded.records("keras", step)
-        assert len(runs) >= 3
-        for run in runs:
+        for run in recorded.records("keras", step):
             assert run["status"] == "complete" and len(run["epochs"]) == 10 and run["data_source"] == "MNIST"
-            assert f"--backend {run['backend']}" in step and not run["profiled"]
-            assert math.isfinite(run["test_loss"]) and run["gpu"]
-    for step, seeds in record.KERAS_SEEDS.items():
-        assert [run["arguments"]["seed"] for run in recorded.accuracy(step)] == list(range(1, seeds + 1))
+            assert (run["backend"], run["profiled"], run["extras"]["jit_compile"]) == ("jax", False, True)
+            assert math.isfinite(run["test_loss"]) and "H200" in run["gpu"]
+    for step in record.KERAS_ACCURACY:
+        seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
+        assert len(seeds) >= 5 and seeds == list(range(1, len(seeds) + 1))
+        mean, p = lab.accuracy_gate("main_baseline.py", step)
+        assert mean >= lab.ACCURACY_FLOOR_PCT and p >= lab.SIGNIFICANCE
+
+
+def test_the_shipped_runs_on_a_cpu_are_told_as_such():
+    few = keras_records.few_digits()
+    assert set(few["framework"]) == {"PyTorch", "Keras on tensorflow"} and set(few["train_samples"]) == {3000}
+    assert {"dynamic, from 32,768", "fixed, 1,024", "none"} < set(few["scale"])
+    assert "(Keras on tensorflow, CPU)" in str(keras_tables.scales(few))
+    shown = str(keras_tables.few_digits(few))
+    assert "on a CPU" in shown and "PyTorch" in shown
+    jit = keras_records.jit_on_a_cpu()
+    assert set(jit) == {(backend, state) for backend in ("jax", "tensorflow") for state in ("off", "on")}
+    assert {len(runs) for runs in jit.values()} == {3}
+    assert {run["device"] for runs in jit.values() for run in runs} == {"cpu"}
+
+
+def test_every_table_names_its_backend(capsys):
+    tried = {backend: keras_records.tried(backend) for backend in ("tensorflow", "jax", "torch")}
+    runs = {"FP16": recorded.records("keras", record.KERAS_RUNS[2])}
+    for backend, tables in tried.items():
+        named = [
+            keras_tables.layers(tables, "mixed_float16", backend),
+            keras_tables.compiled(tables, backend),
+            keras_tables.steps(tables, backend),
+            keras_tables.epochs(runs, backend),
+        ]
+        assert all(f"(Keras on {backend})" in table.caption for table in named)
+    for table in (keras_tables.agreement(tried), keras_tables.in_float16(tried), keras_tables.precision(tried)):
+        assert all(backend in str(table) for backend in tried)
+    claims = keras_tables.claims(tried, runs, keras_records.few_digits()).frame
+    assert set(claims["backend"]) <= set(tried) and claims["what we found"].str.contains(r"\w").all()
+    capsys.readouterr()
+    assert "(Keras on jax)" in keras_charts.epoch_bars(runs, "jax").axes[0].get_title(loc="left")

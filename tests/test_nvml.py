@@ -216,6 +216,18 @@ def test_energy_of_a_training():
     assert row["all s"] == pytest.approx(4 + 10 * 2)
 
 
+def test_the_drivers_counters_stand_beside_those_of_nsight():
+    shown = profilers.counters_table([program("a.py", 300.0, 2.0)], {"a.py": {"SMs Active (counter)": 42.0}})
+    (row,) = shown.frame.to_dict("records")
+    assert (row["program"], row["driver: SM %"], row["Nsight: SMs Active %"]) == ("a.py", 1.0, 42.0)
+    assert row["Nsight: Tensor Active %"] is None
+
+
+def test_the_drivers_table_takes_power_from_the_energy_counter():
+    (row,) = profilers.driver_table([program("a.py", 300.0, 2.0)]).frame.to_dict("records")
+    assert (row["W"], row["utilisation %"]) == pytest.approx((300, 50))
+
+
 def test_the_charts_show_what_was_sampled():
     slow, fast = program("a.py", 300.0, 2.0), program("a.py", 300.0, 1.0)
     pictures = [drawn_data(profilers.utilisation(programs)) for programs in ([slow], [slow], [fast])]

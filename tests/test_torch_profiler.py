@@ -165,9 +165,7 @@ def test_names_that_differ_have_different_keys():
 
 def test_a_mangled_name_is_read_as_far_as_its_words_go():
     """A template of cuDNN's, cut short, as PyTorch leaves it; its words find the kernel that Nsight Systems names."""
-    mangled = (
-        "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel4ConvINS1_4gemm5ShapeILi64ELi64EEENS4_11MmaTensorOpEEEEEvi"
-    )
+    mangled = "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel4ConvINS1_4gemm5ShapeILi64ELi64EEENS4_11MmaTensorOpEEEEEvi"
     read = torch_profiler._demangled(mangled)
     assert read == "cutlass__5x_cudnn::Kernel<conv, kernel, Conv, gemm, Shape, MmaTensorOp>"
     assert torch_profiler._demangled("sm80_xmma_gemm") == "sm80_xmma_gemm"

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 import pandas as pd
 
 from labkit import keras_run, machine, recorded, timing
-from labkit.nsight import command as nsys
-from labkit.nsight.report import Report
 from labkit.paths import REPORTS
 
 KIND = "keras"
@@ -25,18 +23,6 @@ def runs(commands: Sequence[str]) -> dict[str, list[dict]]:
     """Whole-process runs of each command, as ``timing.runs``."""
     with _recorded_without(commands):
         return timing.runs(commands, kind=KIND)
-
-
-def once(commands: Sequence[str]) -> dict[str, list[dict]]:
-    """One whole-process run of each command."""
-    with _recorded_without(commands):
-        return timing.runs(commands, repeats=1, kind=KIND)
-
-
-def profile(command: str) -> Report:
-    """The report of an ``nsys profile`` command, as ``lab.profile``."""
-    with _recorded_without([command]):
-        return nsys.profile(command)
 
 
 def tried(backend: str) -> dict[str, pd.DataFrame]:
@@ -58,15 +44,46 @@ def tried(backend: str) -> dict[str, pd.DataFrame]:
 
 
 def few_digits() -> pd.DataFrame:
-    """The shipped trainings on a CPU and few digits, a row each: framework, policy, seed, test accuracy in per cent."""
-    found = []
-    for file in sorted((recorded.folder() / KIND).glob("*limit*.json")):
-        record = json.loads(file.read_text())
-        told = record["arguments"]
-        framework = f"Keras on {record['backend']}" if "backend" in record else "PyTorch"
-        policy = told.get("policy") or "float32"
-        found.append((framework, policy, told["seed"], record["test_accuracy_pct"], record["train_samples"]))
-    return pd.DataFrame(found, columns=["framework", "policy", "seed", "accuracy_pct", "train_samples"])
+    """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
+    rows = []
+    for record in _shipped("*-limit-3000-*"):
+        told, last = record["arguments"], record["epochs"][-1]
+        rows.append(
+            {
+                "framework": f"Keras on {record['backend']}" if "backend" in record else "PyTorch",
+                "policy": told.get("policy", "float32"),
+                "scale": _scale(told),
+                "seed": told["seed"],
+                "accuracy_pct": record["test_accuracy_pct"],
+                "loss": record["test_loss"],
+                "skipped_steps": last.get("skipped_steps"),
+                "last_scale": last.get("loss_scale"),
+                "steps": len(record["epochs"]) * -(-record["train_samples"] // told["batch_size"]),
+                "train_samples": record["train_samples"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def jit_on_a_cpu() -> dict[tuple[str, str], list[dict]]:
+    """The shipped FP32 trainings on a CPU with and without ``jit_compile``: (backend, on or off) → records."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for record in _shipped("keras_mnist-*-limit-1024-*"):
+        found.setdefault((record["backend"], record["arguments"]["jit"]), []).append(record)
+    return found
+
+
+def _scale(arguments: dict) -> str:
+    """A run's loss scale in words."""
+    scale = arguments.get("loss_scale", "none")
+    if scale == "dynamic":
+        return f"dynamic, from {arguments['initial_scale']:,.0f}"
+    return scale if scale == "none" else f"fixed, {scale:,.0f}"
+
+
+def _shipped(pattern: str) -> list[dict]:
+    """The shipped records of this lab whose file's name fits, in order."""
+    return [json.loads(file.read_text()) for file in sorted((recorded.folder() / KIND).glob(f"{pattern}.json"))]
 
 
 def _on(record: dict) -> str:

@@ -23,7 +23,7 @@ from labkit.figures.break_even import break_even_lines
 from labkit.figures.budget_bars import budget_bars, budget_share_bars
 from labkit.figures.explore import explore
 from labkit.figures.flow import queue_depth, step_chart
-from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table, process_parts
+from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table, process_parts, startup_table
 from labkit.figures.ledger import ladder as ladder_with_floor
 from labkit.figures.report_tables import (
     advice,
@@ -62,24 +62,20 @@ from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
 
 __all__ = [
     "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "break_even", "break_even_lines", "budget",
-    "budget_bars", "budget_share_bars", "budget_table", "charts", "check", "cold_run", "command", "compare",
-    "compare_prediction", "comparison_table", "copies", "cost", "diff", "eligible_table", "epoch_ms", "exercise",
-    "explore", "gate_table", "idle", "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels", "launch_table",
-    "ledger", "nsight", "open_report", "partition_table", "phases", "pick", "profile", "provenance_table",
-    "queue_depth", "recorded_runs", "rows", "runs", "sampled_table", "show", "speedup", "spread", "start", "step_chart",
-    "step_windows", "steps_table", "table", "tensor_active_table", "this_machine", "timeline", "wall_clock",
+    "budget_bars", "budget_share_bars", "budget_table", "bytes_table", "charts", "check", "cold_run", "command",
+    "compare", "compare_prediction", "comparison_table", "copies", "cost", "count", "diff", "distances_table",
+    "eligible_table", "epoch_ms", "exercise", "explore", "floor_shares_table", "floor_table", "gate_table", "idle",
+    "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels", "ladder_with_floor", "launch_table", "ledger",
+    "ledger_table", "limits_table", "lines_table", "listing", "nsight", "nvml", "open_report", "partition_table",
+    "peaks_table", "phases", "pick", "points_table", "process_parts", "profile", "profilers", "provenance_table",
+    "queue_depth", "recorded_runs", "roofline", "roofline_chart", "rows", "runs", "sampled_table", "show",
+    "speedup", "spread", "start", "startup_table", "step_chart", "step_windows", "steps_table", "table",
+    "tensor_active_table", "this_machine", "timeline", "torch_profile", "torch_profiler", "wall_clock",
 ]  # fmt: skip
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
 SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline
 
-__all__ += [
-    "bytes_table", "count", "distances_table", "floor_shares_table", "floor_table", "ladder_with_floor", "ledger_table",
-    "limits_table", "lines_table", "listing", "peaks_table", "points_table", "process_parts", "roofline",
-    "roofline_chart",
-]  # fmt: skip
-
-__all__ += ["nvml", "profilers", "torch_profile", "torch_profiler"]
 
 table = tables.table
 profile = command.profile

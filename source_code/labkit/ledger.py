@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import statistics
 import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,21 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
     found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]
     found["process_times"] = found["process_s"].iloc[0] / found["process_s"]
     return found
+
+
+def startup(records: Sequence[dict]) -> pd.DataFrame:
+    """What happens before the first step, a row a stage of ``bench_startup.py``: seconds, medians over all processes.
+
+    Columns: ``stage``, ``after`` (the stage that it is done on top of, None for the first), ``process_s`` (a whole
+    process that ends there), ``own_s`` (how much longer that is than the process of ``after``).
+    """
+    found: dict[str, list[float]] = {}
+    for row in (row for record in records for row in record["rows"]):
+        found.setdefault(row["stage"], []).extend(row["process_s"])
+    process_s = {stage: statistics.median(seconds) for stage, seconds in found.items()}
+    after = {row["stage"]: row["after"] for row in records[0]["rows"]}
+    rows = [(stage, after[stage], s, s - process_s.get(after[stage], 0.0)) for stage, s in process_s.items()]
+    return pd.DataFrame(rows, columns=["stage", "after", "process_s", "own_s"])
 
 
 def _parts(record: dict) -> dict[str, float]:

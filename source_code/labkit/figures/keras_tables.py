@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit import recorded
 from labkit.figures.tables import Table, table
-from labkit.nsight import idle, tensor_cores
-from labkit.nsight.report import Report
+from labkit.timing import MEASURED, spread
 
+USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
 Tried = Mapping[str, Mapping[str, pd.DataFrame]]  # backend → the tables that keras_records.tried() gives
 
 
@@ -77,162 +76,105 @@ def precision(tried: Tried) -> Table:
     return table(found, "Relative error against FP64", dict.fromkeys(measured, "{:.0e}"), measured)
 
 
-def scales(commands: Mapping[str, str]) -> Table:
-    """Trainings under different loss scales: name → command, from the shipped seeds."""
-    rows = []
-    for name, command in commands.items():
-        records = recorded.accuracy(command)
-        last = [record["epochs"][-1] for record in records]
-        values = [record["test_accuracy_pct"] for record in records]
-        scale = {epoch["loss_scale"] for epoch in last}
-        rows.append(
-            {
-                "loss scale": name,
-                "backend": records[0]["backend"],
-                "seeds": len(records),
-                "mean accuracy %": sum(values) / len(values),
-                "lowest %": min(values),
-                "highest %": max(values),
-                "skipped steps": max(epoch["skipped_steps"] for epoch in last),
-                "scale at the end": max((value for value in scale if value), default=None),
-            }
-        )
-    caption = f"mixed_float16, ten epochs, {len(records[0]['epochs']) * 59} steps ({recorded.origin()})"
-    percent = dict.fromkeys(["mean accuracy %", "lowest %", "highest %"], "{:.2f}")
-    return table(pd.DataFrame(rows), caption, percent)
+def epochs(runs: Mapping[str, Sequence[dict]], backend: str) -> Table:
+    """Training seconds of the first epoch, and median and range of the later ones, a row a command."""
+    return _epochs(runs, f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})")
 
 
-def tensor_core_ms(reports: Mapping[str, Report]) -> pd.DataFrame:
-    """GPU milliseconds of one training epoch by what is known about Tensor Cores, a row a report."""
-    rows = []
-    for name, report in reports.items():
-        ms = tensor_cores.verdicts(report).groupby("tensor_core")["gpu_ms"].sum()
-        found = idle.idle(report)
-        by_verdict = {verdict: float(ms.get(verdict, 0.0)) for verdict in ("yes", "no", "unknown")}
-        rows.append({"report": name, **by_verdict, "busy": found.busy_ms, "idle": found.idle_ms})
-    return pd.DataFrame(rows)
-
-
-def tensor_core_table(reports: Mapping[str, Report]) -> Table:
-    """``tensor_core_ms`` to read."""
-    names = {verdict: f"Tensor Cores: {verdict} ms" for verdict in ("yes", "no", "unknown")}
-    found = tensor_core_ms(reports).rename(columns=names | {"busy": "GPU busy ms", "idle": "GPU idle ms"})
-    measured = list(found.columns[1:])
-    return table(found, "Kernels of one training epoch", dict.fromkeys(measured, "{:,.1f}"), measured)
-
-
-def first_epochs(runs: Mapping[str, list[dict]]) -> Table:
-    """The first epoch's training beside the median of the later ones, in seconds, a row a command."""
+def _epochs(runs: Mapping[str, Sequence[dict]], caption: str) -> Table:
     rows = []
     for name, records in runs.items():
-        first = pd.Series([record["epochs"][0]["training_s"] for record in records])
-        later = pd.Series([epoch["training_s"] for record in records for epoch in record["epochs"][1:]])
-        rows.append((name, len(records), first.median(), later.median(), first.median() - later.median()))
-    columns = ["step", "n", "first epoch s", "later epochs s", "difference s"]
-    return table(
-        pd.DataFrame(rows, columns=columns),
-        "Training time of an epoch (medians)",
-        dict.fromkeys(columns[2:], "{:.2f}"),
-        columns[2:],
-    )
+        first = spread([record["epochs"][0] for record in records], "training_s")
+        later = spread([epoch for record in records for epoch in record["epochs"][1:]], "training_s")
+        rows.append((name, len(records), first.median, later.median, f"{MEASURED}{later.low:.2f}–{later.high:.2f}"))
+    columns = ["step", "processes", "first epoch s", "later epochs s", "their range s"]
+    formats = {"first epoch s": "{:.1f}", "later epochs s": "{:.2f}"}
+    return table(pd.DataFrame(rows, columns=columns), caption, formats, list(formats))
+
+
+def jit(found: Mapping[tuple[str, str], Sequence[dict]]) -> Table:
+    """First and later epochs with and without ``jit_compile`` on a CPU."""
+    samples = next(iter(found.values()))[0]["train_samples"]
+    named = {f"Keras on {backend}, jit_compile {state}": found[backend, state] for backend, state in sorted(found)}
+    return _epochs(named, f"FP32, {samples:,} digits an epoch, on a CPU")
 
 
 def few_digits(found: pd.DataFrame) -> Table:
-    """The trainings on few digits and a CPU, a row a framework and policy."""
-    groups = found.groupby(["framework", "policy"], sort=False)["accuracy_pct"]
+    """The trainings on few digits and a CPU, a row a framework and policy; FP16 with ``compile``'s scale."""
+    usual = found[(found["policy"] != "mixed_float16") | (found["scale"] == USUAL_SCALE)]
+    groups = usual.groupby(["policy", "framework"])["accuracy_pct"]
     shown = groups.agg(["count", "mean", "min", "max"]).reset_index()
-    shown.columns = ["framework", "policy", "seeds", "mean accuracy %", "lowest %", "highest %"]
+    shown.columns = ["policy", "framework", "seeds", "mean accuracy %", "lowest %", "highest %"]
     digits = found["train_samples"].iloc[0]
     caption = f"Four epochs on the first {digits:,} digits, on a CPU"
     return table(shown, caption, dict.fromkeys(list(shown.columns[3:]), "{:.1f}"))
 
 
-def claims(tried: Tried, runs: Mapping[str, list[dict]], reports: Mapping[str, Report], by_scale: Mapping) -> Table:
-    """What three texts say about TensorFlow, and what was found: ``runs``, ``reports`` and scales as in the lab.
+def scales(found: pd.DataFrame) -> Table:
+    """The trainings in mixed_float16 among those on few digits, a row a loss scale."""
+    mixed = found[found["policy"] == "mixed_float16"]
+    rows = []
+    for scale, group in mixed.groupby("scale"):
+        accuracy, loss = group["accuracy_pct"], group["loss"]
+        rows.append(
+            {
+                "loss scale": scale,
+                "seeds": len(group),
+                "mean accuracy %": accuracy.mean(),
+                "lowest %": accuracy.min(),
+                "highest %": accuracy.max(),
+                "test loss": loss.mean() if loss.notna().all() else "nan",
+                "steps skipped": f"{group['skipped_steps'].max():.0f} of {group['steps'].iloc[0]}",
+                "scale at the end": group["last_scale"].max(),
+            }
+        )
+    rows.sort(key=lambda row: (-row["seeds"], row["loss scale"]))
+    digits = found["train_samples"].iloc[0]
+    caption = f"mixed_float16, four epochs on the first {digits:,} digits (Keras on tensorflow, CPU)"
+    formats = dict.fromkeys(["mean accuracy %", "lowest %", "highest %"], "{:.1f}") | {"test loss": "{:.2f}"}
+    return table(pd.DataFrame(rows), caption, formats | {"scale at the end": "{:,.0f}"})
 
-    ``by_scale`` maps ``"none"`` and ``"dynamic"`` to a command with recorded seeds.
-    """
+
+def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) -> Table:
+    """What three texts say about TensorFlow, and what was found: ``runs`` and ``few`` as in the lab."""
     tensorflow, jax = tried["tensorflow"], tried["jax"]
     lines = tensorflow["claims"].set_index("line")
-    said = lines["error"].fillna("") + lines["says"].radd(": ").where(lines["error"].notna(), lines["says"])
     policy = "tf.keras.mixed_precision.Policy('mixed_float16')"
+    old_call = lines.loc["tf.keras.mixed_precision.LossScaleOptimizer(adam, loss_scale='dynamic')"]
     layers = tensorflow["layers"]
     computes = layers.loc[layers["model_policy"] == "mixed_float16", "computes in"]
-    sixteen = tensorflow["float16"].set_index("what")["dtype"]
+    dense = tensorflow["float16"].set_index("what")["dtype"].iloc[-1]
     optimizer = tensorflow["compile"].set_index("way").loc["mixed_float16"]
     errors = jax["precision"].set_index("setting")["product_error"].map("{:.0e}".format)
-    override = "NVIDIA_TF32_OVERRIDE=0"
     disabled = next(setting for setting in errors.index if "TENSOR_OP_MATH" in setting)
-    mean = {
-        name: pd.Series([record["test_accuracy_pct"] for record in recorded.accuracy(command)]).mean()
-        for name, command in by_scale.items()
-    }
-    fp16 = tensor_core_ms(reports).iloc[-1]
-    compiled_runs = runs["JAX, FP16"]
-    first = pd.Series([record["epochs"][0]["training_s"] for record in compiled_runs]).median()
-    later = pd.Series([epoch["training_s"] for record in compiled_runs for epoch in record["epochs"][1:]]).median()
+    override = next(setting for setting in errors.index if "TF32_OVERRIDE" in setting)
+    mixed = few[few["policy"] == "mixed_float16"]
+    usual, without = mixed[mixed["scale"] == USUAL_SCALE], mixed[mixed["scale"] == "none"]
+    epochs_s = [[epoch["training_s"] for epoch in record["epochs"]] for record in runs["FP16"]]
+    first, later = epochs_s[0][0], pd.Series(epochs_s[0][1:]).median()
     found = [
-        (
-            "guide",
-            "give layers the type float16 where it fits",
-            f"the policy gives it to {(computes == 'float16').sum()} of {len(computes)} layers; "
-            f"Dense(dtype='float16') has {sixteen.iloc[-1]} weights",
-            "tensorflow",
-        ),
-        (
-            "guide",
-            "variables are cast to float32",
-            f"they are {said[f'{policy}.variable_dtype']}, and cast to {said[f'{policy}.compute_dtype']} for each use",
-            "tensorflow",
-        ),
-        (
-            "guide",
-            "TF_DISABLE_TENSOR_OP_MATH=1 switches Tensor Cores off",
-            f"error of a product with TF32: {errors['TF32 on']}, with the variable: {errors[disabled]}",
-            "jax",
-        ),
-        (
-            "article",
-            "LossScaleOptimizer(adam, loss_scale='dynamic')",
-            said["tf.keras.mixed_precision.LossScaleOptimizer(adam, loss_scale='dynamic')"],
-            "tensorflow",
-        ),
-        (
-            "article",
-            "the optimizer has to be wrapped for a loss scale",
-            f"compile wraps it: {optimizer['optimizer']}, from {optimizer['initial_scale']:,.0f}",
-            "tensorflow",
-        ),
-        (
-            "walkthrough",
-            "tf.keras.layers.Conv2d(filters=48, …)",
-            f"{lines.loc['tf.keras.layers.Conv2d(filters=48, kernel_size=7)', 'error']}: the class is Conv2D",
-            "tensorflow",
-        ),
-        (
-            "walkthrough",
-            "loss scaling makes no great difference (for a GAN)",
-            f"for our net: {mean['none']:.2f} % without, {mean['dynamic']:.2f} % with a dynamic scale",
-            "jax",
-        ),
-        (
-            "walkthrough",
-            "the first iterations are slower: XLA compiles",
-            f"first epoch ~{first:.1f} s, later ones ~{later:.2f} s",
-            "jax",
-        ),
-        (
-            "walkthrough",
-            "Nsight Systems does not show Tensor Core use",
-            f"FP16: Tensor Cores in kernels of ~{fp16['yes']:.0f} ms, none in ~{fp16['no']:.0f} ms, "
-            f"unknown in ~{fp16['unknown']:.0f} ms",
-            "jax",
-        ),
-        (
-            "walkthrough",
-            "a profile in FP32 needs TF32 switched off",
-            f"error of a product: {errors['as it comes']} as JAX comes, {errors[f'TF32 on, {override}']} with {override}",
-            "jax",
-        ),
-    ]
-    return table(pd.DataFrame(found, columns=["text", "what it says", "what we found", "backend"]))
+        ("guide", "give layers the type float16 where it fits", "tensorflow",
+         f"the policy gives it to {(computes == 'float16').sum()} of {len(computes)}; "
+         f"Dense(dtype='float16') gets {dense} weights"),
+        ("guide", "variables are cast to float32", "tensorflow",
+         f"they are {lines.loc[f'{policy}.variable_dtype', 'says']}; "
+         f"each use casts them to {lines.loc[f'{policy}.compute_dtype', 'says']}"),
+        ("guide", "TF_DISABLE_TENSOR_OP_MATH=1: no Tensor Cores", "jax",
+         f"error of a product: {errors[disabled]} with it, {errors['TF32 on']} without"),
+        ("article", "LossScaleOptimizer(adam, loss_scale='dynamic')", "tensorflow",
+         f"{old_call['error']}: {old_call['says']}"),
+        ("article", "an optimizer has to be wrapped by hand", "tensorflow",
+         f"compile wraps it: {optimizer['optimizer']}, from {optimizer['initial_scale']:,.0f}"),
+        ("walkthrough", "tf.keras.layers.Conv2d(filters=48, …)", "tensorflow",
+         f"{lines.loc['tf.keras.layers.Conv2d(filters=48, kernel_size=7)', 'error']}: the class is Conv2D"),
+        ("walkthrough", "loss scaling makes no great difference (GAN)", "tensorflow",
+         f"our net: {without['accuracy_pct'].mean():.1f} % without, {usual['accuracy_pct'].mean():.1f} % with"),
+        ("walkthrough", "XLA makes the first iterations slow", "jax",
+         f"FP16: first epoch ~{first:.1f} s, later ones ~{later:.2f} s"),
+        ("walkthrough", "FP32 needs TF32 switched off", "jax",
+         f"error of a product: {errors['as it comes']} as JAX comes, {errors['TF32 off']} with TF32 off"),
+        ("lab 4", "NVIDIA_TF32_OVERRIDE=0 switches TF32 off", "jax",
+         f"error of a product: still {errors[override]}"),
+    ]  # fmt: skip
+    frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
+    return table(frame[["text", "what it says", "what we found", "backend"]])

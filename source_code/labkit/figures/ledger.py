@@ -58,6 +58,16 @@ def floor_shares_table(found: pd.DataFrame, floor_s: float) -> Table:
     return table(frame, "What share of its time each rung needs at the least", formats, list(formats))
 
 
+def startup_table(found: pd.DataFrame) -> Table:
+    """What a process does before its first step: ``labkit.ledger.startup``."""
+    columns = {"stage": "what", "own_s": "takes s", "after": "when this is done", "process_s": "the whole process s"}
+    numbers = ["takes s", "the whole process s"]
+    caption = "Before the first step: processes that do so much and no more (medians)"
+    return table(
+        found.rename(columns=columns)[list(columns.values())], caption, dict.fromkeys(numbers, "{:.2f}"), numbers
+    )
+
+
 def lines_table(steps: Sequence[str], remarks: Mapping[str, str]) -> Table:
     """What each rung costs to write and to read: lines of code, and a remark."""
     rows = []
