@@ -42,7 +42,7 @@ lab: $(STAMP) ## install the course into .venv and open it in JupyterLab
 	  --LabApp.default_url=/lab/tree/start_here.ipynb $$root $(ARGS)
 
 test: $(DEV_STAMP) ## run every test and every notebook; needs no GPU and no nsys
-	@$(IN_VENV) $(BIN)/python -m pytest --nbval $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m pytest --nbval -n 2 --dist loadfile $(ARGS)
 
 test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys
 	@$(IN_VENV) LAB_MODE=live $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg $(ARGS) start_here.ipynb labs

@@ -57,9 +57,9 @@ def test_the_busy_share(answer, said, capsys):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda joules: 1 - joules["main_opt7.py"] / joules["main_baseline.py"], "units"),
-        (lambda joules: 100 * joules["main_opt7.py"] / joules["main_baseline.py"], "too small"),
-        (lambda joules: 100 * (1 - joules["main_opt7.py"] / joules["main_baseline.py"]), "[ok] exercise 13.3"),
+        (lambda joules: 1 - joules["main_opt4.py"] / joules["main_baseline.py"], "units"),
+        (lambda joules: 100 * joules["main_opt4.py"] / joules["main_baseline.py"], "too small"),
+        (lambda joules: 100 * (1 - joules["main_opt4.py"] / joules["main_baseline.py"]), "[ok] exercise 13.3"),
     ],
 )
 def test_the_energy_saved(wrong, said, programs, capsys):

@@ -143,3 +143,14 @@ def test_a_listing_is_what_stands_in_the_file():
     text = (ROOT / found.file).read_text()
     assert all(line in text for line in lines[1:])
     assert "&lt;" in found._repr_mimebundle_()["text/html"], "escaped"
+
+
+def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_before():
+    def record(*seconds):
+        stages = [("Python starts", None), ("PyTorch is imported", "Python starts"), ("torchvision", "Python starts")]
+        return {"rows": [{"stage": s, "after": a, "process_s": t} for (s, a), t in zip(stages, seconds, strict=True)]}
+
+    found = ledger.startup([record([0.5], [2.0], [1.5]), record([0.7, 0.6], [2.2, 2.1], [1.5, 9.0])]).set_index("stage")
+    assert list(found["process_s"]) == [0.6, 2.1, 1.5]
+    assert list(found["own_s"]) == pytest.approx([0.6, 1.5, 0.9])
+    assert found["after"]["torchvision"] == "Python starts"

@@ -63,6 +63,14 @@ def test_zeros_and_subnormals_are_counted_where_fp16_has_them():
     assert said == ["loss scale, step 1: 62% of the gradients are zero and 25% subnormal: scale the loss"]
 
 
+def test_zeros_alone_are_no_reason_for_a_warning():
+    parameters, monitor, said = watched(every=1)
+    give(parameters, (0.0, 0.0, 0.0, 2.0**-20), (0.0, 0.0, 1.0, 1.0))
+    monitor.look()
+    assert monitor.windows[0].small_share == pytest.approx(1 / 3)
+    assert said == []
+
+
 def test_a_warning_is_said_again_only_after_a_window_without_it():
     parameters, monitor, said = watched(every=1)
     for numbers in ((0.0,) * 4, (0.0,) * 4, (1.0,) * 4, (0.0,) * 4):

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from labkit import machine, recorded
+from labkit import machine, record, recorded
 from labkit.nsight import files
 from labkit.nsight.__main__ import main
 from labkit.paths import SOURCE_CODE
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"
-STEPS = sorted(path.name.split(".")[0] for path in PROFILES.glob("*.sqlite.xz"))
+STEPS = [*record.PROFILES, *record.LIMIT_PROFILES, "main_opt3_ops"]  # one of each kind is enough of those by operator
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
 
 IN_GRAPHS = ("main_opt5", "main_opt6", "main_opt7")  # whose epoch is one launch

@@ -26,7 +26,7 @@ LARGEST = 65504.0
 
 # When a window is worth a warning.
 MANY_SKIPPED = 0.1  # of the window's steps; GradScaler's own search for the limit skips one in 2,000
-MANY_LOST = 0.5  # of the gradients, zero or subnormal
+MANY_SMALL = 0.5  # of the gradients that are not zero: subnormal. Where so many are, others have become zero
 SMALL_SCALE = 1.0  # below, gradients are made smaller than they are
 
 
@@ -42,6 +42,14 @@ class Window:
     zero_share: float  # of all numbers
     subnormal_share: float  # not zero, and smaller in size than 2**-14
     largest: float  # absolute value of the finite ones
+
+    @property
+    def small_share(self) -> float:
+        """Of the numbers that are not zero, those that are subnormal; 1 where all are zero.
+
+        Zeros alone prove nothing: weights of pixels that are always black have no gradient in any format.
+        """
+        return self.subnormal_share / (1 - self.zero_share) if self.zero_share < 1 else 1.0
 
     @property
     def headroom(self) -> float:
@@ -165,7 +173,6 @@ class LossScaleMonitor:
         return found
 
     def _warn(self, window: Window) -> None:
-        lost = window.zero_share + window.subnormal_share
         small = f"{window.zero_share:.0%} of the gradients are zero and {window.subnormal_share:.0%} subnormal"
         # Its way down from 65,536 is normal, where it has arrived by the first window's end.
         search = len(self.windows) == 1 and window.step not in self.skipped
@@ -181,7 +188,7 @@ class LossScaleMonitor:
                 scaled and window.scale < SMALL_SCALE,
                 f"the scale is {window.scale:g}: gradients overflow as they are. Is a loss summed, not averaged?",
             ),
-            "lost": (lost > MANY_LOST and not window.skipped, f"{small}: {raise_it}"),
+            "small": (window.small_share > MANY_SMALL and not window.skipped, f"{small}: {raise_it}"),
         }
         now = {kind for kind, (holds, _) in found.items() if holds}
         for kind in now - self._warned:

@@ -51,8 +51,8 @@ def _busy_share(number: str, answer: Callable | None) -> bool:
 
 def _energy_saved(number: str, answer: float | None, programs: Sequence[dict]) -> bool:
     found = nvml.energy(programs).set_index("program")["all J"]
-    right = 100 * (1 - found["main_opt7.py"] / found["main_baseline.py"])
-    hint = "One minus what opt7 needs over what the baseline needs, start-up and ten epochs, in per cent."
+    right = 100 * (1 - found["main_opt4.py"] / found["main_baseline.py"])
+    hint = "One minus what step 4 needs over what the baseline needs, start-up and ten epochs, in per cent."
     return answer_number(number, answer, right, hint)
 
 

@@ -145,7 +145,7 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
     computes = layers.loc[layers["model_policy"] == "mixed_float16", "computes in"]
     dense = tensorflow["float16"].set_index("what")["dtype"].iloc[-1]
     optimizer = tensorflow["compile"].set_index("way").loc["mixed_float16"]
-    errors = jax["precision"].set_index("setting")["product_error"].map("{:.0e}".format)
+    errors = jax["precision"].set_index("setting")["product_error"].map((MEASURED + "{:.0e}").format)
     disabled = next(setting for setting in errors.index if "TENSOR_OP_MATH" in setting)
     override = next(setting for setting in errors.index if "TF32_OVERRIDE" in setting)
     mixed = few[few["policy"] == "mixed_float16"]
@@ -177,4 +177,4 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
          f"error of a product: still {errors[override]}"),
     ]  # fmt: skip
     frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
-    return table(frame[["text", "what it says", "what we found", "backend"]])
+    return table(frame[["text", "what it says", "what we found", "backend"]], measured=["what we found"])
