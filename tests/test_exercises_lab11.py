@@ -84,17 +84,26 @@ def test_the_smallest_scale(answer, said, capsys):
     assert said in capsys.readouterr().out
 
 
+def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
+    return [{"skipped": 0, "zero_share": 0.0, "subnormal_share": 0.0}] + [
+        {"skipped": skipped, "zero_share": zero, "subnormal_share": subnormal}
+    ]
+
+
+LOGS = [windows(skipped=1), windows(zero=0.9, subnormal=0.08), windows(skipped=10)]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (("healthy", "Overflow ", "underflow"), "[ok]"),
-        (("underflow", "overflow", "underflow"), "log A"),
-        (("healthy", "underflow", "underflow"), "log B"),
-        (("healthy", "overflow", "healthy"), "log C"),
-        ("healthy", "Name three"),
+        (("healthy", "underflow", "Overflow "), "[ok]"),
+        (("underflow", "underflow", "overflow"), "log A"),
+        (("healthy", "overflow", "overflow"), "log B"),
+        (("healthy", "underflow", "healthy"), "log C"),
+        ("healthy", "Name 3 diagnoses"),
         (None, "no answer"),
     ],
 )
 def test_the_logs(answer, said, capsys):
-    exercises.exercise("11.3", answer)
+    exercises.exercise("11.3", answer, *LOGS)
     assert said in capsys.readouterr().out

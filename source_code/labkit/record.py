@@ -101,7 +101,7 @@ SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 ACCURACY += SHAPES[2:]
 # Lab 11: each once, with its seeds inside.
-LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_gan.py --case autoencoder --iterations 560"]
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = ["bench_keras.py --backend jax", "bench_keras.py --backend torch"]

@@ -88,7 +88,8 @@ def benchmark(command: str, show: Callable[[str], None] = print) -> list[dict]:
     show(f"$ python3 source_code/{command}")
     if not machine.is_live():
         found = recorded.records("benchmarks", command)
-        show(f"recorded ({recorded.origin()}, {len(found)} runs): {recorded.shown(recorded.folder() / 'benchmarks')}")
+        where = recorded.origin() if found[0].get("device") != "cpu" else f"on a CPU, {found[0]['run_at'][:10]}"
+        show(f"recorded ({where}, {len(found)} runs): {recorded.shown(recorded.folder() / 'benchmarks')}")
         return found
     folder = REPORTS / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)

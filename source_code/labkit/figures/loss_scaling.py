@@ -108,7 +108,8 @@ def scales(lines: Mapping[str, Sequence[dict]], reach: Sequence[int], title: str
             ax.set(title=name, xlabel="iteration", xlim=(-0.02 * end, 1.02 * end))
             ax.grid(axis="y")
         axes[0].set_ylim(low - below * (1 + max(map(len, lines.values()))), high + below)
-        ticks = range(4 * math.floor(low / 4), math.ceil(high) + 1, 4)
+        apart = 4 if high - low > 10 else 1
+        ticks = range(apart * math.floor(low / apart), math.ceil(high) + 1, apart)
         axes[0].set_yticks(list(ticks), [f"$2^{{{tick}}}$" for tick in ticks])
         axes[0].set_ylabel("loss scale")
         fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from matplotlib.textpath import TextPath
 
 from labkit.figures import style
 from labkit.figures.diagrams import tint
@@ -111,7 +112,8 @@ class _Places:
     def __init__(self, ax: Axes) -> None:
         self.left, self.right = map(log10, ax.get_xlim())
         self.low, self.high = map(log10, ax.get_ylim())
-        self.taken: list[tuple[float, float, float, float]] = []
+        self.taken: list[tuple[float, ...]] = []
+        self.dots: list[tuple[float, float]] = []
 
     def inches(self, x: float, y: float) -> tuple[float, float]:
         """A place in the data's units → inches from the plot's lower left corner."""
@@ -119,7 +121,7 @@ class _Places:
         across = (log10(x) - self.left) / (self.right - self.left) * wide
         return across, (log10(y) - self.low) / (self.high - self.low) * tall
 
-    def overlap(self, box: tuple[float, float, float, float]) -> float:
+    def overlap(self, box: tuple[float, ...]) -> float:
         """Square inches of a box that are taken or outside."""
         left, low, right, high = box
         inside = max(0.0, min(right, PLOT_IN[0]) - max(left, 0)) * max(0.0, min(high, PLOT_IN[1]) - max(low, 0))
@@ -128,6 +130,22 @@ class _Places:
             for other in self.taken
         ]
         return 3 * ((right - left) * (high - low) - inside) + sum(shared)
+
+    def dots_near(self, box: tuple[float, ...], own: tuple[float, float], reach: float = 0.22) -> int:
+        """How many other dots are so near to a box, or to the way there, that its words might be taken for theirs."""
+        left, low, right, high = box
+        way = np.linspace(own, ((left + right) / 2, (low + high) / 2), 12)
+        return sum(
+            max(left - x, x - right, low - y, y - high) < reach or np.hypot(*(way - (x, y)).T).min() < 0.12
+            for x, y in self.dots
+            if (x, y) != own
+        )
+
+    def crossed(self, box: tuple[float, ...], own: tuple[float, float]) -> int:
+        """How much of the way from a dot to a box leads over what is taken, in steps of a twelfth."""
+        left, low, right, high = box
+        way = np.linspace(own, ((left + right) / 2, (low + high) / 2), 13)[3:9]
+        return sum(any(a <= x <= c and b <= y <= d for a, b, c, d in self.taken) for x, y in way)
 
     def line(self, start: tuple[float, float], end: tuple[float, float], width: float = 0.04) -> None:
         """Take the place of a line, a small box at a time."""
@@ -138,7 +156,7 @@ class _Places:
             self.taken.append((x - width, y - width, x + width, y + width))
 
 
-# From a dot, in inches: how its words lie, and where they begin. The first that is free is taken.
+# From a dot, in inches: how its words lie, where they begin, and how many lines above it. The first are the best.
 AROUND = [
     ("left", 0.14, -0.5),
     ("right", -0.14, -0.5),
@@ -146,17 +164,16 @@ AROUND = [
     ("left", 0.14, -1.1),
     ("right", -0.14, 0.1),
     ("right", -0.14, -1.1),
-    ("center", 0.0, -1.6),
-    ("center", 0.0, 0.6),
-    ("left", 0.4, -2.0),
-    ("right", -0.4, 1.0),
-    ("left", 0.4, 1.0),
-    ("right", -0.4, -2.0),
-    ("left", 0.6, -3.0),
-    ("right", -0.6, 2.0),
-    ("left", 0.6, 2.0),
-    ("right", -0.6, -3.0),
+    ("center", 0.0, -1.7),
+    ("center", 0.0, 0.7),
+    *[
+        (across, dx, lines)
+        for lines in (-2.0, 1.0, -3.0, 2.0, -4.2, 3.2)
+        for across, dx in (("left", 0.3), ("right", -0.3))
+    ],
+    *[(across, dx, lines) for lines in (-1.2, 0.2, -2.4, 1.4) for across, dx in (("left", 0.6), ("right", -0.6))],
 ]
+BESIDE = 8  # so many of them are beside the dot; from others a line leads to it
 
 
 def _label(ax: Axes, peaks: Peaks, points: Sequence[Point], dtypes: Sequence[str], labels: Mapping[str, str]) -> None:
@@ -189,27 +206,51 @@ def _label(ax: Axes, peaks: Peaks, points: Sequence[Point], dtypes: Sequence[str
                 size=SMALL + 0.5, **turned)  # fmt: skip
     for point in points:
         x, y = places.inches(point.intensity, point.tflops)
+        places.dots.append((x, y))
         places.taken.append((x - 0.08, y - 0.08, x + 0.08, y + 0.08))
         places.line((x, y), places.inches(point.intensity, peaks.roof(point.intensity, point.dtype)), 0.02)
-    for point in sorted(points, key=lambda point: point.tflops):
-        words = f"{labels.get(point.name, point.name)}  {_percent(point.share(peaks))}"
-        _write_beside(ax, places, point, words)
+    words = [f"{labels.get(point.name, point.name)}  {_percent(point.share(peaks))}" for point in points]
+    for number, place in enumerate(_arranged(places, words)):
+        _write_beside(ax, points[number], words[number], place)
 
 
-def _write_beside(ax: Axes, places: _Places, point: Point, words: str) -> None:
-    wide, high = LETTER * len(words), LINE
-    x, y = places.inches(point.intensity, point.tflops)
+def _arranged(places: _Places, words: Sequence[str]) -> list[int]:
+    """A place of AROUND for the words of each dot: in turn the best one beside all the others, until none moves."""
+    wide = [TextPath((0, 0), line, size=SMALL).get_extents().width / 72 + 0.04 for line in words]
+    boxes = [[_box(dot, width, *place) for place in AROUND] for dot, width in zip(places.dots, wide, strict=True)]
+    alone = [
+        [
+            places.overlap(box) + 0.002 * number + 0.03 * places.dots_near(box, dot) + 0.01 * places.crossed(box, dot)
+            for number, box in enumerate(own)
+        ]
+        for dot, own in zip(places.dots, boxes, strict=True)
+    ]
+    chosen = [min(range(len(AROUND)), key=costs.__getitem__) for costs in alone]
+    fixed = places.taken
+    for _ in range(8):
+        before = list(chosen)
+        for own in range(len(words)):
+            places.taken = [boxes[other][chosen[other]] for other in range(len(words)) if other != own]
+            costs = [alone[own][number] + 2 * places.overlap(box) for number, box in enumerate(boxes[own])]
+            chosen[own] = costs.index(min(costs))
+        if chosen == before:
+            break
+    places.taken = fixed
+    return chosen
 
-    def box(across: str, dx: float, lines: float) -> tuple[float, float, float, float]:
-        left = x + dx - {"left": 0, "right": 1, "center": 0.5}[across] * wide
-        return left, y + lines * high, left + wide, y + (lines + 1) * high
 
-    costs = [(places.overlap(box(*place)) + 0.002 * number, number) for number, place in enumerate(AROUND)]
-    across, dx, lines = AROUND[min(costs)[1]]
-    places.taken.append(box(across, dx, lines))
-    far = abs(dx) > 0.3
+def _box(dot: tuple[float, float], wide: float, across: str, dx: float, lines: float) -> tuple[float, ...]:
+    """Left, low, right, high in inches: where words so wide stand at this place around a dot."""
+    left = dot[0] + dx - {"left": 0, "right": 1, "center": 0.5}[across] * wide
+    low = dot[1] + lines * LINE
+    return left, low, left + wide, low + LINE
+
+
+def _write_beside(ax: Axes, point: Point, words: str, place: int) -> None:
+    across, dx, lines = AROUND[place]
+    far = place >= BESIDE
     arrow = {"arrowstyle": "-", "color": style.MUTED, "lw": 0.7, "shrinkA": 1, "shrinkB": 5} if far else None
-    offset = (72 * dx, 72 * (lines + 0.5) * high)
+    offset = (72 * dx, 72 * (lines + 0.5) * LINE)
     ax.annotate(words, (point.intensity, point.tflops), offset, textcoords="offset points", ha=across, va="center",
                 size=SMALL, arrowprops=arrow, path_effects=HALO, zorder=7)  # fmt: skip
 
