@@ -84,7 +84,7 @@ def test_every_policy_trains_and_leaves_a_whole_record(told, name):
     assert found["extras"]["jit_compile"] is (name == "float32")
     losses = [epoch["train_loss"] for epoch in found["epochs"]]
     skipped = [epoch.get("skipped_steps", 0) for epoch in found["epochs"]]
-    assert all(1.5 < loss < 3 for loss in losses)
+    assert all(0.5 < loss < 6 for loss in losses), losses
     assert losses[1] < losses[0] or skipped[0] == 3, "nothing is learned in steps that are skipped"
 
 

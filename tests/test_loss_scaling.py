@@ -7,8 +7,10 @@ import importlib.util
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from labkit.diffs import diff
 from labkit.errors import LabError
 from labkit.exercises.lab11 import smallest_scale
 from labkit.figures import loss_scaling as figures
+from labkit.figures import loss_scaling_tables as tables
 from labkit.figures.fingerprint import drawn_data
 from labkit.paths import SOURCE_CODE
 
@@ -34,7 +37,7 @@ def script(name: str):
     return module
 
 
-SIN, GAN = script("bench_sin_fit"), script("bench_gan")
+SIN, GAN, DEEP = script("bench_sin_fit"), script("bench_gan"), script("bench_deep")
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +254,97 @@ def test_batches_are_whole_and_each_epoch_has_an_order_of_its_own():
     first, second = seen[0] + seen[1], seen[2] + seen[3]
     assert len(set(first)) == len(set(second)) == 8, "no digit twice in an epoch"
     assert first != second
+
+
+# The deep network
+
+
+def test_the_deep_network_trains_in_every_variant_and_tells_its_layers(recorded_by):
+    record = recorded_by(DEEP, "--seeds", "1", "--iterations", "3", "--batch-size", "32", "--limit", "64")
+    rows = {row["variant"]: row for row in record["rows"]}
+    assert set(rows) == set(DEEP.VARIANTS)
+    assert all(len(row["layers"]) == DEEP.HIDDEN + 2 for row in rows.values())
+    exact, plain, scaled = (rows[name]["layers"] for name in ("fp32", "fp16", "fp16 dynamic"))
+    for whole, taken_off in zip(exact, scaled, strict=True):
+        assert taken_off["largest"] == pytest.approx(whole["largest"], rel=0.05), "the scale is taken off again"
+    assert exact[1]["largest"] < 2**-10 * exact[-1]["largest"], "each layer makes the gradient smaller"
+    assert plain[1]["zero_share"] > exact[1]["zero_share"] + 0.3
+    assert scaled[1]["zero_share"] == pytest.approx(exact[1]["zero_share"], abs=0.1)
+    assert [bool(rows[name]["said"]) for name in ("fp32", "fp16", "bf16")] == [False, True, False], (
+        "the limits are FP16's"
+    )
+
+
+# Tables
+
+
+def test_how_often_a_scale_is_halved():
+    assert tables.halvings(0.99) == 0, "65,536 times it fits"
+    assert tables.halvings(1.01) == 1
+    assert tables.halvings(65504.0) == 16
+    assert tables.halvings(65504.0, scale=1.0) == 0
+
+
+def gan_record() -> dict:
+    layers = [("fp32", 1.0, 0.2, 0.7), ("fp16", 1.0, 0.3, 0.6), ("fp16", 1024.0, 0.0, 0.1)]
+    rows = []
+    for variant, losses in (("fp32", (1.0, 2.0)), ("fp16", (1.4, 1.7)), ("fp16 fixed", (2.5, None)), ("bf16", (3, 4))):
+        for seed, loss in enumerate(losses, 1):
+            probes = [
+                {"iteration": 0, "layer": "g.fc", "precision": kind, "scale": scale, "zero_share": zero * seed / 2}
+                | {"subnormal_share": small}
+                for kind, scale, zero, small in layers
+            ]
+            lowest, ends = {"g": 0.5 * seed}, {"g": loss}
+            rows.append({"variant": variant, "seed": seed, "probes": probes, "last_quarter": ends, "lowest": lowest})
+    return {"rows": rows}
+
+
+def test_losses_are_held_against_the_range_of_fp32s_seeds():
+    found = tables.ends_frame(gan_record()).set_index("variant")
+    assert found["inside"].to_dict() == {"fp32": True, "fp16": True, "fp16 fixed": False, "bf16": False}
+    assert found.loc["fp16", ["mean", "lowest", "highest"]].tolist() == [pytest.approx(1.55), 1.4, 1.7]
+    assert math.isnan(found.loc["fp16 fixed", "mean"]), "a loss that is not finite is no mean"
+    assert found.loc["bf16", "p"] < found.loc["fp16", "p"]
+
+
+def test_gradients_lost_are_means_over_the_seeds_of_fp32s_way():
+    found = tables.lost_frame(gan_record(), 0).iloc[0]
+    assert found.to_dict() == pytest.approx(
+        {"layer": "g.fc", "foretold": 15.0, "subnormal": 70.0, "zero × 1": 22.5, "zero × 1,024": 0.0}
+    )
+    with pytest.raises(ValueError, match="iteration 7 was not looked at"):
+        tables.lost_frame(gan_record(), 7)
+
+
+def test_claims_are_worked_out_from_the_record(recorded_by, short):
+    gan = tables.gan_claims(gan_record())["what we measured"]
+    assert "1 of 1 mean losses" in gan[0] and "~0.50" in gan[1] and "~22 %" in gan[1]
+    record = recorded_by(SIN, "--seeds", "1", "--iterations", "30", "--variants", "fp32", "O1", "O2", "bf16", "O3")
+    cubic = tables.cubic_claims(record)["what we measured"]
+    assert cubic[3] == "~16 to ~16 by seed, as the first gradient foretells"
+    assert "fp32 ~0, O1 ~0" in cubic[2] and "Apex" not in cubic[1]
+    assert tables.overflow_frame(record)["halvings needed"].tolist() == [16]
+
+
+def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
+    kernels = pd.DataFrame(
+        {
+            "kernel": ["gemv2T_kernel_val<float>", "reduce_kernel<512>", "sm80_xmma_gemm_f16f16_tensor16x8x16"],
+            "count": [2, 5, 1],
+            "gpu_ms": [1.0, 2.0, 1.0],
+            "tensor_core": ["no", "no", "yes"],
+            "evidence": ["name"] * 3,
+        }
+    )
+    monkeypatch.setattr(
+        tables.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
+    )
+    report = SimpleNamespace(window=lambda name: name, name="report")
+    found = tables.product_frame(report, ["O1", "O3"])
+    assert found[["variant", "tensor_core"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
+    assert found["share_pct"].tolist() == pytest.approx([100 / 3, 25, 25])
+    assert "sm80_xmma_gemm" in str(tables.product_table(report, ["O1", "O3"]))
 
 
 # Figures, and what is read from a histogram

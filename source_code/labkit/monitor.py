@@ -32,13 +32,16 @@ SMALL_SCALE = 1.0  # below, gradients are made smaller than they are
 
 @dataclass(frozen=True)
 class Window:
-    """What was seen in ``every`` steps. Gradients are those of the window's last step, scaled as they were."""
+    """What was seen in ``every`` steps. Gradients are those of the window's last step, scaled as they were.
+
+    A window that the training's end cut short has those of its first step.
+    """
 
     step: int  # the last step, counted from 1
     steps: int
     scale: float  # 1.0 without a scaler
     skipped: int  # steps in which some gradient was not finite: GradScaler leaves them out
-    not_finite: int  # numbers that were inf or NaN, in the last step
+    not_finite: int  # numbers that were inf or NaN, in that step
     zero_share: float  # of all numbers
     subnormal_share: float  # not zero, and smaller in size than 2**-14
     largest: float  # absolute value of the finite ones
@@ -62,7 +65,7 @@ class LossScaleMonitor:
 
     ``watched``: a module, or (name, parameter) pairs. ``scaler``: a ``torch.amp.GradScaler``, or anything with its
     ``scale(tensor)``; None where the loss is not scaled. ``every``: steps a window; the device is waited for once a
-    window, and gradients are counted one by one only in its last step. ``say`` gets each warning, one line; a warning
+    window, and gradients are counted one by one only in its first and last step. ``say`` gets each warning, one line; a warning
     is repeated only after a window without it.
     """
 
@@ -100,6 +103,8 @@ class LossScaleMonitor:
             self._scales[place] = self._scaler.scale(self._one)  # the scale itself, and no wait for the device
         largest = [self._largest(parameter.grad) for _, parameter in self._named]
         self._bad[place] = ~torch.stack(largest).isfinite()
+        if place in (0, self._every - 1):
+            self._counted = self._counts()  # now: after the step they may be unscaled
         if place == self._every - 1:
             self.flush()
 
@@ -109,7 +114,7 @@ class LossScaleMonitor:
         steps = self.steps - len(self.scales)
         if not steps:
             return
-        counts = self._counts().tolist()  # waits for the device
+        counts = self._counted.tolist()  # waits for the device
         scales, bad = self._scales[:steps].tolist(), self._bad[:steps].cpu()
         first = len(self.scales) + 1
         skipped = [first + i for i, row in enumerate(bad.any(dim=1).tolist()) if row]

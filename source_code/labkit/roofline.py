@@ -135,14 +135,17 @@ def table(points: Sequence[Point], peaks: Peaks) -> pd.DataFrame:
 
 
 def step_seconds(records: Sequence[dict], batch: int | None = None) -> float:
-    """Seconds of one full training step: the median run's training loop, by the samples that it went through.
+    """Seconds of one full training step: the median over all epochs but the first, by the samples of an epoch.
 
-    The last batch of an epoch is short, so this counts samples, not steps.
+    The first epoch holds what happens once, which later steps pay for in their warm-up. The last batch of an epoch is
+    short, so this counts samples, not steps.
     """
     batch = batch or records[0]["arguments"]["batch_size"]
     each = [
-        record["training_s"] / (record["train_samples"] * sum("training_s" in epoch for epoch in record["epochs"]))
+        epoch["training_s"] / record["train_samples"]
         for record in records
+        for epoch in record["epochs"][1:]
+        if "training_s" in epoch
     ]
     return batch * Spread.of(each).median
 

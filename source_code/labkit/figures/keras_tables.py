@@ -175,7 +175,7 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
         ("walkthrough", "tf.keras.layers.Conv2d(filters=48, …)", "tensorflow",
          f"{lines.loc['tf.keras.layers.Conv2d(filters=48, kernel_size=7)', 'error']}: the class is Conv2D"),
         ("walkthrough", "loss scaling makes no great difference (GAN)", "tensorflow",
-         f"our net, one seed: {without['accuracy_pct'].mean():.1f} % without, {usual['accuracy_pct'].mean():.1f} % with"),
+         f"our net, a seed: {without['accuracy_pct'].mean():.1f} % without, {usual['accuracy_pct'].mean():.1f} % with"),
         ("walkthrough", "XLA makes the first iterations slow", "jax",
          f"FP16: first epoch ~{first:.1f} s, later ones ~{later:.2f} s"),
         ("walkthrough", "FP32 needs TF32 switched off", "jax",

@@ -60,7 +60,7 @@ def floor_shares_table(found: pd.DataFrame, floor_s: float) -> Table:
 
 def startup_table(found: pd.DataFrame) -> Table:
     """What a process does before its first step: ``labkit.ledger.startup``."""
-    columns = {"stage": "what", "own_s": "takes s", "after": "when this is done", "process_s": "the whole process s"}
+    columns = {"stage": "one thing more", "after": "on top of", "own_s": "takes s", "process_s": "the whole process s"}
     numbers = ["takes s", "the whole process s"]
     caption = "Before the first step: processes that do so much and no more (medians)"
     return table(

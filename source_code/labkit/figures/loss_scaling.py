@@ -193,7 +193,7 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
                 else:
                     ax.step(at + 0.5, share, where="mid", color=(style.VERMILION, style.BLUE)[kind - 1], lw=1.6)
             lost = 100 * found[(layer, "fp32", 1.0)]["zero_share"]
-            ax.annotate(f"{lost:.0f} % below", (0.02, 0.95), xycoords="axes fraction", va="top", size=SMALL)
+            ax.annotate(f"{lost:.0f} % zero", (0.02, 0.95), xycoords="axes fraction", va="top", size=SMALL)
             ax.set_title(layer)
             ax.set(xlim=(low, high + 1.5), ylim=(0, None))
             ax.set_xticks([-40, -25, -14, 0, 16] if low < -36 else [-25, -14, 0, 16])
