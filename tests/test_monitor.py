@@ -135,6 +135,22 @@ def test_half_windows_are_closed_at_the_end_and_the_summary_adds_up():
     assert len(monitor.windows) == 1, "nothing is open: nothing to close"
 
 
+def test_a_summary_in_between_disturbs_nothing():
+    parameters, monitor, _ = watched(every=3)
+    for step in range(1, 8):
+        give(parameters, (math.inf if step in (2, 5) else 1.0, 1.0, 1.0, 1.0))
+        monitor.look()
+        if step == 1:
+            assert monitor.summary().startswith("1 steps")
+    assert monitor.summary().startswith("7 steps")
+    assert monitor.skipped == [2, 5]
+    assert [(window.step, window.steps, window.skipped) for window in monitor.windows] == [
+        (1, 1, 0),
+        (4, 3, 1),
+        (7, 3, 1),
+    ]
+
+
 def test_gradients_that_are_not_there_yet_do_not_count():
     parameters, monitor, said = watched(every=1)
     parameters[0].grad = torch.tensor([1.0, 1.0, 0.0, 1.0])

@@ -65,8 +65,8 @@ class LossScaleMonitor:
 
     ``watched``: a module, or (name, parameter) pairs. ``scaler``: a ``torch.amp.GradScaler``, or anything with its
     ``scale(tensor)``; None where the loss is not scaled. ``every``: steps a window; the device is waited for once a
-    window, and gradients are counted one by one only in its first and last step. ``say`` gets each warning, one line; a warning
-    is repeated only after a window without it.
+    window, and gradients are counted one by one only in its first and last step. ``say`` gets each warning, one line;
+    a warning is repeated only after a window without it.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class LossScaleMonitor:
         self._one = torch.ones((), device=device)
         self._scales = torch.ones(every, device=device)  # of the window, step by step
         self._bad = torch.zeros(every, len(self._named), dtype=torch.bool, device=device)  # step × parameter
+        self._counted = torch.zeros(5, dtype=torch.float64, device=device)  # of the step counted last
         self._warned: set[str] = set()
         self.steps = 0
         self.windows: list[Window] = []
@@ -97,7 +98,7 @@ class LossScaleMonitor:
     @torch.no_grad()
     def look(self) -> None:
         """Look at the gradients as they are: call it after ``backward()`` and before ``step()`` or ``unscale_()``."""
-        place = self.steps % self._every
+        place = self.steps - len(self.scales)  # in the window that is open
         self.steps += 1
         if self._scaler is not None:
             self._scales[place] = self._scaler.scale(self._one)  # the scale itself, and no wait for the device
