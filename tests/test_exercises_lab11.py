@@ -85,9 +85,8 @@ def test_the_smallest_scale(answer, said, capsys):
 
 
 def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
-    return [{"skipped": 0, "zero_share": 0.0, "subnormal_share": 0.0}] + [
-        {"skipped": skipped, "zero_share": zero, "subnormal_share": subnormal}
-    ]
+    healthy = {"skipped": 0, "zero_share": 0.0, "subnormal_share": 0.0}
+    return [healthy, {"skipped": skipped, "zero_share": zero, "subnormal_share": subnormal}]
 
 
 LOGS = [windows(skipped=1), windows(zero=0.9, subnormal=0.08), windows(skipped=10)]
