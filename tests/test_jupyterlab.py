@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -103,12 +104,18 @@ def open_notebook(page, server, path: str) -> None:
 
 def run_all(page) -> None:
     """Edit → Clear Outputs of All Cells, Run → Run All Cells, and wait until every cell has its number again."""
+    from playwright.sync_api import TimeoutError as TooLong
+
     prompts = f"[...document.querySelectorAll('{SHOWN} .jp-CodeCell .jp-InputPrompt')].map(p => p.textContent)"
     page.click("#jp-MainMenu >> text=Edit")
     page.click(".lm-Menu-item:has-text('Clear Outputs of All Cells')")
     page.wait_for_function(f"{prompts}.every(text => text === '[ ]:')", timeout=60_000)
-    page.click("#jp-MainMenu >> text=Run")
-    page.click(".lm-Menu-item:has-text('Run All Cells')")
+    for _ in range(3):  # on a busy machine a click into a menu that is still opening can go astray
+        page.click("#jp-MainMenu >> text=Run")
+        page.click(".lm-Menu-item:has-text('Run All Cells')")
+        with contextlib.suppress(TooLong):
+            page.wait_for_function(f"{prompts}.some(text => text !== '[ ]:')", timeout=20_000)
+            break
     page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=240_000)
 
 

@@ -167,7 +167,7 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
          f"they are {lines.loc[f'{policy}.variable_dtype', 'says']}; "
          f"each use casts them to {lines.loc[f'{policy}.compute_dtype', 'says']}"),
         ("guide", "TF_DISABLE_TENSOR_OP_MATH=1: no Tensor Cores", "jax",
-         f"error of a product: {errors[disabled]} with it, {errors['TF32 on']} without"),
+         f"not tried on TensorFlow; JAX ignores it: error {errors[disabled]} with, {errors['TF32 on']} without"),
         ("article", "LossScaleOptimizer(adam, loss_scale='dynamic')", "tensorflow",
          f"{old_call['error']}: {old_call['says']}"),
         ("article", "an optimizer has to be wrapped by hand", "tensorflow",
