@@ -39,7 +39,7 @@ ALL_STEPS = LADDER_STEPS | {
 
 def ladder() -> Figure:
     """Whole-process time of each step, from the recorded runs."""
-    figure = charts.ladder({name: recorded.records("runs", step) for name, step in LADDER_STEPS.items()})
+    figure = charts.ladder({name: recorded.records("ledger", step) for name, step in LADDER_STEPS.items()})
     source = recorded.provenance()
     figure.axes[0].set_title(f"Ten epochs of MNIST, whole process ({source['gpu']}, {source['cpu_cores']} CPU cores)")
     return figure
