@@ -24,3 +24,12 @@ def test_a_stage_runs_as_a_process_of_its_own_and_its_failure_is_seen():
     assert 0 < shorter < longer
     with pytest.raises(bench_startup.subprocess.CalledProcessError):
         bench_startup.seconds("raise SystemExit(1)", cpu)
+
+
+@pytest.mark.parametrize("work", ["import torchvision", "torch.optim.Adadelta([torch.zeros(1)])"])
+def test_torchvision_and_an_optimizer_import_the_compilers_modules_alike(work):
+    """So their times do not add, as lab 9 says: whoever comes first pays."""
+    lines = (
+        f"import sys, torch\nassert 'torch._dynamo' not in sys.modules\n{work}\nassert 'torch._dynamo' in sys.modules"
+    )
+    assert bench_startup.seconds(lines, torch.device("cpu")) > 0
