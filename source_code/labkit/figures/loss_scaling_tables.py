@@ -175,31 +175,6 @@ def ends_table(record: dict, losses: dict[str, str], caption: str) -> Table:
     return table(found, caption, formats, numbers)
 
 
-def watched_table(record: dict, networks: dict[str, str], caption: str) -> Table:
-    """What the monitor saw, a row a variant and network: scales, steps not finite, the weights' gradients."""
-    rows = []
-    for network, words in networks.items():
-        for name in dict.fromkeys(row["variant"] for row in record["rows"]):
-            seen = [row["monitors"][network] for row in record["rows"] if row["variant"] == name]
-            changes = [scale for own in seen for _, scale in own["scale_changes"]]
-            windows = [window for own in seen for window in own["windows"]]
-            rows.append(
-                {
-                    "network": words,
-                    "variant": WORDS[name],
-                    "lowest scale": min(changes),
-                    "highest scale": max(changes),
-                    "steps not finite": statistics.median(len(own["skipped"]) for own in seen),
-                    "of": seen[0]["steps"],
-                    "zero %": 100 * statistics.mean(window["zero_share"] for window in windows),
-                    "subnormal %": 100 * statistics.mean(window["subnormal_share"] for window in windows),
-                }
-            )
-    measured = ["lowest scale", "highest scale", "steps not finite", "zero %", "subnormal %"]
-    formats = {"zero %": "{:.1f}", "subnormal %": "{:.1f}", "steps not finite": "{:.0f}"}
-    return table(pd.DataFrame(rows), caption, formats, measured)
-
-
 def layers_table(record: dict, every: int = 4) -> Table:
     """The deep network's first step, a layer a row from the loss back: its largest gradient, and the zeros by variant.
 
