@@ -309,6 +309,14 @@ def budgets():
     return found
 
 
+def test_what_was_found_is_kept_for_its_window_and_gpu():
+    with open_report(recorded.folder() / "profiles" / "main_opt7.sqlite.xz") as report:
+        first = rooms.budget(report)
+        assert rooms.budget(report, report.window()) is first
+        assert rooms.budget(report, report.extent).window == report.extent
+        assert rooms.budget(report, device=first.device + 1).ns["other_kernels"] == 0 < first.ns["other_kernels"]
+
+
 def test_recorded_budgets_add_up(budgets):
     for found in budgets.values():
         assert sum(found.fractions.values()) == pytest.approx(1, abs=1e-9)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from labkit import ledger, listing
+from labkit.errors import LabError
 from labkit.figures import ledger as figures
 from labkit.figures.fingerprint import drawn_data
 from labkit.paths import ROOT, SOURCE_CODE
@@ -57,6 +58,8 @@ def test_a_part_is_a_function_a_class_a_method_or_a_constant():
     assert ledger.part(SOURCE, "Thing.method") == "def method(self):\n    return os.name\n"
     assert ledger.part(SOURCE, "TILES") == "TILES = [\n    1,\n]\n"
     assert ledger.part(SOURCE, "Thing.OTHER") == "SIZE, OTHER = 1, 2\n"
+    with pytest.raises(LabError, match=r"Thing\.nothing"):
+        ledger.part(SOURCE, "Thing.nothing")
 
 
 def test_gpu_functions_are_those_that_triton_compiles():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import html
 from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
+from labkit.source import part
 
 # Row tints that read on a light and on a dark page; the sign in front says the same without colour.
 TINTS = {"+": "rgba(0, 158, 115, 0.18)", "-": "rgba(213, 94, 0, 0.18)", "@": "rgba(0, 114, 178, 0.10)"}
@@ -55,7 +55,7 @@ def _lines(name: str) -> list[str]:
     text = (SOURCE_CODE / script).read_text()
     if not function:
         return text.splitlines()
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return text.splitlines()[node.lineno - 1 : node.end_lineno]
-    raise LabError(f"{script} has no function called {function}")
+    try:
+        return part(text, function).splitlines()
+    except LabError as error:
+        raise LabError(f"{script} has no function called {function}") from error

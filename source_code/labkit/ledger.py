@@ -17,6 +17,7 @@ from functools import cache
 import pandas as pd
 
 from labkit.paths import SOURCE_CODE
+from labkit.source import part, text_of
 
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 KERNELS = [f"kernels/{room}.py" for room in ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")]
@@ -65,32 +66,10 @@ def code_lines(source: str) -> int:
     return len(held)
 
 
-def part(source: str, name: str) -> str:
-    """The source of one function or class with its decorators, ``"matmul"`` or ``"Run.captured"``, or of a constant."""
-    node: ast.AST = ast.parse(source)
-    for word in name.split("."):
-        node = next(child for child in ast.iter_child_nodes(node) if word in _names(child))
-    return _text(source, node)
-
-
-def _names(node: ast.AST) -> set[str]:
-    """What a statement defines."""
-    if isinstance(node, ast.Assign):
-        return {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
-    return {getattr(node, "name", "")}
-
-
 def gpu_functions(source: str) -> list[str]:
     """The functions that Triton compiles."""
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    return [_text(source, node) for node in found if any("jit" in ast.unparse(word) for word in node.decorator_list)]
-
-
-def _text(source: str, node: ast.AST) -> str:
-    first = min([node.lineno, *(word.lineno for word in getattr(node, "decorator_list", []))])
-    all_lines = source.splitlines()[first - 1 : node.end_lineno]
-    indent = len(all_lines[0]) - len(all_lines[0].lstrip())
-    return "\n".join(line[indent:] for line in all_lines) + "\n"
+    return [text_of(source, node) for node in found if any("jit" in ast.unparse(word) for word in node.decorator_list)]
 
 
 def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from labkit.ledger import part
 from labkit.paths import ROOT
+from labkit.source import part
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""What does a named piece of a source file read like? A function, a class or a constant."""
+
+from __future__ import annotations
+
+import ast
+
+from labkit.errors import LabError
+
+
+def part(source: str, name: str) -> str:
+    """The source of one function or class with its decorators, ``"matmul"`` or ``"Run.captured"``, or of a constant.
+
+    LabError where the source has nothing of that name.
+    """
+    node: ast.AST = ast.parse(source)
+    for word in name.split("."):
+        node = next((child for child in ast.iter_child_nodes(node) if word in _names(child)), None)
+        if node is None:
+            raise LabError(f"there is nothing called {name} in this source")
+    return text_of(source, node)
+
+
+def text_of(source: str, node: ast.AST) -> str:
+    """The lines of a statement, decorators and all, without their indentation."""
+    first = min([node.lineno, *(word.lineno for word in getattr(node, "decorator_list", []))])
+    all_lines = source.splitlines()[first - 1 : node.end_lineno]
+    indent = len(all_lines[0]) - len(all_lines[0].lstrip())
+    return "\n".join(line[indent:] for line in all_lines) + "\n"
+
+
+def _names(node: ast.AST) -> set[str]:
+    """What a statement defines."""
+    if isinstance(node, ast.Assign):
+        return {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
+    return {getattr(node, "name", "")}
