@@ -104,13 +104,22 @@ ACCURACY += SHAPES[2:]
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
-KERAS_ONCE = ["bench_keras.py --backend jax", "bench_keras.py --backend torch"]
+KERAS_ONCE = [
+    "bench_keras.py --backend jax",
+    "bench_keras.py --backend torch",
+    "keras_mixed.py --backend jax --jit off --epochs 3",
+]
 KERAS_RUNS = [
     "keras_mnist.py --backend jax",
     "keras_mnist.py --backend jax --tf32",
     "keras_mixed.py --backend jax",
     "keras_mixed.py --backend jax --policy mixed_bfloat16",
 ]
+KERAS_PROFILES = {
+    "keras_mnist_jax": "keras_mnist.py --backend jax --profile --epochs 2",
+    "keras_mixed_jax": "keras_mixed.py --backend jax --profile --epochs 2",
+    "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
+}
 KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
@@ -247,6 +256,7 @@ def _keras(folder: Path, rounds: int, seeds: int) -> Iterator[Item]:
     """What lab 12 shows of a GPU. Its records of a CPU, TensorFlow's among them, are none of ``make record``'s."""
     for step in KERAS_ONCE:
         yield _timed("keras", step, folder / "keras" / f"{key(step)}-01.json", "")
+    yield from _profiles("keras", KERAS_PROFILES, folder / "profiles")
     for number in range(1, rounds + 1):
         for step in KERAS_RUNS:
             yield _timed("keras", step, folder / "keras" / f"{key(step)}-{number:02d}.json", f"round {number}")
@@ -266,7 +276,8 @@ def _bind(function: Callable, *arguments: object) -> Callable[[], None]:
 
 
 def _profile_command(name: str, program: str) -> str:
-    return command.profile_command(name, program, GRAPH_FLAGS if f"{name}.py" in LIMIT[1:] else ())
+    has_graphs = f"{name}.py" in LIMIT[1:] or name in KERAS_PROFILES
+    return command.profile_command(name, program, GRAPH_FLAGS if has_graphs else ())
 
 
 def _profile(name: str, program: str, target: Path) -> None:
@@ -378,6 +389,7 @@ def write_provenance(folder: Path, items: list[Item], commit: str) -> None:
     about = {name: full[0][name] for name in ("gpu", "driver", "cpu", "cpu_cores", "versions")}
     files = sorted(path for path in folder.glob("*/*") if path.is_file())
     profiles = PROFILES | OPERATORS | LIMIT_PROFILES | NVML_PROFILES | SHAPE_PROFILES | LOSS_SCALING_PROFILES
+    profiles |= KERAS_PROFILES
     write_json(
         folder / "provenance.json",
         {
