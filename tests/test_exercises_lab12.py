@@ -34,6 +34,19 @@ def grows_once(scale, overflowed, growth_steps):
     return scale
 
 
+def mean_only(samples):
+    return 1 - sum(samples) / len(samples) / 100
+
+
+def low_samples_are_pauses(samples):
+    return sum(sample < 30 for sample in samples) / len(samples), mean_only(samples)
+
+
+def nothing_above_zero_pauses(samples):
+    least = samples.count(0) / len(samples)
+    return least, least
+
+
 @pytest.mark.parametrize(
     ("number", "wrong", "said"),
     [
@@ -43,6 +56,9 @@ def grows_once(scale, overflowed, growth_steps):
         ("12.2", never_grows, "doubles it"),
         ("12.2", counts_all_good_steps, "starts the count of good steps anew"),
         ("12.2", grows_once, "after a doubling"),
+        ("12.4", mean_only, "two shares are wanted"),
+        ("12.4", low_samples_are_pauses, "the least is 1"),
+        ("12.4", nothing_above_zero_pauses, "the most is 0"),
     ],
 )
 def test_a_wrong_answer_is_told(number, wrong, said, capsys):

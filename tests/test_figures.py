@@ -17,8 +17,7 @@ from labkit.figures import charts, style, tables, timeline
 from labkit.figures import show as showing
 from labkit.figures.fingerprint import drawn_data
 from labkit.figures.tables import short_kernel, table
-from labkit.nsight.idle import Idle
-from labkit.nsight.report import Report, Window
+from labkit.nsight.report import Report
 from labkit.timing import Spread
 from synthetic import AUTOGRAD, SyntheticReport
 
@@ -366,33 +365,6 @@ def test_shares_of_busy_time():
 # --- charts -------------------------------------------------------------------------------------------------
 
 
-def idle_of(busy_ms: float, idle_ms: float) -> Idle:
-    return Idle(Window(0, round((busy_ms + idle_ms) * 1e6), "training"), busy_ms, idle_ms, 1, idle_ms)
-
-
-def test_idle_bars():
-    fig = charts.idle_bars({"baseline": idle_of(250, 4088), "opt2": idle_of(237, 257)})
-    assert bars(fig.axes[0]) == [(0, 0, 0.25), (0, 0.25, 4.088), (1, 0, 0.237), (1, 0.237, 0.257)]
-    assert "0.250 s busy, 4.09 s idle (94 %)" in texts(fig)
-
-
-def test_gpu_time_adds_up_to_the_window(report):
-    parts = charts.gpu_time(report)
-    assert sum(parts.values()) == pytest.approx(3.1)
-    assert parts["kernels: Tensor Cores"] == pytest.approx(0.9)
-    assert parts["kernels: perhaps Tensor Cores"] == pytest.approx(0.18)
-    assert parts["kernels: no Tensor Cores"] == pytest.approx(0.3)
-    assert parts["copies"] == pytest.approx(0.06)
-    assert parts["idle: data loading"] == pytest.approx(3 * 0.39 + 0.09)
-
-
-def test_phase_bars_draw_all_of_the_time(report):
-    for share, whole in ((False, 0.0031), (True, 100)):
-        fig = charts.phase_bars({"tiny": report}, share=share)
-        assert sum(width for _, _, width in bars(fig.axes[0])) == pytest.approx(whole, rel=1e-3)
-        assert {"kernels: Tensor Cores", "idle: data loading", "idle: elsewhere"} <= {*texts(fig)}
-
-
 def runs(*seconds: float) -> list[dict]:
     return [{"process_s": s, "startup_s": 2.0, "training_s": 0.5 * s, "test_s": 0.1 * s} for s in seconds]
 
@@ -492,7 +464,6 @@ def changed(rows: list[dict], field: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("draw", "data", "other"),
     [
-        (charts.idle_bars, {"a": idle_of(250, 4088)}, {"a": idle_of(251, 4087)}),
         (charts.ladder, STEPS, {**STEPS, "opt1": changed(STEPS["opt1"], "process_s")}),
         (charts.ladder_parts, {"a": runs(60)}, {"a": changed(runs(60), "training_s")}),
         (charts.transfer_grid, TRANSFER_ROWS, changed(TRANSFER_ROWS, "done_us")),

@@ -16,7 +16,9 @@ from labkit import keras_net, keras_records, keras_run, lab, machine, record, re
 from labkit.errors import LabError
 from labkit.figures import keras_charts, keras_tables
 from labkit.model import Net
+from labkit.nsight.report import open_report
 from labkit.paths import SOURCE_CODE
+from synthetic import SyntheticReport
 
 FLAGS = ["--backend", "tensorflow", "--limit", "48", "--epochs", "2", "--batch-size", "16", "--test-batch-size", "8"]
 RUNS = {
@@ -177,7 +179,11 @@ def test_a_live_lab_without_keras_shows_what_was_recorded(monkeypatch, capsys):
     assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
     said = capsys.readouterr().out
     assert "recorded, since keras cannot be imported here" in said
-    assert machine.is_live(), "only for this call"
+    command = record._profile_command("keras_mixed_jax", record.KERAS_PROFILES["keras_mixed_jax"])
+    assert keras_records.profile(command).name == "keras_mixed_jax"
+    without = record.KERAS_ONCE[-1]
+    assert len(keras_records.runs([without], repeats=1)[without]) == 1
+    assert machine.is_live(), "only for these calls"
 
 
 def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_path, capsys):
@@ -196,7 +202,7 @@ def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_pat
 
 
 def test_the_shipped_runs_on_a_gpu_are_whole():
-    """Every command that is timed, on the backend that it names; five seeds or more for the accuracy gate."""
+    """Every command that is timed, on the backend that it names; ten seeds or more for the accuracy gate."""
     for step in record.KERAS_RUNS:
         for run in recorded.records("keras", step):
             assert run["status"] == "complete" and len(run["epochs"]) == 10 and run["data_source"] == "MNIST"
@@ -204,7 +210,7 @@ def test_the_shipped_runs_on_a_gpu_are_whole():
             assert math.isfinite(run["test_loss"]) and "H200" in run["gpu"]
     for step in record.KERAS_ACCURACY:
         seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
-        assert len(seeds) >= 5 and seeds == list(range(1, len(seeds) + 1))
+        assert len(seeds) >= 10 and seeds == list(range(1, len(seeds) + 1))
         mean, p = lab.accuracy_gate("main_baseline.py", step)
         assert mean >= lab.ACCURACY_FLOOR_PCT and p >= lab.SIGNIFICANCE
 
@@ -224,7 +230,8 @@ def test_the_shipped_runs_on_a_cpu_are_told_as_such():
 
 def test_every_table_names_its_backend(capsys):
     tried = {backend: keras_records.tried(backend) for backend in ("tensorflow", "jax", "torch")}
-    runs = {"FP16": recorded.records("keras", record.KERAS_RUNS[2])}
+    names = ("FP32", "TF32", "FP16", "BF16")
+    runs = {name: recorded.records("keras", step) for name, step in zip(names, record.KERAS_RUNS, strict=True)}
     for backend, tables in tried.items():
         named = [
             keras_tables.layers(tables, "mixed_float16", backend),
@@ -235,7 +242,76 @@ def test_every_table_names_its_backend(capsys):
         assert all(f"(Keras on {backend})" in table.caption for table in named)
     for table in (keras_tables.agreement(tried), keras_tables.in_float16(tried), keras_tables.precision(tried)):
         assert all(backend in str(table) for backend in tried)
-    claims = keras_tables.claims(tried, runs, keras_records.few_digits()).frame
-    assert set(claims["backend"]) <= set(tried) and claims["what we found"].str.contains(r"\w").all()
+    claims = keras_tables.claims(tried, runs, keras_records.few_digits(), {"FP16 on torch": shipped("torch")}).frame
+    assert {name for names in claims["backend"] for name in names.split(", ")} <= set(tried)
+    assert claims["what we found"].str.contains(r"\w").all()
     capsys.readouterr()
     assert "(Keras on jax)" in keras_charts.epoch_bars(runs, "jax").axes[0].get_title(loc="left")
+
+
+# Keras under the profiler
+
+
+def shipped(backend: str, script: str = "mixed"):
+    return open_report(recorded.folder() / "profiles" / f"keras_{script}_{backend}.sqlite.xz")
+
+
+def sampled(path, values: list[float], name: str = "SMs Active [Throughput %]") -> SyntheticReport:
+    """A report whose training range of 20 ms holds a sample of this counter every 100 µs."""
+    report = SyntheticReport(path).range(0, 20_000, "training")
+    for number, value in enumerate(values):
+        report.counter(100 * number, value, name)
+    return report
+
+
+def test_the_steps_are_the_longest_stretch_without_a_long_pause(tmp_path):
+    values = [5] * 3 + [0] * 45 + ([80] * 9 + [0] * 11) * 4 + [0] * 40 + [60] * 20  # set-up, steps, the test
+    report = open_report(sampled(tmp_path / "steps.sqlite", values).write())
+    steps = keras_records.steps_window(report)
+    assert (steps.start - report.window().start, steps.end - steps.start) == (4_800_000, 6_900_000)
+    assert (
+        keras_records.steps_window(open_report(sampled(tmp_path / "idle.sqlite", [0] * 99).write())).name == "training"
+    )
+    without = open_report(sampled(tmp_path / "none.sqlite", []).write())
+    assert keras_records.steps_window(without) == without.window()
+    found = keras_records.counted(without)
+    assert (found.tensor, found.least, found.most, found.by_kernels) == (None, None, None, None)
+
+
+def test_the_time_without_a_kernel_lies_between_the_bounds_of_the_counter(tmp_path):
+    report = sampled(tmp_path / "bounds.sqlite", [50, 0] * 100)  # half of each second sample's time, on all SMs
+    for number in range(100):
+        report.kernel(200 * number, 200 * number + 50, "a_kernel")
+    report.copy(60, 90, 1000)  # needs no SM
+    found = keras_records.counted(open_report(report.write()))
+    assert found.least == pytest.approx(0.5, abs=0.01) and found.most == pytest.approx(0.75, abs=0.01)
+    assert found.by_kernels == pytest.approx(0.75, abs=0.01)
+
+
+def test_the_shipped_profiles_say_what_lab_12_says():
+    """Of JAX counters only, and events that break off; of PyTorch both."""
+    fp32, fp16, torch_fp16 = shipped("jax", "mnist"), shipped("jax"), shipped("torch")
+    for report in (fp32, fp16):
+        assert not len(report.kernels) and not report.windows("test") and keras_records.flushes(report) == 0
+        assert keras_records.last_event_ms(report) < report.window().duration_ms / 3
+    assert len(torch_fp16.kernels) and torch_fp16.windows("test") and keras_records.flushes(torch_fp16) > 0
+    assert keras_records.last_event_ms(torch_fp16) > torch_fp16.window().duration_ms
+    for report, step in ((fp32, record.KERAS_RUNS[0]), (fp16, record.KERAS_RUNS[2])):
+        epoch_ms = lab.epoch_ms(recorded.records("keras", step))
+        assert keras_records.steps_window(report).duration_ms == pytest.approx(epoch_ms, rel=0.15), "no test in it"
+    fp32, fp16, torch_fp16 = (keras_records.counted(report) for report in (fp32, fp16, torch_fp16))
+    assert fp32.tensor.max_pct <= 1 and fp16.tensor.max_pct >= 10 and torch_fp16.tensor.max_pct >= 10
+    assert fp32.most < fp16.least and torch_fp16.least < torch_fp16.by_kernels < torch_fp16.most
+
+
+def test_the_counters_chart_draws_what_was_sampled(tmp_path):
+    report = sampled(tmp_path / "chart.sqlite", [0, 100] * 100)
+    for number in range(200):
+        report.counter(100 * number, 10)
+    reports = {"sampled": open_report(report.write()), "not": open_report(sampled(tmp_path / "no.sqlite", []).write())}
+    fig = keras_charts.counter_panels(reports)
+    (means, _), (samples, _) = ([area.get_paths()[0].vertices for area in ax.collections] for ax in fig.axes[:2])
+    assert means[:, 1].max() == 50 and samples[:, 1].max() == 100, "the mean of a ms, and each sample"
+    assert [text.get_text() for text in fig.axes[2].texts] == ["SMs Active was not sampled"]
+    shown = str(keras_tables.counters(reports)).splitlines()
+    assert "~49.7" in shown[-2] and shown[-1].count("–") == 5, "a share that begins with the first busy sample"

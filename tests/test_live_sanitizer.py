@@ -31,7 +31,7 @@ def test_every_entry_is_read():
     [
         (
             "$ time python3 a.py\nrecorded (NVIDIA H200, 2026-11-21), 3 runs each: reports/recorded/h200/runs\n",
-            "$ time python3 a.py\n| run 1 of 1: time python3 a.py\n| done\nlive: 1 runs each: reports/runs\n",
+            "$ time python3 a.py\n| run 1 of 1: time python3 a.py\n| done\nlive: 1 run each: reports/runs\n",
         ),
         ("Recorded mode: what you see was measured on …\n", "Live: the commands run on this machine (NVIDIA L4).\n"),
         (

@@ -15,13 +15,14 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import steps
+from labkit import recorded, steps
 from labkit.diffs import diff
 from labkit.errors import LabError
 from labkit.exercises.lab11 import smallest_scale
 from labkit.figures import loss_scaling as figures
 from labkit.figures import loss_scaling_tables as tables
 from labkit.figures.fingerprint import drawn_data
+from labkit.nsight.report import open_report
 from labkit.paths import SOURCE_CODE
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -321,7 +322,9 @@ def test_claims_are_worked_out_from_the_record(recorded_by, short):
     gan = tables.gan_claims(gan_record())["what we measured"]
     assert "1 of 1 mean losses" in gan[0] and "~0.50" in gan[1] and "~22 %" in gan[1]
     record = recorded_by(SIN, "--seeds", "1", "--iterations", "30", "--variants", "fp32", "O1", "O2", "bf16", "O3")
-    cubic = tables.cubic_claims(record)["what we measured"]
+    products = pd.DataFrame({"variant": ["fp32", "O1"], "tensor_core": ["no", "no"]})
+    cubic = tables.cubic_claims(record, products)["what we measured"]
+    assert cubic.iloc[-1] == "no: in none of fp32, O1"
     assert cubic[3] == "~16 to ~16 by seed, as the first gradient foretells"
     assert "fp32 ~0, O1 ~0" in cubic[2] and "Apex" not in cubic[1]
     assert tables.overflow_frame(record)["halvings needed"].tolist() == [16]
@@ -345,6 +348,34 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
     assert found[["variant", "tensor_core"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
     assert found["share_pct"].tolist() == pytest.approx([100 / 3, 25, 25])
     assert "sm80_xmma_gemm" in str(tables.product_table(report, ["O1", "O3"]))
+    work = tables.work_frame(report, ["O1", "O3"], iterations=2)
+    assert work.values.tolist() == [["O1", 3.5, 1500.0, 500.0], ["O3", 4.0, 2000.0, 1000.0]]
+
+
+def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
+    def said(*verdicts: str) -> str:
+        names = ["fp32", "O1", "O1"][: len(verdicts)]
+        return tables.on_tensor_cores(pd.DataFrame({"variant": names, "tensor_core": list(verdicts)}))
+
+    assert said("no", "no", "yes") == "in part: in O1"
+    assert said("unknown", "no") == "not known of fp32"
+    assert said("no", "no", "no") == "no: in none of fp32, O1"
+    assert said() == "no GPU was profiled here"
+
+
+def test_cublas_kernels_without_a_name_of_their_own_are_told_apart():
+    name = "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __half>(T13)"
+    assert tables._product_name(name) == "internal::gemvx::kernel"
+    assert tables._product_name("void dot_kernel<float, (int)128>(T4)") == "dot_kernel<…>"
+
+
+def test_the_recorded_profile_of_the_cubic_holds_products_of_every_variant():
+    with open_report(recorded.folder() / "profiles" / "bench_sin_fit.sqlite.xz") as report:
+        variants = [name for name in SIN.VARIANTS if not name.startswith("apex")]
+        found = tables.product_frame(report, variants)
+    assert set(found["variant"]) == set(variants)
+    assert (found["count"] == 100).all(), "one of each kernel an iteration"
+    assert set(found["evidence"]) == {"name"}, "too short for the counter"
 
 
 # Figures, and what is read from a histogram

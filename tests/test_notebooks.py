@@ -124,8 +124,6 @@ def test_the_front_page_leads_to_every_lab_and_script():
 WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
     "08_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 9 changes
-    # Each run was recorded once, and none under the profiler: no spread of processes, and no report to open.
-    "12_keras": {"nsys profile", "lab.wall_clock("},
 }
 
 

@@ -16,6 +16,7 @@ from labkit import nvml, recorded
 from labkit.errors import LabError
 from labkit.figures import profilers
 from labkit.figures.fingerprint import drawn_data
+from labkit.nsight.report import open_report
 
 POWER_W = 250.0
 
@@ -217,10 +218,33 @@ def test_energy_of_a_training():
 
 
 def test_the_drivers_counters_stand_beside_those_of_nsight():
-    shown = profilers.counters_table([program("a.py", 300.0, 2.0)], {"a.py": {"SMs Active (counter)": 42.0}})
-    (row,) = shown.frame.to_dict("records")
-    assert (row["program"], row["driver: SM %"], row["Nsight: SMs Active %"]) == ("a.py", 1.0, 42.0)
-    assert row["Nsight: Tensor Active %"] is None
+    own = program("a.py", 300.0, 2.0)
+    samples = nvml.from_text(own["samples"])
+    begins = nvml.busy_stretch(own)[0]
+    samples["sm_pct"] = np.where(samples["t_s"] < begins + 0.15, 0.0, 80.0)  # GPM's values come late
+    own["samples"] = nvml.as_text(samples)
+    at_work = {"a.py": {"SMs Active (counter)": 82.0, "DRAM bandwidth (counter)": 1.5}}
+    found = profilers.counters_frame([own, program("b.py", 1.0, 2.0)], at_work)
+    row, unprofiled = found.iloc[0], found.iloc[1]
+    assert np.isnan(unprofiled["sm_pct", "Nsight"]) and unprofiled["sm_pct", "driver"] == 1.0
+    assert (row["sm_pct", "driver"], row["sm_pct", "Nsight"], row["dram_pct", "Nsight"]) == (80.0, 82.0, 1.5)
+    assert np.isnan(row["tensor_pct", "Nsight"])
+    shown = profilers.counters_table([own], at_work).frame
+    assert shown.loc[0, "SMs %, driver"] == 80.0 and np.isnan(shown.loc[0, "Tensor %, Nsight"])
+
+
+def test_the_recorded_counters_of_driver_and_nsight_agree_on_the_steady_steps():
+    (record,) = recorded.records("benchmarks", "bench_nvml.py")
+    reports = {
+        f"{name}.py": recorded.folder() / "profiles" / f"{name}.sqlite.xz" for name in ("main_opt4", "main_opt7")
+    }
+    at_work = {}
+    for name, file in reports.items():
+        with open_report(file) as report:
+            at_work[name] = profilers.at_work(report)
+    found = profilers.counters_frame(record["rows"], at_work).set_index(("program", "")).loc[list(at_work)]
+    for column in profilers.SAME_COUNTERS:
+        assert found[column, "driver"].to_numpy() == pytest.approx(found[column, "Nsight"].to_numpy(), abs=4)
 
 
 def test_the_drivers_table_takes_power_from_the_energy_counter():

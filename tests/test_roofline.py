@@ -108,18 +108,6 @@ def test_a_step_takes_its_bytes_from_the_counters_where_there_are_some():
     assert roofline.step_point("main_baseline", 1.0).dtype == "fp32"
 
 
-def test_kernels_stand_under_the_roof_of_the_cores_that_were_counted():
-    rows = {"kernel": ["_conv1_relu", "_conv2_pool", "_adadelta"], "tensor_cores": [False, True, False]}
-    counted = pd.DataFrame({**rows, "bytes": [4e7, 8e7, 2e7], "time_us": [20.0, 70.0, 10.0]})
-    points = roofline.kernel_points(counted, roofline.opt7_flops(batch=1))
-    assert [(point.name, point.dtype, point.source) for point in points] == [
-        ("_conv1_relu", "fp32", COUNTED),
-        ("_conv2_pool", "bf16", COUNTED),
-    ]
-    assert points[0].flops == 2 * 26 * 26 * 32 * 9
-    assert points[0].seconds == pytest.approx(2e-5)
-
-
 def counted(**more) -> pd.DataFrame:
     """Kernels as by_kernel has them; PEAKS: 800 TFLOP/s in BF16, 4 TB/s, a launch 1 µs."""
     rows = [

@@ -190,6 +190,25 @@ def test_rounds_of_different_cases_are_not_mixed():
         shapes.products([record(row("bf16", 1.0)), record(row("fp16", 1.0))])
 
 
+def test_a_layer_by_its_channels_is_forward_and_backward_together():
+    case = {"what": "conv", "layer": "wide", "images": 1, "size": 4, "padding": 1}
+    rows = [
+        row("bf16", us) | case | {"c_in": width, "c_out": width, "layout": layout, "direction": direction}
+        for width, layout, direction, us in (
+            (8, "NCHW", "forward", 1.0),
+            (8, "NCHW", "backward", 3.0),
+            (8, "channels_last", "forward", 1.0),
+            (8, "channels_last", "backward", 1.0),
+            (16, "NCHW", "forward", 5.0),
+            (16, "channels_last", "forward", 6.0),
+        )
+    ]
+    found = shapes.by_channels(shapes.convolutions([record(*rows)]), "wide", "bf16").set_index("channels")
+    assert found["NCHW_us"].to_dict() == {8: 4.0, 16: 5.0}
+    assert found["channels_last_us"].to_dict() == {8: 2.0, 16: 6.0}
+    assert found.loc[8, "NCHW_tflops"] == pytest.approx(3 * 2 * 4 * 4 * 8 * 8 * 9 / 4.0 / 1e6)  # backward: twice
+
+
 def test_the_kernel_that_multiplies_is_named_and_layout_copies_are_counted():
     found = shapes.products([record(row("fp16", 4.0, (2, 0), (3.0, 1.0)), row("fp32", 4.0, (1,)))])
     assert list(found["kernel"]) == [TENSOR, SIMT]

@@ -10,19 +10,109 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from labkit import keras_run, machine, recorded, timing
+from labkit.nsight import command as nsys
+from labkit.nsight import intervals
+from labkit.nsight.report import Report, Window
+from labkit.nsight.tensor_cores import TensorActive, tensor_active
+from labkit.nsight.work import device_of, work_of
 from labkit.paths import REPORTS
 
 KIND = "keras"
+# In the reports that the course ships the SMs pause for 3.7 ms at most between two steps, 5.4 before the test.
+PAUSE_NS = 4_000_000
 
 
-def runs(commands: Sequence[str]) -> dict[str, list[dict]]:
+def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
     """Whole-process runs of each command, as ``timing.runs``."""
     with _recorded_without(commands):
-        return timing.runs(commands, kind=KIND)
+        return timing.runs(commands, repeats, kind=KIND)
+
+
+def profile(command: str) -> Report:
+    """The report of an ``nsys profile`` command, as ``lab.profile``."""
+    with _recorded_without([command]):
+        return nsys.profile(command)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the counters say of the training steps; None where a counter was not sampled.
+
+    The share of time without a kernel lies between ``least`` and ``most``. A sample of SMs Active is a mean over all
+    SMs and 100 µs, in whole per cents: where it is 0 next to no kernel ran; and kernels ran at least for the share of
+    its mean, since more than all SMs are never active. ``by_kernels`` is the share by the kernels themselves, None
+    where the report holds none.
+    Copies need no SM.
+    """
+
+    steps: Window
+    tensor: TensorActive | None
+    least: float | None
+    most: float | None
+    by_kernels: float | None
+
+
+def counted(report: Report) -> Counted:
+    """Tensor Active and SMs Active over the training steps (``steps_window``)."""
+    steps = steps_window(report)
+    sms = _sms_active(report, steps)["value"]
+    least, most = ((sms == 0).mean(), 1 - sms.mean() / 100) if len(sms) else (None, None)
+    return Counted(steps, tensor_active(report, steps), least, most, _without_kernel(report, steps))
+
+
+def _without_kernel(report: Report, window: Window) -> float | None:
+    """The share of the window in which no kernel ran, by the kernels; None where the report holds none."""
+    device = device_of(report, window)
+    if device is None or not len(report.kernels):
+        return None
+    ran = intervals.union(*(work_of(table, device) for table in (report.kernels, report.graphs)))
+    ran_ns = intervals.total(intervals.clip(ran, window.start, window.end))
+    return 1 - ran_ns / (window.end - window.start)
+
+
+def steps_window(report: Report) -> Window:
+    """The training steps by the counter SMs Active: the longest stretch of the training range without a long pause.
+
+    A pause is long from 4 ms on, as before the first step and before the test. A report whose events break off has no
+    end of the range: then it reaches to the end of the capture, and the test is in it. Without the counter: the range.
+    """
+    whole = report.window()
+    samples = _sms_active(report, whole)
+    busy = samples.loc[samples["value"] > 0, "time"].to_numpy(np.int64)
+    if not len(busy):
+        return whole
+    interval = int(np.median(np.diff(samples["time"]))) if len(samples) > 1 else 0
+    before_pause = np.flatnonzero(np.diff(busy) >= PAUSE_NS)
+    starts, ends = busy[np.append(0, before_pause + 1)], busy[np.append(before_pause, -1)]
+    longest = int(np.argmax(ends - starts))
+    end = min(int(ends[longest]) + interval, whole.end)
+    return Window(int(starts[longest]), end, "training steps", whole.thread)
+
+
+def last_event_ms(report: Report) -> float:
+    """When the last kernel, call or range began that the report holds, in ms after its training range did."""
+    tables = (report.kernels, report.api, report.os_calls, report.ranges)
+    return (max(table["start"].max() for table in tables if len(table)) - report.window().start) / 1e6
+
+
+def flushes(report: Report) -> int:
+    """How often, as the report has it, the profiler fetched the events that it had collected in the program."""
+    return int(report.overhead["name"].str.contains("flush").sum()) if len(report.overhead) else 0
+
+
+def _sms_active(report: Report, window: Window) -> pd.DataFrame:
+    """Samples of SMs Active within the window; none where several GPUs were sampled and no kernel says which it was."""
+    samples = report.counter("SMs Active", window)
+    samples = samples[(samples["time"] >= window.start) & (samples["time"] < window.end)]
+    if samples["device"].nunique() > 1:
+        samples = samples[samples["device"] == report.sampled_gpu()]
+    return samples
 
 
 def tried(backend: str) -> dict[str, pd.DataFrame]:

@@ -171,22 +171,6 @@ def step_point(
     )
 
 
-def kernel_points(counted: pd.DataFrame, flops: Mapping[str, float], dtype: str = "bf16") -> list[Point]:
-    """A point for each kernel of a step whose operations are known: ``flops`` by the beginning of the kernel's name.
-
-    ``counted``: one row a kernel name, from ``labkit.nsight.counters.by_kernel``. A kernel that used Tensor Cores
-    stands under the roof of ``dtype``, one that did not under that of FP32. Seconds are those that Nsight Compute saw:
-    one kernel at a time, nothing beside it.
-    """
-    points = []
-    for row in counted.to_dict("records"):
-        own = next((count for start, count in flops.items() if row["kernel"].startswith(start)), 0)
-        if own:
-            under = "fp32" if row["tensor_cores"] is False else dtype
-            points.append(Point(row["kernel"], under, own, row["bytes"], row["time_us"] / 1e6, COUNTED))
-    return points
-
-
 def counted_points(counted: pd.DataFrame) -> list[Point]:
     """A point for each kernel by what the hardware did: operations and bytes as counted.
 

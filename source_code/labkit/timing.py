@@ -65,7 +65,7 @@ def runs(
     if not machine.is_live():
         found = {command: recorded.records(kind, command) for command in commands}
         times = min(map(len, found.values()))
-        show(f"recorded ({recorded.origin()}), {times} runs each: {recorded.shown(recorded.folder() / kind)}")
+        show(f"recorded ({recorded.origin()}), {_count(times)} each: {recorded.shown(recorded.folder() / kind)}")
         return found
     repeats = repeats or _live_repeats()
     folder = REPORTS / "runs"
@@ -79,7 +79,7 @@ def runs(
                 show(f"| run {number} of {repeats}: time python3 source_code/{command}")
                 record = run_once(command, file)
             found[command].append(record)
-    show(f"live: {repeats} runs each: {recorded.shown(folder)}")
+    show(f"live: {_count(repeats)} each: {recorded.shown(folder)}")
     return found
 
 
@@ -89,7 +89,7 @@ def benchmark(command: str, show: Callable[[str], None] = print) -> list[dict]:
     if not machine.is_live():
         found = recorded.records("benchmarks", command)
         where = recorded.origin() if found[0].get("device") != "cpu" else f"on a CPU, {found[0]['run_at'][:10]}"
-        show(f"recorded ({where}, {len(found)} runs): {recorded.shown(recorded.folder() / 'benchmarks')}")
+        show(f"recorded ({where}, {_count(len(found))}): {recorded.shown(recorded.folder() / 'benchmarks')}")
         return found
     folder = REPORTS / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,6 +177,10 @@ def stopwatch(synchronize: Callable[[], None] = lambda: None) -> Iterator[list[f
     yield seconds
     synchronize()
     seconds.append(time.perf_counter() - start)
+
+
+def _count(runs: int) -> str:
+    return f"{runs} run{'' if runs == 1 else 's'}"
 
 
 def _live_repeats() -> int:

@@ -69,4 +69,24 @@ def _which_compile(number: str, answer: str | None, compiled: pd.DataFrame) -> b
     return answer_choice(number, answer, right, hint)
 
 
-EXERCISES = {"12.1": _fc1_for_keras, "12.2": _scale_after, "12.3": _which_compile}
+def _pause_bounds(number: str, answer: Callable | None) -> bool:
+    def trial(pause_bounds: Callable) -> str | None:
+        for samples, least, most in (
+            ([0, 100], 0.5, 0.5),
+            ([50, 50, 50], 0.0, 0.5),
+            ([0, 0, 0, 20], 0.75, 0.95),
+            ([100] * 4, 0.0, 0.0),
+        ):
+            found = np.asarray(pause_bounds(list(samples)), dtype=float)
+            if found.shape != (2,):
+                return f"it returns {found.tolist()!r}: two shares are wanted, the least and the most"
+            if not np.isclose(found[0], least):
+                return f"the least is {found[0]:g} for {samples}: no kernel ran for certain only where a sample reads 0"
+            if not np.isclose(found[1], most):
+                return f"the most is {found[1]:g} for {samples}: kernels take the least time if all SMs work at once"
+        return None
+
+    return answer_function(number, answer, trial)
+
+
+EXERCISES = {"12.1": _fc1_for_keras, "12.2": _scale_after, "12.3": _which_compile, "12.4": _pause_bounds}

@@ -15,18 +15,12 @@ from matplotlib.ticker import NullLocator
 
 from labkit.figures import style
 from labkit.figures.diagrams import ink_on, tint
-from labkit.figures.timeline import KERNEL_KINDS, phase_colour
-from labkit.nsight import intervals, tensor_cores
-from labkit.nsight.idle import Idle, gpu_busy, idle_by_phase
-from labkit.nsight.phases import OUTSIDE
-from labkit.nsight.report import Report, Window
 from labkit.timing import Spread, speedup, spread
 
 SMALL = 8.5  # points
 LETTER_IN = 0.6 * SMALL / 72  # an upper estimate of a letter's width
 PLOT_IN = 7.2  # about how wide the bars' part of a chart is
 BAR_IN, THICK = 0.46, 0.62  # height of a bar's place in inches, and the bar's share of it
-LEAST_SHARE = 0.01  # idle phases that never come to more of a bar are drawn as one
 
 # What a whole process's bar is made of.
 PARTS = {
@@ -35,93 +29,6 @@ PARTS = {
     "test": style.COLOURS["test"],
     "the rest": style.COLOURS["idle"],
 }
-
-
-# --- GPU time -----------------------------------------------------------------------------------------------
-
-
-def idle_bars(named: Mapping[str, Idle]) -> Figure:
-    """One bar a report: how many seconds of its window the GPU was busy, and how many idle."""
-    longest = max(idle.window.duration_ms for idle in named.values()) / 1e3
-    with style.house_style():
-        fig, ax = _bar_axes(list(named), "How much of the training epoch the GPU works", "seconds")
-        for y, idle in enumerate(named.values()):
-            busy, free = idle.busy_ms / 1e3, idle.idle_ms / 1e3
-            _bar(ax, y, 0, busy, style.COLOURS["kernel"])
-            _bar(ax, y, busy, free, style.COLOURS["idle"])
-            words = f"{_seconds(busy)} s busy, {_seconds(free)} s idle ({100 * idle.idle_share:.0f} %)"
-            _beside(ax, busy + free, y, words)
-        _reach(ax, longest, words_in=2.5)
-        _key(fig, {"GPU busy": (style.COLOURS["kernel"], None), "GPU idle": (style.COLOURS["idle"], None)}, 2)
-    return fig
-
-
-def phase_bars(reports: Mapping[str, Report], window: Window | None = None, share: bool = False) -> Figure:
-    """One bar a report: the GPU's busy time by kind of work, then its idle time by what the program was doing.
-
-    Seconds of the window (default: each report's training range), or per cent of it with ``share=True``.
-    """
-    parts = {name: gpu_time(report, window) for name, report in reports.items()}
-    totals = {name: sum(own.values()) for name, own in parts.items()}
-    longest = 100 if share else max(totals.values()) / 1e3
-    kinds = _kinds(parts, totals)
-    with style.house_style():
-        unit = "per cent of the training epoch" if share else "seconds"
-        fig, ax = _bar_axes(list(parts), "What the GPU does; and what the program does while the GPU idles", unit)
-        for y, (name, own) in enumerate(parts.items()):
-            left = 0.0
-            for members, colour, hatch in kinds.values():
-                width = sum(own.get(member, 0.0) for member in members) / (totals[name] / 100 if share else 1e3)
-                _bar(ax, y, left, width, colour, hatch)
-                left += width
-            _beside(ax, left, y, f"{_seconds(totals[name] / 1e3)} s")
-        _reach(ax, longest, words_in=0.6)
-        _key(fig, {label: (colour, hatch) for label, (_, colour, hatch) in kinds.items()}, 4)
-    return fig
-
-
-def gpu_time(report: Report, window: Window | None = None) -> dict[str, float]:
-    """Milliseconds of the window (default: training): kernels by kind, copies, and ``idle: <phase>``; they add up.
-
-    Of several GPUs the first. What overlaps counts once: as Tensor Core kernel, else as another kernel, else as copy.
-    """
-    window = window or report.window()
-    kernels = report.kernels[report.kernels["device"] == report.kernels["device"].min()]
-    verdicts = kernels["name"].map({name: tensor_cores.by_name(str(name)) for name in kernels["name"].unique()})
-    tables, so_far, parts = [], 0, {}
-    for verdict, (_, label, _) in KERNEL_KINDS.items():
-        tables.append(kernels[verdicts == verdict])
-        reached = intervals.total(intervals.clip(intervals.union(*tables), window.start, window.end))
-        parts[f"kernels: {label}"] = (reached - so_far) / 1e6
-        so_far = reached
-    parts["copies"] = (intervals.total(gpu_busy(report, window)) - so_far) / 1e6
-    idle = idle_by_phase(report, window)
-    return parts | {f"idle: {phase}": ms for phase, ms in zip(idle["phase"], idle["idle_ms"], strict=True)}
-
-
-def _kinds(parts: Mapping[str, dict[str, float]], totals: Mapping[str, float]) -> dict:
-    """Legend label → (which parts, colour, hatch), in the order in which they are drawn."""
-    largest = {
-        kind: max(own.get(kind, 0.0) / totals[name] for name, own in parts.items())
-        for kind in dict.fromkeys(kind for own in parts.values() for kind in own)
-    }
-    kinds = {}
-    for colour, label, hatch in KERNEL_KINDS.values():
-        if largest.get(f"kernels: {label}"):
-            kinds[f"kernels: {label}"] = ([f"kernels: {label}"], colour, hatch)
-    if largest.get("copies"):
-        kinds["copies"] = (["copies"], style.COLOURS["copy"], None)
-    idle = [kind for kind in largest if kind.startswith("idle: ") and kind != f"idle: {OUTSIDE}"]
-    idle.sort(key=largest.get, reverse=True)
-    for kind in idle:
-        if largest[kind] >= LEAST_SHARE:
-            kinds[kind] = ([kind], phase_colour(kind.removeprefix("idle: ")), None)
-    kinds["idle: elsewhere"] = (
-        [*(kind for kind in idle if kind not in kinds), f"idle: {OUTSIDE}"],
-        style.COLOURS["idle"],
-        None,
-    )
-    return kinds
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------

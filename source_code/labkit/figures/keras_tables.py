@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from labkit import keras_records
 from labkit.figures.tables import Table, table
+from labkit.nsight.report import Report
 from labkit.timing import MEASURED, spread
 
 USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
@@ -92,6 +94,53 @@ def _epochs(runs: Mapping[str, Sequence[dict]], caption: str) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, formats, list(formats))
 
 
+def jit_on_the_gpu(with_jit: Sequence[dict], without: Sequence[dict], name: str, backend: str) -> Table:
+    """First and later epochs with and without ``jit_compile`` on the GPU."""
+    found = {f"{name}, jit_compile on": with_jit, f"{name}, jit_compile off": without}
+    return _epochs(
+        found, f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})"
+    )
+
+
+def held(reports: Mapping[str, Report]) -> Table:
+    """What a report holds of the program, and until when: events and samples, in ms after the training range began."""
+    rows = []
+    for name, report in reports.items():
+        window, samples = report.window(), report.counter("SMs Active")["time"]
+        sampled_ms = (samples.max() - window.start) / 1e6 if len(samples) else None
+        rows.append(
+            {
+                "report": name,
+                "kernels": len(report.kernels),
+                "CUDA calls": len(report.api),
+                "flushes": keras_records.flushes(report),
+                "range test": "yes" if report.windows("test") else "no",
+                "last event at ms": keras_records.last_event_ms(report),
+                "last sample at ms": sampled_ms,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    formats = dict.fromkeys(frame.columns[1:].drop("range test"), "{:,.0f}")
+    return table(frame, "What the reports hold, times from the beginning of the training on", formats, list(formats))
+
+
+def counters(reports: Mapping[str, Report]) -> Table:
+    """The counters over the training steps: Tensor Active, and between which shares the time without a kernel lies."""
+    rows = []
+    for name, report in reports.items():
+        found = keras_records.counted(report)
+        tensor, shares = found.tensor, (found.least, found.most, found.by_kernels)
+        active = (tensor.mean_pct, tensor.max_pct, tensor.samples) if tensor else (None, None, 0)
+        percents = (None if share is None else 100 * share for share in shares)
+        rows.append((name, found.steps.duration_ms, *active, *percents))
+    formats = {
+        "steps ms": "{:,.0f}", "Tensor Active mean %": "{:.1f}", "highest %": "{:.0f}", "samples": "{:,.0f}",
+        "no kernel: at least %": "{:.1f}", "at most %": "{:.1f}", "by the kernels %": "{:.1f}",
+    }  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["report", *formats])
+    return table(frame, "The training steps of one epoch, as profiled", formats, list(formats))
+
+
 def jit(found: Mapping[tuple[str, str], Sequence[dict]]) -> Table:
     """First and later epochs with and without ``jit_compile`` on a CPU."""
     samples = next(iter(found.values()))[0]["train_samples"]
@@ -140,8 +189,8 @@ def _by_size(scale: str) -> tuple[bool, float, str]:
     return scale != USUAL_SCALE, float("0" + "".join(filter(str.isdigit, scale))), scale
 
 
-def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) -> Table:
-    """What three texts say about TensorFlow, and what was found: ``runs`` and ``few`` as in the lab."""
+def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, reports: Mapping[str, Report]) -> Table:
+    """What three texts say about TensorFlow, and what was found: all arguments as in the lab."""
     tensorflow, jax = tried["tensorflow"], tried["jax"]
     lines = tensorflow["claims"].set_index("line")
     policy = "tf.keras.mixed_precision.Policy('mixed_float16')"
@@ -157,8 +206,10 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
     mixed = few[few["policy"] == "mixed_float16"]
     without = mixed[mixed["scale"] == "none"]
     usual = mixed[(mixed["scale"] == USUAL_SCALE) & mixed["seed"].isin(without["seed"])]
-    epochs_s = [[epoch["training_s"] for epoch in record["epochs"]] for record in runs["FP16"]]
-    first, later = epochs_s[0][0], pd.Series(epochs_s[0][1:]).median()
+    first, later = (_epoch_s(runs, part) for part in (slice(1), slice(1, None)))
+    process = {name: spread(own).median for name, own in runs.items()}
+    active = {name: keras_records.counted(report).tensor for name, report in reports.items()}
+    seen = ", ".join(f"{name} {MEASURED}{own.max_pct:.0f} %" for name, own in active.items() if own)
     found = [
         ("guide", "give layers the type float16 where it fits", "tensorflow",
          f"the policy gives it to {(computes == 'float16').sum()} of {len(computes)}; "
@@ -168,6 +219,12 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
          f"each use casts them to {lines.loc[f'{policy}.compute_dtype', 'says']}"),
         ("guide", "TF_DISABLE_TENSOR_OP_MATH=1: no Tensor Cores", "jax",
          f"not tried on TensorFlow; JAX ignores it: error {errors[disabled]} with, {errors['TF32 on']} without"),
+        ("guide", "Tensor Cores speed training up significantly", "jax",
+         f"FP16 over FP32: a later epoch {MEASURED}{later['FP32'] / later['FP16']:.1f} times as fast, "
+         f"the process {MEASURED}{process['FP32'] / process['FP16']:.1f} times"),
+        ("article", "FP32 gains far less from Tensor Cores than FP16", "jax",
+         f"a later epoch: FP32 {MEASURED}{later['FP32']:.2f} s, as TF32 {MEASURED}{later['TF32']:.2f} s, "
+         f"FP16 {MEASURED}{later['FP16']:.2f} s"),
         ("article", "LossScaleOptimizer(adam, loss_scale='dynamic')", "tensorflow",
          f"{old_call['error']}: {old_call['says']}"),
         ("article", "an optimizer has to be wrapped by hand", "tensorflow",
@@ -177,7 +234,9 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
         ("walkthrough", "loss scaling makes no great difference (GAN)", "tensorflow",
          f"our net, a seed: {without['accuracy_pct'].mean():.1f} % without, {usual['accuracy_pct'].mean():.1f} % with"),
         ("walkthrough", "XLA makes the first iterations slow", "jax",
-         f"FP16: first epoch ~{first:.1f} s, later ones ~{later:.2f} s"),
+         f"FP16: first epoch {MEASURED}{first['FP16']:.1f} s, later ones {MEASURED}{later['FP16']:.2f} s"),
+        ("walkthrough", "Nsight Systems hardly shows Tensor Core use", "jax, torch",
+         f"highest sample of Tensor Active: {seen or 'not sampled here'}"),
         ("walkthrough", "FP32 needs TF32 switched off", "jax",
          f"error of a product: {errors['as it comes']} as JAX comes, {errors['TF32 off']} with TF32 off"),
         ("walkthrough", "the same", "tensorflow",
@@ -187,3 +246,11 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame) 
     ]  # fmt: skip
     frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
     return table(frame[["text", "what it says", "what we found", "backend"]], measured=["what we found"])
+
+
+def _epoch_s(runs: Mapping[str, Sequence[dict]], part: slice) -> dict[str, float]:
+    """Median training seconds over these epochs of all runs of a step, by its name."""
+    return {
+        name: spread([epoch for record in own for epoch in record["epochs"][part]], "training_s").median
+        for name, own in runs.items()
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -191,16 +192,19 @@ def layers_table(record: dict, every: int = 4) -> Table:
     return table(found, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)
 
 
-PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the name of a kernel that multiplies matrices
+PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the name of a kernel of a matrix product
 
 
 def product_frame(report: Report, variants: Sequence[str]) -> pd.DataFrame:
-    """The kernels that multiply matrices, a row a variant and kernel, with the verdict on Tensor Cores."""
+    """The kernels of the matrix products, a row a variant and kernel, with the verdict on Tensor Cores.
+
+    Empty where the report holds no kernels (there was no GPU).
+    """
     found = []
     for name in variants:
         kernels = tensor_cores.verdicts(report, report.window(name))
         total_ms = kernels["gpu_ms"].sum()
-        own = kernels[kernels["kernel"].str.contains(PRODUCT)]
+        own = kernels[kernels["kernel"].astype(str).str.contains(PRODUCT)]
         found.append(own.assign(variant=name, share_pct=100 * own["gpu_ms"] / total_ms))
     return pd.concat(found, ignore_index=True)
 
@@ -211,17 +215,44 @@ def product_table(report: Report, variants: Sequence[str]) -> Table:
     frame = pd.DataFrame(
         {
             "variant": found["variant"],
-            "kernel": found["kernel"],
+            "kernel": found["kernel"].map(_product_name),
             "count": found["count"],
             "mean µs": 1e3 * found["gpu_ms"] / found["count"],
-            "share of GPU time %": found["share_pct"],
             "Tensor Cores": found["tensor_core"],
             "told by": found["evidence"],
         }
     )
-    formats = {"kernel": short_kernel, "mean µs": "{:.1f}", "share of GPU time %": "{:.1f}"}
-    caption = f"{report.name}: kernels that multiply matrices"
-    return table(frame, caption, formats, ["mean µs", "share of GPU time %"])
+    caption = f"{report.name}: the kernels of the matrix products"
+    return table(frame, caption, {"mean µs": "{:.1f}"}, ["mean µs"])
+
+
+def _product_name(kernel: str) -> str:
+    """A kernel's name in short; one that is just called ``kernel`` keeps its namespaces: ``internal::gemvx``."""
+    kernel = re.sub(r"^(void |std::enable_if<[^>]*>::type )+", "", kernel)
+    head = re.match(r"[^<(]*", kernel).group()
+    return head if head.endswith("::kernel") else short_kernel(kernel)
+
+
+def work_frame(report: Report, variants: Sequence[str], iterations: int) -> pd.DataFrame:
+    """What an iteration asks of the GPU, a row a variant: ``kernels``, ``gpu_us``; of that ``product_us``.
+
+    ``iterations``: how many of them each variant's range holds.
+    """
+    rows = []
+    for name in variants:
+        kernels = tensor_cores.verdicts(report, report.window(name))
+        product = kernels["kernel"].astype(str).str.contains(PRODUCT)
+        us = 1e3 * kernels["gpu_ms"] / iterations
+        rows.append((name, kernels["count"].sum() / iterations, us.sum(), us[product].sum()))
+    return pd.DataFrame(rows, columns=["variant", "kernels", "gpu_us", "product_us"])
+
+
+def work_table(report: Report, variants: Sequence[str], iterations: int) -> Table:
+    """``work_frame`` as a table."""
+    found = work_frame(report, variants, iterations)
+    found = found.rename(columns={"gpu_us": "their µs", "product_us": "of that, products µs"})
+    formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
+    return table(found, f"{report.name}: kernels of an iteration", formats, list(formats))
 
 
 def rounding_frame(record: dict) -> pd.DataFrame:
@@ -254,8 +285,8 @@ def _loss(weights: Sequence[float], dtype: torch.dtype) -> float:
 CLAIMS = ["the text", "what we measured"]
 
 
-def cubic_claims(record: dict) -> pd.DataFrame:
-    """The first text's statements, in our words, beside the recorded fits."""
+def cubic_claims(record: dict, products: pd.DataFrame) -> pd.DataFrame:
+    """The first text's statements, in our words, beside the recorded fits; ``products``: from ``product_frame``."""
     own = fit_frame(record)
     middle = own.groupby("variant")[["exact_loss", "us_an_iteration"]].median()
     loss, us = middle["exact_loss"], middle["us_an_iteration"]
@@ -286,13 +317,23 @@ def cubic_claims(record: dict) -> pd.DataFrame:
                 "mixed precision is faster",
                 f"not here: {MEASURED}{us['fp32']:.0f} µs an iteration in FP32, {MEASURED}{us['O1']:.0f} µs in O1",
             ),
-            (
-                "unclear whether Tensor Cores are used",
-                "not in TF32: no loss differs from FP32's; in FP16 not profiled yet; it could not matter",
-            ),
+            ("unclear whether Tensor Cores are used", on_tensor_cores(products)),
         ],
         columns=CLAIMS,
     )
+
+
+def on_tensor_cores(products: pd.DataFrame) -> str:
+    """Which variants multiplied on Tensor Cores, in a sentence; ``products``: from ``product_frame``."""
+    if products.empty:
+        return "no GPU was profiled here"
+    found = products.groupby("variant", sort=False)["tensor_core"].agg(set)
+    yes, unknown = ([name for name, said in found.items() if word in said] for word in ("yes", "unknown"))
+    if yes:
+        return f"in part: in {', '.join(yes)}"
+    if unknown:
+        return f"not known of {', '.join(unknown)}"
+    return f"no: in none of {', '.join(found.index)}"
 
 
 def gan_claims(record: dict) -> pd.DataFrame:

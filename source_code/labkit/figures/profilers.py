@@ -219,32 +219,42 @@ def short_program(program: dict) -> str:
     return program["program"].split(" --")[0]
 
 
-def counters_table(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, float]]) -> Table:
-    """The driver's performance monitoring beside Nsight Systems' counters.
+# What the driver's performance monitoring (GPM) counts → what Nsight Systems calls the same.
+SAME_COUNTERS = {
+    "sm_pct": "SMs Active (counter)",
+    "tensor_pct": "Tensor Active (counter)",
+    "dram_pct": "DRAM bandwidth (counter)",
+}
 
-    ``at_work`` maps a program to what the latter say of it, as the function of that name does.
+
+def counters_frame(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
+    """The driver's performance monitoring beside Nsight Systems' counters, in per cent, a row a program.
+
+    ``at_work`` maps a program to what Nsight's counters say of it, as the function of that name does. Columns:
+    ``program``, then for each of SAME_COUNTERS the driver's mean and Nsight's, ``("sm_pct", "driver")`` and so on.
+    NaN: not counted, or not profiled.
     """
     rows = []
+    late = 2 * nvml.GPM_PERIOD_S  # a value is of the tenth of a second before it was read, and stands for another
     for program in programs:
-        name = short_program(program)
         samples, (start, end) = nvml.from_text(program["samples"]), nvml.busy_stretch(program)
-        driver = {column: nvml.mean(samples, column, start, end) for column in nvml.GPM}
-        other = at_work.get(name, {})
-        rows.append(
-            {
-                "program": name,
-                "driver: SM %": driver["sm_pct"],
-                "Nsight: SMs Active %": other.get("SMs Active (counter)"),
-                "driver: tensor %": driver["tensor_pct"],
-                "Nsight: Tensor Active %": other.get("Tensor Active (counter)"),
-                "driver: DRAM %": driver["dram_pct"],
-                "driver: occupancy %": driver["occupancy_pct"],
-            }
-        )
-    frame = pd.DataFrame(rows)
+        other = at_work.get(short_program(program), {})
+        row = {("program", ""): short_program(program)}
+        for column, name in SAME_COUNTERS.items():
+            row[column, "driver"] = nvml.mean(samples, column, start + late, end)
+            row[column, "Nsight"] = other.get(name, float("nan"))
+        rows.append(row)
+    return pd.DataFrame(rows).set_axis(pd.MultiIndex.from_tuples(rows[0]), axis=1)
+
+
+def counters_table(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, float]]) -> Table:
+    """``counters_frame`` as a table."""
+    frame = counters_frame(programs, at_work)
+    words = {"sm_pct": "SMs", "tensor_pct": "Tensor", "dram_pct": "DRAM"}
+    frame.columns = [f"{words[column]} %, {whose}" if whose else column for column, whose in frame.columns]
     measured = list(frame.columns[1:])
     formats = dict.fromkeys(measured, "{:.1f}")
-    return table(frame, "The same counters, from the driver and from Nsight Systems", formats, measured)
+    return table(frame, "How much of it was busy: the driver's counters (GPM) and Nsight Systems'", formats, measured)
 
 
 def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: float = 100) -> Figure:
@@ -270,19 +280,26 @@ def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: floa
 
 
 def at_work(report: Report) -> dict[str, float]:
-    """How busy the GPU was in a report's training, in per cent, in three of the meanings of MEANINGS.
+    """How busy the GPU was in a report's training, in per cent: three of the meanings of MEANINGS, and the memory.
 
-    Where the report marks no training: from the start of its first kernel to the end of its last.
+    ``"DRAM bandwidth (counter)"`` adds up reading and writing. NaN: not counted. Where the report marks no training:
+    from the start of its first kernel to the end of its last.
     """
     window = report.window()
     if window.thread is None and len(report.kernels):
         window = Window(int(report.kernels["start"].min()), int(report.kernels["end"].max()), "kernels")
     found = {"any work (trace)": 100 * (1 - nsight.idle.idle(report, window).idle_share)}
-    for name in ("SMs Active", "Tensor Active"):
-        samples = report.counter(name, window)
-        inside = samples[(samples["time"] >= window.start) & (samples["time"] < window.end)]
-        found[f"{name} (counter)"] = float(inside["value"].mean()) if len(inside) else float("nan")
+    counters = {"SMs Active": ["SMs Active"], "Tensor Active": ["Tensor Active"]}
+    counters["DRAM bandwidth"] = ["DRAM Read Bandwidth", "DRAM Write Bandwidth"]
+    for name, parts in counters.items():
+        found[f"{name} (counter)"] = sum(_mean_counter(report, part, window) for part in parts)
     return found
+
+
+def _mean_counter(report: Report, name: str, window: Window) -> float:
+    """Mean of a sampled counter within the window; NaN where it was not sampled."""
+    samples = report.counter(name, window)
+    return float(samples.loc[samples["time"].between(window.start, window.end, inclusive="left"), "value"].mean())
 
 
 def meanings(rows: Mapping[str, Mapping[str, float]]) -> Figure:
