@@ -52,6 +52,11 @@ def gpu_name() -> str | None:
     return _ask_cuda()[0]
 
 
+def device() -> str:
+    """Where PyTorch computes here: ``"cuda"`` or ``"cpu"``."""
+    return "cuda" if gpu_name() else "cpu"
+
+
 @cache
 def gpu_problem() -> str | None:
     """What CUDA says against a driver or GPU that it cannot use, in one sentence; None where it has nothing to say."""

@@ -37,8 +37,7 @@ def ledger_table(found: pd.DataFrame) -> Table:
     seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
     formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
     formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
-    runs = " or ".join(str(number) for number in sorted(set(found["n"])))
-    caption = f"Ten epochs, medians of {runs} runs, all rungs in turn; compilers' caches warm, but where it says cold"
+    caption = "Ten epochs, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
     return table(frame, caption, formats, list(formats))
 
 
