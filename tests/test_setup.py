@@ -99,6 +99,7 @@ class TestMakefile:
             "lab",
             "test",
             "test-gpu",
+            "test-dry",
             "lint",
             "record",
             "notebooks",
