@@ -358,6 +358,8 @@ def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
         return tables.on_tensor_cores(pd.DataFrame({"variant": names, "tensor_core": list(verdicts)}))
 
     assert said("no", "no", "yes") == "in part: in O1"
+    assert said("yes", "yes", "no") == "yes: in fp32, O1"
+    assert said("unknown", "yes", "no") == "in part: in O1; not known of fp32"
     assert said("unknown", "no") == "not known of fp32"
     assert said("no", "no", "no") == "no: in none of fp32, O1"
     assert said() == "no GPU was profiled here"

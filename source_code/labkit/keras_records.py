@@ -45,10 +45,9 @@ class Counted:
     """What the counters say of the training steps; None where a counter was not sampled.
 
     The share of time without a kernel lies between ``least`` and ``most``. A sample of SMs Active is a mean over all
-    SMs and 100 µs, in whole per cents: where it is 0 next to no kernel ran; and kernels ran at least for the share of
-    its mean, since more than all SMs are never active. ``by_kernels`` is the share by the kernels themselves, None
-    where the report holds none.
-    Copies need no SM.
+    SMs and 100 µs, in whole per cents and, it seems, rounded up: where it is 0 no kernel ran; and kernels ran at least
+    for the share of its mean, give or take the rounding, since more than all SMs are never active. ``by_kernels`` is
+    the share by the kernels themselves, None where the report holds none. Copies need no SM.
     """
 
     steps: Window

@@ -64,8 +64,10 @@ def runs(
         show(f"$ time python3 source_code/{command}")
     if not machine.is_live():
         found = {command: recorded.records(kind, command) for command in commands}
-        times = min(map(len, found.values()))
-        show(f"recorded ({recorded.origin()}), {_count(times)} each: {recorded.shown(recorded.folder() / kind)}")
+        times = sorted(map(len, found.values()))
+        fewest = "" if times[0] == times[-1] else f"{times[0]} to "
+        where = recorded.shown(recorded.folder() / kind)
+        show(f"recorded ({recorded.origin()}), {fewest}{_count(times[-1])} each: {where}")
         return found
     repeats = repeats or _live_repeats()
     folder = REPORTS / "runs"

@@ -1,9 +1,10 @@
 """A GPU machine to the labs, where there is none: what they run live returns what was recorded, each thing once.
 
 Python imports this at its start if this folder is on PYTHONPATH. With ``LAB_PRETEND_LIVE=<folder>`` it puts recorded
-runs, reports, counts and traces in the place of those that a live lab would make, and keeps them in that folder. A lab
-then takes every path of live mode but the last step, the program on the GPU. What a lab asks for and nobody recorded
-is an error. ``make test-dry`` runs the notebooks so.
+runs, reports, counts and traces in the place of those that a live lab would make, and keeps them in that folder, apart
+for each process. A script that was recorded for several labs has one record here, perhaps another lab's. A lab then
+takes every path of live mode but the last step, the program on the GPU. What it asks for and nobody recorded is an
+error. ``make test-dry`` runs the notebooks so.
 """
 
 import json

@@ -143,9 +143,10 @@ def counters(reports: Mapping[str, Report]) -> Table:
 
 def jit(found: Mapping[tuple[str, str], Sequence[dict]]) -> Table:
     """First and later epochs with and without ``jit_compile`` on a CPU."""
-    samples = next(iter(found.values()))[0]["train_samples"]
+    first = next(iter(found.values()))[0]
+    samples, batch = first["train_samples"], first["arguments"]["batch_size"]
     named = {f"Keras on {backend}, jit_compile {state}": found[backend, state] for backend, state in sorted(found)}
-    return _epochs(named, f"FP32, {samples:,} digits an epoch, on a CPU")
+    return _epochs(named, f"FP32, {samples:,} digits an epoch in batches of {batch}, on a CPU")
 
 
 def few_digits(found: pd.DataFrame) -> Table:

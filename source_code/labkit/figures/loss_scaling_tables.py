@@ -328,9 +328,11 @@ def on_tensor_cores(products: pd.DataFrame) -> str:
     if products.empty:
         return "no GPU was profiled here"
     found = products.groupby("variant", sort=False)["tensor_core"].agg(set)
-    yes, unknown = ([name for name, said in found.items() if word in said] for word in ("yes", "unknown"))
+    yes = [name for name, said in found.items() if "yes" in said]
+    unknown = [name for name, said in found.items() if "unknown" in said and name not in yes]
     if yes:
-        return f"in part: in {', '.join(yes)}"
+        rest = f"; not known of {', '.join(unknown)}" if unknown else ""
+        return f"{'yes' if len(yes) == len(found) else 'in part'}: in {', '.join(yes)}{rest}"
     if unknown:
         return f"not known of {', '.join(unknown)}"
     return f"no: in none of {', '.join(found.index)}"
