@@ -42,6 +42,7 @@ def in_float16(tried: Tried) -> Table:
     }
     found = pd.DataFrame(columns).reset_index().rename(columns={"what": "under mixed_float16", "dtype": "comes out as"})
     found.columns = [*found.columns[:2], *(f"on {backend}" for backend in tried)]
+    found.iloc[:, 0] = found.iloc[:, 0].str.replace("±1000", "-1000 to 1000")
     return table(found, "The last value that comes out", dict.fromkeys(found.columns[2:], "{:.3g}"))
 
 
@@ -73,7 +74,7 @@ def precision(tried: Tried) -> Table:
         found = tables["precision"].set_index("setting")
         for operation in ("product", "convolution"):
             columns[f"{backend}: {operation}"] = found[f"{operation}_error"]
-    found = pd.DataFrame(columns).reset_index(names="FP32 arithmetic")
+    found = pd.DataFrame(columns).reset_index(names="setting (policy float32)")
     measured = list(found.columns[1:])
     return table(found, "Relative error against FP64", dict.fromkeys(measured, "{:.0e}"), measured)
 
@@ -134,7 +135,7 @@ def counters(reports: Mapping[str, Report]) -> Table:
         percents = (None if share is None else 100 * share for share in shares)
         rows.append((name, found.steps.duration_ms, *active, *percents))
     formats = {
-        "steps ms": "{:,.0f}", "Tensor Active mean %": "{:.1f}", "highest %": "{:.0f}", "samples": "{:,.0f}",
+        "all steps ms": "{:,.0f}", "Tensor Active mean %": "{:.1f}", "highest %": "{:.0f}", "samples": "{:,.0f}",
         "no kernel: at least %": "{:.1f}", "at most %": "{:.1f}", "by the kernels %": "{:.1f}",
     }  # fmt: skip
     frame = pd.DataFrame(rows, columns=["report", *formats])

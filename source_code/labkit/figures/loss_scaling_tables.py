@@ -102,7 +102,7 @@ def overflow_frame(record: dict) -> pd.DataFrame:
                 "its square": start["gradient_squared"],
                 "halvings needed": halvings(start["gradient"]),
                 "steps O1 skips": len(own["O1"]["skipped"]),
-                "O3's loss afterwards": own["O3"]["exact_loss"],
+                "O3's loss at the end": own["O3"]["exact_loss"],
             }
         )
     return pd.DataFrame(rows)
