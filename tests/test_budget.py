@@ -19,6 +19,7 @@ from synthetic import AUTOGRAD, SyntheticReport
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"
 MICROSECOND = 1e-3  # ms
+LOST = "after the last work that was traced"
 
 
 @pytest.fixture
@@ -197,6 +198,17 @@ def test_what_another_process_does_explains_nothing(build):
     assert "loader" not in found and "os_wait" not in found and "pageable_copy" not in found
 
 
+@pytest.mark.parametrize(("value", "unexplained"), [(0, 0), (60, 30_000)])
+def test_where_only_the_counters_go_on_nothing_is_explained(build, value, unexplained):
+    """The trace of a program ends at 10 ms and its last range stays open; the GPU is sampled up to 40 ms."""
+    build.range(0, 40_000, "training").kernel(10, 10_000, POINTWISE, call=(2, 4)).os_call(0, 5, "read")
+    for moment in range(0, 40_000, 100):
+        build.counter(moment, 90 if moment < 10_000 else value, "SMs Active [Throughput %]")
+    found = budget_of(build)
+    assert found.ns["unexplained"] / 1000 == unexplained
+    assert any("30 ms of work" in text and LOST in text for text in found.not_looked_at) == (value > 0)
+
+
 def test_without_calls_the_idle_time_is_unexplained_and_said_to_be(build):
     build.kernel(0, 100, POINTWISE).kernel(200, 300, POINTWISE)
     found = budget_of(build)
@@ -338,9 +350,14 @@ def test_plain_fp32_uses_no_tensor_cores_and_fp16_does(budgets):
     assert budgets["main_opt3"].ms["tensor_core_kernels"] > 10
 
 
-def test_little_of_a_recorded_step_is_unexplained(budgets):
-    for found in budgets.values():
-        assert found.fractions["unexplained"] < 0.01
+def test_little_of_a_recorded_epoch_is_unexplained(budgets):
+    broken = {name for name, found in budgets.items() if any(LOST in text for text in found.not_looked_at)}
+    assert broken == {"keras_mnist_jax", "keras_mixed_jax"}
+    for name, found in budgets.items():
+        if name in broken:
+            assert found.fractions["unexplained"] == pytest.approx(1)
+        elif found.window.name == "training":
+            assert found.fractions["unexplained"] < 0.01
 
 
 def test_graphs_that_left_no_rows_are_said_to_be_missing(build):

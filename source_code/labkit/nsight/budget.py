@@ -68,6 +68,7 @@ LAUNCHING_CALLS = (
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
+LOST_MS = 10  # the whole reports that the course ships hold up to 4 ms of work of the GPU after the last traced one
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
 
 _KEPT: WeakKeyDictionary[Report, dict] = WeakKeyDictionary()
@@ -147,19 +148,22 @@ def _find(report: Report, window: Window, device: int | None) -> Budget:
     spans = _work(report, window, device)
     busy = intervals.clip(_union(spans.values()), window.start, window.end)
     rest = intervals.complement(busy, window.start, window.end)
+    lost = _lost(report, window)
+    after = intervals.clip(rest, lost[0], window.end) if lost else intervals.EMPTY  # idle or not: nobody knows
+    rest = intervals.subtract(rest, after)
     evidence: dict[str, str] = {}
     held: dict[str, np.ndarray] = {}
     for cause, times in _idle_causes(report, window, process, device, rest, evidence, held):
         explained = intervals.intersect(rest, times)
         spans[cause] = _union([spans.get(cause, intervals.EMPTY), explained])
         rest = intervals.subtract(rest, explained)
-    spans["unexplained"] = rest
+    spans["unexplained"] = _union([rest, after])
     for cause in IDLE:
         if len(spans.get(cause, ())):
             evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
-    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report)))
+    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)))
 
 
 def where(report: Report, window: Window, spans: np.ndarray) -> str:
@@ -411,8 +415,25 @@ def _running(
     return _union(parts)
 
 
-def _missing(report: Report) -> Iterator[str]:
+def _lost(report: Report, window: Window) -> tuple[int, float] | None:
+    """Where the last traced work of a GPU ends, and how many ms of work the counters saw later; None if next to none.
+
+    Seen with JAX: kernels, calls and ranges end early, and the counters, which are read in the GPU, go on.
+    """
+    samples = report.counter("SMs Active", window)
+    if len(samples) < 2 or samples["device"].nunique() > 1:
+        return None
+    work = (report.kernels, report.graphs, report.copies, report.memsets)
+    last = max((int(table["end"].max()) for table in work if len(table)), default=window.start)
+    active = ((samples["time"] > last) & (samples["value"] > 0)).sum()
+    active_ms = active * samples["time"].diff().median() / 1e6
+    return (max(last, window.start), active_ms) if active_ms > LOST_MS else None
+
+
+def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
     """What a full answer would need and this report does not hold."""
+    if lost:
+        yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"
     if report.api.empty:
         yield "CUDA API calls (--trace cuda): what the CPU did while the GPU was idle"
     if report.ranges.empty:
