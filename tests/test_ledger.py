@@ -122,7 +122,7 @@ def test_the_parts_of_a_process():
 def test_the_tables_and_figures_show_it():
     entries = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)})
     shown = str(figures.ledger_table(entries))
-    assert "~11.3" in shown and "~9.00" in shown
+    assert "medians over the runs" in shown and "~11.3" in shown and "~9.00" in shown
     shares = figures.floor_shares_table(entries, 0.75)
     assert shares.frame["floor, % of the loop"].tolist() == pytest.approx([75 / 17, 50])
     fig = figures.ladder(RUNS, floor_s=0.75)

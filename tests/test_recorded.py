@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import lab, record, recorded
+from labkit import lab, nvml, record, recorded, torch_profiler
 from labkit.figures import images
-from labkit.nsight import copies, idle, tensor_cores
+from labkit.nsight import copies, counters, idle, tensor_cores
 from labkit.nsight.report import open_report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +106,34 @@ def test_reports_say_what_the_labs_say(folder):
     with opened("main_opt3") as opt3:
         assert tensor_cores.kernel_time_by_verdict(opt3)["yes"] > 0
         assert tensor_cores.tensor_active(opt3).max_pct > 10
+
+
+def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on(monkeypatch):
+    """Labs 6, 8 and 13 say so of what they show; where the CPU is slower, launches hold opt4 up, so they check less."""
+    monkeypatch.setenv("LAB_RECORDED", "h200")
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    with open_report(recorded.folder() / "profiles" / "main_opt4.sqlite.xz") as report:
+        found = lab.idle(report)
+    assert found.idle_share < 0.25
+    assert found.window.duration_ms / found.busy_ms < 1.5
+
+    rungs = [f"main_opt{number}" for number in (4, 5, 6, 7)]
+    counted = {rung: counters.read_recorded(f"{rung}_bytes").step for rung in rungs}
+    seconds = {rung: lab.roofline.step_seconds(recorded.records("ledger", f"{rung}.py")) for rung in rungs}
+    points = [lab.roofline.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
+    peaks = lab.roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
+    assert (lab.roofline.distances(points, counted, peaks)["waiting"] < 1.3).all()
+
+    (monitored,) = recorded.records("benchmarks", "bench_nvml.py")
+    rows = {row["program"].split(" --")[0]: row for row in monitored["rows"]}
+    opt4, opt7 = (
+        nvml.mean(nvml.from_text(row["samples"]), "gpu_pct", *nvml.busy_stretch(row))
+        for row in (rows["main_opt4.py"], rows["main_opt7.py"])
+    )
+    assert abs(opt7 - opt4) < 15
+
+    opt2 = torch_profiler.profile("profile_torch.py main_opt2.py --memory", show=lambda line: None)
+    assert lab.budget(opt2.report, opt2.window).fractions["other_kernels"] > 0.5
 
 
 def test_a_recorded_report_opens_only_with_the_command_that_made_it():
