@@ -58,13 +58,13 @@ lint: $(DEV_STAMP) ## check the code's style
 	@$(BIN)/python -m ruff format --check .
 
 record: $(STAMP) ## measure everything that the labs show, on this machine's GPU, into reports/recorded/
-	@$(IN_VENV) $(BIN)/python -m labkit.record $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m labkit.recording $(ARGS)
 
 notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
-	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.notebooks $(ARGS)
+	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.recording.notebooks $(ARGS)
 
 images: $(STAMP) ## draw the figures of images/ again
-	@$(IN_VENV) $(BIN)/python -m labkit.figures.images --out images
+	@$(IN_VENV) $(BIN)/python -m labkit.display.diagrams.images --out images
 
 container: ## build the container image (docker or podman)
 	@if [ -z "$(ENGINE)" ]; then \

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-from labkit import steps
-from labkit.model import Net
+from labkit.training import steps
+from labkit.training.model import Net
 
 
 def train(run, model, device, loader, optimizer, epoch):

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-from labkit import steps
-from labkit.model import Net
-from labkit.steps import phase
+from labkit.training import steps
+from labkit.training.model import Net
+from labkit.training.steps import phase
 
 
 def train(run, model, device, loader, optimizer, epoch):

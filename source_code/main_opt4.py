@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
 
-from labkit import steps
-from labkit.data import normalise
-from labkit.model import Net
-from labkit.steps import phase
+from labkit.training import steps
+from labkit.training.data import normalise
+from labkit.training.model import Net
+from labkit.training.steps import phase
 
 
 def train(run, model, images, labels, optimizer, autocast, epoch):

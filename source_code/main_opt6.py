@@ -5,10 +5,10 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
 
-from labkit import steps
-from labkit.data import normalise
-from labkit.model import LeanNet
-from labkit.steps import phase
+from labkit.training import steps
+from labkit.training.data import normalise
+from labkit.training.model import LeanNet
+from labkit.training.steps import phase
 
 
 def train(run, model, batch_loss, order, optimizer, losses):

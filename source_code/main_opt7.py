@@ -3,14 +3,14 @@
 import torch
 import torch.nn.functional as F
 
-from labkit import steps
 from labkit.kernels.adadelta import adadelta
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.head import head
 from labkit.kernels.weights import Weights
-from labkit.model import Net
-from labkit.steps import phase
+from labkit.training import steps
+from labkit.training.model import Net
+from labkit.training.steps import phase
 
 
 def train(run, weights, images, labels, order, seeds, lr, losses):

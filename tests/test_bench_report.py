@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit import machine
+from stepbudget.export import nsys
 
-SOURCE = Path(__file__).resolve().parents[1] / "source_code"
+SOURCE = Path(__file__).resolve().parents[1] / "source_code" / "benchmarks"
 
 
 def test_the_benchmark_times_every_reader_and_records_it(tmp_path):
@@ -19,5 +19,5 @@ def test_the_benchmark_times_every_reader_and_records_it(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(record.read_text())
     assert found["samples"] >= 300_000
-    assert len({row["tool"] for row in found["rows"]}) == (4 if machine.find_nsys() else 3)
+    assert len({row["tool"] for row in found["rows"]}) == (4 if nsys.find_nsys() else 3)
     assert all(row["seconds"] > 0 and row["memory_mb"] > 0 for row in found["rows"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import bench_startup
+from benchmarks import bench_startup
 
 
 @pytest.mark.parametrize("stage", bench_startup.STAGES)

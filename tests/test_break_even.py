@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit import break_even as room
-from labkit import timing
-from labkit.break_even import Cost, break_even, cost
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.figures.break_even import break_even_lines
-from labkit.figures.fingerprint import drawn_data
+from labkit.source import timing
+from labkit.topics.break_even import costs as room
+from labkit.topics.break_even.charts import break_even_lines
+from labkit.topics.break_even.costs import Cost, break_even, cost
 
 
 def record(process_s: float, first_s: float, later_s: list[float]) -> dict:
@@ -86,7 +86,7 @@ def test_a_cold_run_has_empty_caches_of_its_own(monkeypatch, tmp_path):
 
 def test_live_a_cold_run_is_made_and_kept_with_the_others(monkeypatch, tmp_path):
     made = []
-    monkeypatch.setattr(room.machine, "is_live", lambda: True)
+    monkeypatch.setattr(room.mode, "is_live", lambda: True)
     monkeypatch.setattr(room, "REPORTS", tmp_path)
     monkeypatch.setattr(room, "run_cold", lambda command, file: made.append((command, file)) or {"process_s": 1.0})
     assert room.cold_run("main_opt6.py", lambda line: None) == {"process_s": 1.0}

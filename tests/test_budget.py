@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import recorded
-from labkit.nsight import budget as rooms
-from labkit.nsight import intervals
-from labkit.nsight.report import Window, open_report
+from labkit.source import recorded
+from stepbudget import intervals
+from stepbudget.ask import budget as rooms
+from stepbudget.report import open_report
+from stepbudget.window import Window
 from synthetic import AUTOGRAD, SyntheticReport
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"

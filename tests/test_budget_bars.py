@@ -9,12 +9,12 @@ from matplotlib.colors import rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.figures import budget_bars as bars_of
-from labkit.figures import style
-from labkit.figures.budget_bars import LOOKS, budget_bars, budget_share_bars
-from labkit.figures.fingerprint import drawn_data
-from labkit.nsight.budget import CAUSES, IDLE, WORK
-from labkit.nsight.report import Window
+from labkit.display import budget_bars as bars_of
+from labkit.display import style
+from labkit.display.budget_bars import LOOKS, budget_bars, budget_share_bars
+from labkit.display.fingerprint import drawn_data
+from stepbudget.ask.budget import CAUSES, IDLE, WORK
+from stepbudget.window import Window
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from labkit import machine, recorded
-from labkit.errors import LabError
-from labkit.nsight import command
-from labkit.nsight.phases import phases
-from labkit.nsight.report import open_report
+from labkit.source import command, mode, recorded
+from labkit.training import machine
+from stepbudget.ask.phases import phases
+from stepbudget.errors import ReportError
+from stepbudget.export import nsys as exports
+from stepbudget.report import open_report
 
 PROGRAM = "main_baseline_nvtx.py --profile --epochs 2"
-NEW = machine.Nsys("/opt/nsys", (2025, 3, 1))
-OLD = machine.Nsys("/usr/bin/nsys", (2022, 4, 2))
+NEW = exports.Nsys("/opt/nsys", (2025, 3, 1))
+OLD = exports.Nsys("/usr/bin/nsys", (2022, 4, 2))
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def no_gpu(monkeypatch) -> None:
 @pytest.fixture
 def nsys(monkeypatch, tmp_path):
     """Puts a shell script in nsys's place; each call's arguments end up as a line of the file it returns."""
-    machine.find_nsys.cache_clear()
+    exports.find_nsys.cache_clear()
 
     def put(body: str, version: str = "2025.3.1.90-1") -> Path:
         script, calls = tmp_path / "nsys", tmp_path / "calls"
@@ -57,11 +58,11 @@ def nsys(monkeypatch, tmp_path):
         )
         script.chmod(0o755)
         monkeypatch.setenv("LAB_NSYS", str(script))
-        machine.find_nsys.cache_clear()
+        exports.find_nsys.cache_clear()
         return calls
 
     yield put
-    machine.find_nsys.cache_clear()
+    exports.find_nsys.cache_clear()
 
 
 def make(reports: Path, shown: list[str] | None = None) -> Path:
@@ -105,7 +106,7 @@ def test_a_new_nsys_gets_the_command_by_path_and_otherwise_unchanged():
 )  # fmt: skip
 def test_an_old_nsys_gets_the_older_spelling(version, flag):
     words = shlex.split(command.profile_command("demo", PROGRAM))
-    adapted = command.adapt(words, machine.Nsys("nsys", version), has_gpu=True)
+    adapted = command.adapt(words, exports.Nsys("nsys", version), has_gpu=True)
     assert flag in adapted
     assert adapted[adapted.index(flag) + 1] == "all"
     assert len(adapted) == len(words)
@@ -126,7 +127,7 @@ def test_without_a_gpu_only_the_cpu_is_traced_on_few_digits():
 @pytest.mark.parametrize("version", [(2022, 4, 2), (2025, 3, 1)])
 def test_metrics_can_be_left_out_in_either_spelling(version):
     words = command.adapt(
-        shlex.split(command.profile_command("demo", PROGRAM)), machine.Nsys("nsys", version), has_gpu=True
+        shlex.split(command.profile_command("demo", PROGRAM)), exports.Nsys("nsys", version), has_gpu=True
     )
     less = command.without_metrics(words)
     at = next(i for i, word in enumerate(words) if word.startswith("--gpu-metrics"))
@@ -138,7 +139,7 @@ def test_metrics_can_be_left_out_in_either_spelling(version):
     "wrong", ["nsys stats reports/demo", "python3 main.py", "nsys profile python3 x.py", "nsys profile --output a b"]
 )
 def test_what_is_no_profiling_command_is_refused(wrong):
-    with pytest.raises(LabError, match="a profiling command reads"):
+    with pytest.raises(ReportError, match="a profiling command reads"):
         command.profile(wrong, show=lambda line: None)
 
 
@@ -177,18 +178,18 @@ def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
 
 
 def test_recorded_mode_refuses_another_command(shipped):
-    with pytest.raises(LabError, match="recorded with another command: nsys profile"):
+    with pytest.raises(ReportError, match="recorded with another command: nsys profile"):
         command.profile(command.profile_command("demo", PROGRAM + " --batch-size 64"), show=lambda line: None)
 
 
 def test_recorded_mode_names_the_reports_there_are(shipped):
-    with pytest.raises(LabError, match=r"no report called other was recorded\. There are: demo\."):
+    with pytest.raises(ReportError, match=r"no report called other was recorded\. There are: demo\."):
         command.profile(command.profile_command("other", PROGRAM), show=lambda line: None)
 
 
 def test_another_gpus_records_are_refused_by_name(shipped, monkeypatch):
     monkeypatch.setenv("LAB_RECORDED", "b200")
-    with pytest.raises(LabError, match="no recorded runs for b200"):
+    with pytest.raises(ReportError, match="no recorded runs for b200"):
         recorded.folder()
 
 
@@ -208,19 +209,19 @@ def test_a_working_nsys_leaves_its_report_and_shows_what_it_said(reports, nsys, 
 
 def test_nsyss_own_words_are_in_the_error(reports, nsys, gpu):
     nsys('echo "starting"; echo "unrecognised option --trace" >&2; exit 1')
-    with pytest.raises(LabError, match="failed with status 1: starting / unrecognised option --trace"):
+    with pytest.raises(ReportError, match="failed with status 1: starting / unrecognised option --trace"):
         make(reports)
 
 
 def test_an_nsys_that_says_nothing(reports, nsys, gpu):
     nsys("exit 3")
-    with pytest.raises(LabError, match="failed with status 3: it said nothing"):
+    with pytest.raises(ReportError, match="failed with status 3: it said nothing"):
         make(reports)
 
 
 def test_a_report_of_a_program_that_failed_is_not_taken(reports, nsys, gpu):
     nsys(f"{MAKES}; exit 2")
-    with pytest.raises(LabError, match="failed with status 2"):
+    with pytest.raises(ReportError, match="failed with status 2"):
         make(reports)
 
 
@@ -228,13 +229,13 @@ def test_an_older_report_is_not_taken_for_the_new_one(reports, nsys, gpu):
     reports.mkdir()
     (reports / "demo.nsys-rep").write_text("of yesterday")
     nsys("exit 0")
-    with pytest.raises(LabError):
+    with pytest.raises(ReportError):
         make(reports)
 
 
 def test_a_missing_importer_is_explained(reports, nsys, gpu):
     nsys('echo raw > "$out.qdstrm"; exit 0')
-    with pytest.raises(LabError, match=r"importer does not start.*libdw1.*host-linux-x64"):
+    with pytest.raises(ReportError, match=r"importer does not start.*libdw1.*host-linux-x64"):
         make(reports)
 
 
@@ -242,7 +243,7 @@ def test_the_importer_is_not_blamed_for_a_file_of_yesterday(reports, nsys, gpu):
     reports.mkdir()
     (reports / "demo.qdstrm").write_text("of yesterday")
     nsys('echo "no such option"; exit 1')
-    with pytest.raises(LabError, match="no such option"):
+    with pytest.raises(ReportError, match="no such option"):
         make(reports)
 
 
@@ -262,7 +263,7 @@ def test_without_permission_for_metrics_the_profile_is_made_without_them(reports
 
 def test_metrics_are_denied_only_once(reports, nsys, gpu):
     calls = nsys('echo "ERR_NVGPUCTRPERM"; exit 1')
-    with pytest.raises(LabError, match="ERR_NVGPUCTRPERM"):
+    with pytest.raises(ReportError, match="ERR_NVGPUCTRPERM"):
         make(reports)
     assert calls.read_text().count("\n") == 2
 
@@ -299,14 +300,14 @@ def test_reports_that_cannot_be_written_are_named_before_nsys_runs(monkeypatch, 
     calls = nsys(MAKES)
     (tmp_path / "file").touch()
     monkeypatch.setattr(command, "REPORTS", tmp_path / "file" / "reports")
-    with pytest.raises(LabError, match=r"cannot write into .*file/reports"):
+    with pytest.raises(ReportError, match=r"cannot write into .*file/reports"):
         make(tmp_path / "file" / "reports")
     assert not calls.exists()
 
 
 def test_without_nsys_the_reader_is_told_what_to_do(reports, monkeypatch, gpu):
-    monkeypatch.setattr(machine, "find_nsys", lambda: None)
-    with pytest.raises(LabError, match="LAB_NSYS"):
+    monkeypatch.setattr(exports, "find_nsys", lambda: None)
+    with pytest.raises(ReportError, match="LAB_NSYS"):
         make(reports)
 
 
@@ -314,7 +315,7 @@ def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, ns
     monkeypatch.setenv("LAB_MODE", "live")
     nsys("exit 1")
     before = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in shipped.rglob("*") if file.is_file()}
-    with pytest.raises(LabError):
+    with pytest.raises(ReportError):
         command.profile(command.profile_command("demo", PROGRAM), show=lambda line: None)
     assert {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in before} == before
     assert len(before) == len([file for file in shipped.rglob("*") if file.is_file()])
@@ -331,13 +332,13 @@ def test_a_report_is_exported_once_and_again_only_when_it_is_newer(reports, nsys
     report = reports / "demo.nsys-rep"
     report.write_text("report")
     calls = nsys(EXPORTS)
-    assert command.export(report) == reports / "demo.sqlite"
-    command.export(report)
+    assert exports.export(report) == reports / "demo.sqlite"
+    exports.export(report)
     assert calls.read_text().count("\n") == 1
     assert "export --type sqlite" in calls.read_text()
     later = time.time() + 10
     os.utime(report, (later, later))
-    command.export(report)
+    exports.export(report)
     assert calls.read_text().count("\n") == 2
 
 
@@ -346,8 +347,8 @@ def test_a_failed_export_leaves_nothing_and_says_why(reports, nsys):
     report = reports / "demo.nsys-rep"
     report.write_text("report")
     nsys('echo half > "$out"; echo "the report is of a newer version" >&2; exit 1')
-    with pytest.raises(LabError, match=r"could not export demo\.nsys-rep: the report is of a newer version"):
-        command.export(report)
+    with pytest.raises(ReportError, match=r"could not export demo\.nsys-rep: the report is of a newer version"):
+        exports.export(report)
     assert not (reports / "demo.sqlite").exists()
     assert report.read_text() == "report"
 
@@ -364,34 +365,34 @@ def test_a_failed_export_leaves_nothing_and_says_why(reports, nsys):
     ],
 )  # fmt: skip
 def test_the_mode_follows_the_variable_and_else_the_machine(monkeypatch, word, nsys_there, gpu_there, expected):
-    monkeypatch.setattr(machine, "find_nsys", lambda: NEW if nsys_there else None)
+    monkeypatch.setattr(exports, "find_nsys", lambda: NEW if nsys_there else None)
     monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU" if gpu_there else None)
     if word is None:
         monkeypatch.delenv("LAB_MODE", raising=False)
     else:
         monkeypatch.setenv("LAB_MODE", word)
-    assert machine.mode() == expected
-    assert machine.is_live() is (expected == "live")
+    assert mode.mode() == expected
+    assert mode.is_live() is (expected == "live")
 
 
 def test_another_word_is_no_mode(monkeypatch):
     monkeypatch.setenv("LAB_MODE", "dead")
-    with pytest.raises(LabError, match="LAB_MODE=dead is not a mode: use auto, live, recorded"):
-        machine.mode()
+    with pytest.raises(ReportError, match="LAB_MODE=dead is not a mode: use auto, live, recorded"):
+        mode.mode()
 
 
 def test_a_named_nsys_that_does_not_run_is_not_replaced_by_another(monkeypatch, tmp_path):
     monkeypatch.setenv("LAB_NSYS", str(tmp_path / "missing"))
-    machine.find_nsys.cache_clear()
+    exports.find_nsys.cache_clear()
     try:
-        assert machine.find_nsys() is None
+        assert exports.find_nsys() is None
     finally:
-        machine.find_nsys.cache_clear()
+        exports.find_nsys.cache_clear()
 
 
 def test_the_version_is_read_as_numbers(nsys):
     nsys(MAKES, version="2022.4.2.1-df9881f")
-    found = machine.find_nsys()
+    found = exports.find_nsys()
     assert found.version == (2022, 4, 2) and found.version_text == "2022.4.2"
 
 
@@ -401,14 +402,14 @@ def test_the_version_is_read_as_numbers(nsys):
 @pytest.fixture
 def real_nsys(monkeypatch):
     monkeypatch.delenv("LAB_NSYS", raising=False)
-    machine.find_nsys.cache_clear()
-    found = machine.find_nsys()
+    exports.find_nsys.cache_clear()
+    found = exports.find_nsys()
     if found is None:
         if os.environ.get("LAB_REQUIRE_NSYS") == "1":
             pytest.fail("LAB_REQUIRE_NSYS=1, but no nsys was found")
         pytest.skip("no nsys on this machine")
     yield found
-    machine.find_nsys.cache_clear()
+    exports.find_nsys.cache_clear()
 
 
 def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch, tmp_path):

@@ -15,9 +15,10 @@ import psutil
 import pytest
 import torch
 
-from labkit import data, machine, steps
-from labkit.model import Net
+from labkit import paths
 from labkit.paths import SOURCE_CODE
+from labkit.training import data, machine, ranges, record
+from labkit.training.model import Net
 
 SCRIPTS = sorted(path.name for path in SOURCE_CODE.glob("main_*.py"))
 FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu", "--workers", "0"]
@@ -32,7 +33,7 @@ def no_mnist(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(steps, "_ranges_on", False)
+    monkeypatch.setattr(ranges, "_on", False)
 
 
 @pytest.fixture
@@ -42,9 +43,9 @@ def refused(monkeypatch, capsys, tmp_path):
     def start(script: str, *flags: object) -> str:
         before = sorted(tmp_path.rglob("*"))
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(SOURCE_CODE / script), *map(str, flags)])
+        monkeypatch.setattr(sys, "argv", [str(paths.script(script)), *map(str, flags)])
         with pytest.raises(SystemExit) as end:
-            runpy.run_path(str(SOURCE_CODE / script), run_name="__main__")
+            runpy.run_path(str(paths.script(script)), run_name="__main__")
         said = capsys.readouterr()
         assert end.value.code == 2
         assert said.out == ""
@@ -283,14 +284,14 @@ def test_a_killed_run_leaves_a_whole_record_that_says_running(started):
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
     file = tmp_path / "run.json"
-    steps.write_json(file, {"old": 1})
+    record.write_json(file, {"old": 1})
     with pytest.raises(TypeError):
-        steps.write_json(file, {"new": object()})
+        record.write_json(file, {"new": object()})
     assert json.loads(file.read_text()) == {"old": 1}
     assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_failed_write_leaves_no_draft(tmp_path):
     with pytest.raises(TypeError):
-        steps.write_json(tmp_path / "run.json", {"new": object()})
+        record.write_json(tmp_path / "run.json", {"new": object()})
     assert not list(tmp_path.glob("*.tmp"))

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import machine, recorded
-from labkit.errors import LabError
-from labkit.nsight import counters
 from labkit.paths import RECORDED, SOURCE_CODE
+from labkit.source import counting, recorded
+from labkit.training import machine
+from stepbudget.errors import ReportError
+from stepbudget.ncu import counters
 
 TIME, READ, WRITTEN, PIPE = counters.METRICS.values()
 GMMA, HMMA, HFMA2 = counters.INSTRUCTIONS.values()
@@ -144,7 +145,7 @@ def test_two_runs_are_joined_where_they_launched_the_same():
     assert found["tensor_instructions"].tolist() == [0, 10, 0, 0]
     assert found["tensor_flops"].tolist() == [0, 1e9, 0, 0]
     assert (found["fp32_flops"] == 2008).all() and (found["warps_pct"] == 20).all()
-    with pytest.raises(LabError, match=r"different kernels \(4 and 3\)"):
+    with pytest.raises(ReportError, match=r"different kernels \(4 and 3\)"):
         counters.joined(bytes_run, work_run.iloc[:3])
 
 
@@ -215,7 +216,7 @@ def test_any_text_is_read_or_refused_in_one_sentence(text):
     for content in (text, output(STEP[:1]) + text, text + "\n" + output(STEP[:1])):
         try:
             assert len(counters.parse(content)) >= 1
-        except LabError as error:
+        except ReportError as error:
             assert "\n" not in str(error)
 
 
@@ -224,7 +225,7 @@ def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes(length):
     whole = output(with_work())
     try:
         found = counters.parse(whole[:length])
-    except LabError:
+    except ReportError:
         return
     pd.testing.assert_series_equal(found["kernel"], counters.parse(whole)["kernel"].iloc[: len(found)])
 
@@ -253,15 +254,15 @@ def test_success_is_none_although_ncu_warns():
 
 @pytest.mark.parametrize("text", ["", "==PROF== Connected", "a,b\n1,2", output(STEP[:1]).partition('"0"')[0]])
 def test_a_file_without_kernels_is_named(text):
-    with pytest.raises(LabError, match=r"step\.csv holds no kernels"):
+    with pytest.raises(ReportError, match=r"step\.csv holds no kernels"):
         counters.parse(text, "step.csv")
-    with pytest.raises(LabError, match="ERR_NVGPUCTRPERM"):
+    with pytest.raises(ReportError, match="ERR_NVGPUCTRPERM"):
         counters.parse("==ERROR== ERR_NVGPUCTRPERM", "step.csv")
 
 
 # --- the command --------------------------------------------------------------------------------------------
 
-COMMAND = counters.count_command("step", counters.PROGRAMS["main_opt7"])
+COMMAND = counting.count_command("step", counting.PROGRAMS["main_opt7"])
 
 
 def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
@@ -269,22 +270,22 @@ def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
     assert words[words.index("--clock-control") + 1] == words[words.index("--cache-control") + 1] == "none"
     assert words[words.index("--metrics") + 1].split(",") == list(counters.METRICS.values())
     assert words[-6:] == ["source_code/main_opt7.py", "--profile", "--epochs", "2", "--limit", "1024"]
-    assert shlex.split(counters.folded(words).replace(" \\\n", " ")) == words
+    assert shlex.split(counting.folded(words).replace(" \\\n", " ")) == words
 
 
 def test_counters_that_a_gpu_lacks_are_left_out_and_no_others():
-    more = shlex.split(counters.count_command("step", "main_opt7.py", in_depth=True))
+    more = shlex.split(counting.count_command("step", "main_opt7.py", in_depth=True))
     at = more.index("--metrics") + 1
     assert more[at].split(",") == list(counters.IN_DEPTH.values())
-    left = counters.without_unknown(more, f"==ERROR== Failed to find metric {GMMA}\n{FMA32} is mentioned elsewhere")
+    left = counting.without_unknown(more, f"==ERROR== Failed to find metric {GMMA}\n{FMA32} is mentioned elsewhere")
     assert left[at].split(",") == [metric for metric in counters.IN_DEPTH.values() if metric != GMMA]
-    few = shlex.split(counters.count_command("step", "main_opt7.py"))
-    assert counters.without_unknown(more, "==ERROR== Unknown metrics") == few, "none is named"
-    assert counters.without_unknown(few, f"==ERROR== Failed to find metric {TIME}") == few, "there is no less"
+    few = shlex.split(counting.count_command("step", "main_opt7.py"))
+    assert counting.without_unknown(more, "==ERROR== Unknown metrics") == few, "none is named"
+    assert counting.without_unknown(few, f"==ERROR== Failed to find metric {TIME}") == few, "there is no less"
 
 
 def test_every_counted_program_is_a_script_of_the_course():
-    assert all((SOURCE_CODE / program.split()[0]).is_file() for program in counters.PROGRAMS.values())
+    assert all((SOURCE_CODE / program.split()[0]).is_file() for program in counting.PROGRAMS.values())
 
 
 # An ncu that writes what the environment says.
@@ -315,20 +316,20 @@ def live(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "says.csv"))
     monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
     reports = tmp_path / "reports"
-    monkeypatch.setattr(counters, "REPORTS", reports)
-    counters.find_ncu.cache_clear()
+    monkeypatch.setattr(counting, "REPORTS", reports)
+    counting.find_ncu.cache_clear()
     (tmp_path / "says.csv").write_text(output(STEP))
     yield tmp_path
-    counters.find_ncu.cache_clear()
+    counting.find_ncu.cache_clear()
 
 
 def command_into(folder: Path, **more) -> str:
-    return counters.count_command("step", "main_opt7.py --profile", **more).replace("reports/", f"{folder}/reports/")
+    return counting.count_command("step", "main_opt7.py --profile", **more).replace("reports/", f"{folder}/reports/")
 
 
 def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
     shown = []
-    found = counters.count(command_into(live), shown.append)
+    found = counting.count(command_into(live), shown.append)
     assert found.origin == "a GPU, live"
     assert found.kernels["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
     assert shown[0].startswith("$ ncu --clock-control none") and "| Train Epoch: 2" in shown
@@ -337,7 +338,7 @@ def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
 def test_a_gpu_without_some_of_the_counters_is_counted_without_those(live, monkeypatch):
     monkeypatch.setenv("FAKE_OLD", "1")
     shown = []
-    found = counters.count(command_into(live, in_depth=True), shown.append)
+    found = counting.count(command_into(live, in_depth=True), shown.append)
     assert len(found.kernels) == 4
     left_out = [line for line in shown if "counting without those" in line]
     assert len(left_out) == len(counters.IN_DEPTH) - len(counters.METRICS), "ncu named one at a time"
@@ -346,23 +347,23 @@ def test_a_gpu_without_some_of_the_counters_is_counted_without_those(live, monke
 def test_without_permission_live_counting_ends_in_one_sentence(live, monkeypatch):
     (live / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
     monkeypatch.setenv("FAKE_STATUS", "1")
-    with pytest.raises(LabError, match="ncu may not read the GPU's counters"):
-        counters.count(command_into(live), lambda line: None)
+    with pytest.raises(ReportError, match="ncu may not read the GPU's counters"):
+        counting.count(command_into(live), lambda line: None)
 
 
 def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch):
     monkeypatch.setattr(machine, "gpu_name", lambda: None)
-    with pytest.raises(LabError, match="none answers here"):
-        counters.count(command_into(live), lambda line: None)
+    with pytest.raises(ReportError, match="none answers here"):
+        counting.count(command_into(live), lambda line: None)
     monkeypatch.setenv("LAB_NCU", str(live / "nowhere"))
-    counters.find_ncu.cache_clear()
-    with pytest.raises(LabError, match=r"\(ncu\) was not found"):
-        counters.count(command_into(live), lambda line: None)
+    counting.find_ncu.cache_clear()
+    with pytest.raises(ReportError, match=r"\(ncu\) was not found"):
+        counting.count(command_into(live), lambda line: None)
 
 
 def test_a_command_of_another_kind_is_refused():
-    with pytest.raises(LabError, match="a counting command reads"):
-        counters.count("nsys profile python3 x.py")
+    with pytest.raises(ReportError, match="a counting command reads"):
+        counting.count("nsys profile python3 x.py")
 
 
 # --- recorded -----------------------------------------------------------------------------------------------
@@ -383,15 +384,15 @@ def test_recorded_counts_open_if_the_command_is_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("LAB_MODE", "recorded")
     monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
     (tmp_path / "counters").mkdir()
-    with pytest.raises(LabError, match="was not counted on the recorded GPU"):
-        counters.count(COMMAND, lambda line: None)
+    with pytest.raises(ReportError, match="was not counted on the recorded GPU"):
+        counting.count(COMMAND, lambda line: None)
     (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
     shown = []
-    found = counters.count(COMMAND, shown.append)
+    found = counting.count(COMMAND, shown.append)
     assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")
     assert shown[1].startswith("recorded (NVIDIA H200, 2026-11-21)")
-    with pytest.raises(LabError, match="recorded with another command"):
-        counters.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
+    with pytest.raises(ReportError, match="recorded with another command"):
+        counting.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
 
 
 def test_the_recorded_counts_are_whole_and_name_no_machine():
@@ -406,7 +407,7 @@ def test_the_recorded_counts_are_whole_and_name_no_machine():
         assert not re.search(r"/(home|root|tmp|work)/", text)
 
 
-@pytest.mark.skipif(machine.gpu_name() is None or counters.find_ncu() is None, reason="no GPU, or no ncu to count with")
+@pytest.mark.skipif(machine.gpu_name() is None or counting.find_ncu() is None, reason="no GPU, or no ncu to count with")
 def test_live_ncu_counts_a_kernel(tmp_path):
     program = tmp_path / "add.py"
     program.write_text(
@@ -414,7 +415,7 @@ def test_live_ncu_counts_a_kernel(tmp_path):
         "torch.cuda.nvtx.range_push('training')\nx.add_(1)\ntorch.cuda.nvtx.range_pop()\ntorch.cuda.profiler.stop()\n"
     )
     log = tmp_path / "add.csv"
-    words = shlex.split(counters.count_command("add", "add.py"))
+    words = shlex.split(counting.count_command("add", "add.py"))
     words[words.index("--log-file") + 1], words[-1] = str(log), str(program)
-    counters.run(words, log, lambda line: None)
+    counting.run(words, log, lambda line: None)
     assert len(counters.parse(log.read_text())) == 1

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import data
 from labkit.errors import LabError
+from labkit.training import data
 
 ITEMS = {"train": 30, "t10k": 12}
 

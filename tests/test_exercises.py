@@ -9,11 +9,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit import exercises, recorded
-from labkit.notebooks import course, execute
-from labkit.nsight.budget import budget
-from labkit.nsight.compare import compare
-from labkit.nsight.report import open_report
+from labkit import exercises
+from labkit.recording.notebooks import course, execute
+from labkit.source import recorded
+from stepbudget.ask.budget import budget
+from stepbudget.ask.compare import compare
+from stepbudget.report import open_report
 
 LABS = [path for path in course() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)

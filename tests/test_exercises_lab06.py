@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from labkit import exercises, recorded
+from labkit import exercises
+from labkit.source import recorded
 
 
 def pairs(images, labels, order, size=16):
@@ -28,7 +29,7 @@ def test_batches_of_an_epoch(wrong, said, capsys):
 
 
 def test_the_pace_of_a_run(capsys):
-    runs = recorded.records("ledger", "main_opt4.py")
+    runs = recorded.records("runs", "main_opt4.py")
     later_s = [epoch["training_s"] for record in runs for epoch in record["epochs"][1:]]
     pace = 60_000 * 784 / sorted(later_s)[len(later_s) // 2] / 1e9
     assert exercises.exercise("6.1", pace, runs)

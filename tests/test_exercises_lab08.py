@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit import exercises
-from labkit.pretend_triton import tl
+from labkit.pretend.triton import tl
 
 LIMITS = pd.DataFrame({"limit": ["waiting", "memory", "memory"], "mb": [200.0, 100.0, 50.0], "us": [90.0, 30.0, 40.0]})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit import exercises, recorded
-from labkit.nsight.report import open_report
+from labkit import exercises
+from labkit.source import recorded
+from stepbudget.report import open_report
 
 PRODUCTS = pd.DataFrame(
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labkit import exercises, nvml, recorded, torch_profiler
+from labkit import exercises
+from labkit.source import recorded
+from labkit.topics.profilers import nvml, torch_profiler
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.figures import charts, style, tables, timeline
-from labkit.figures import show as showing
-from labkit.figures.fingerprint import drawn_data
-from labkit.figures.tables import short_kernel, table
-from labkit.nsight.report import Report
-from labkit.timing import Spread
+from labkit.display import charts, style, timeline
+from labkit.display import show as showing
+from labkit.display import table as tables
+from labkit.display.fingerprint import drawn_data
+from labkit.display.table import short_kernel, table
+from labkit.source.timing import Spread
+from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
 
 GEMM = "sm80_xmma_gemm_f16f16_f16f32_f32_nn_n_tilesize64x64x64_stage3_tensor16x8x16_execute_kernel__5x_cublas"

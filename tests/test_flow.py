@@ -7,11 +7,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from labkit.figures import flow, style
-from labkit.figures.fingerprint import drawn_data
-from labkit.figures.show import described
-from labkit.nsight.iterations import step_windows
-from labkit.nsight.report import Report
+from labkit.display import flow, style
+from labkit.display.fingerprint import drawn_data
+from labkit.display.show import described
+from stepbudget.ask.iterations import step_windows
+from stepbudget.report import Report
 from synthetic import SyntheticReport
 
 

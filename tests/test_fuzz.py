@@ -29,8 +29,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit import recorded
-from labkit.nsight.__main__ import main
+from labkit.source import recorded
+from stepbudget.__main__ import main
 from synthetic import AUTOGRAD, METRIC_SET, PROCESS, SyntheticReport
 
 CASES = int(os.environ.get("LAB_FUZZ", "200"))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.figures import timeline
-from labkit.nsight import iterations
-from labkit.nsight.report import Report, Window, open_report
+from labkit.display import timeline
+from stepbudget.ask import iterations
+from stepbudget.report import Report, open_report
+from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 
 RECORDED = Path(__file__).resolve().parents[1] / "reports" / "recorded" / "h200" / "profiles"

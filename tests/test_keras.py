@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import keras_net, keras_records, keras_run, lab, machine, record, recorded
+from labkit import lab
 from labkit.errors import LabError
-from labkit.figures import keras_charts, keras_tables
-from labkit.model import Net
-from labkit.nsight.report import open_report
 from labkit.paths import SOURCE_CODE
+from labkit.recording import record
+from labkit.source import mode, recorded
+from labkit.topics.keras import charts as keras_charts
+from labkit.topics.keras import readings as keras_records
+from labkit.topics.keras import tables as keras_tables
+from labkit.training import keras_net, keras_run, machine
+from labkit.training.model import Net
+from stepbudget.report import open_report
 from synthetic import SyntheticReport
 
 FLAGS = ["--backend", "tensorflow", "--limit", "48", "--epochs", "2", "--batch-size", "16", "--test-batch-size", "8"]
@@ -34,12 +39,12 @@ import json, runpy, sys, warnings
 from pathlib import Path
 source, folder, flags, runs = Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:5])
 warnings.simplefilter("ignore")
-bench = runpy.run_path(str(source / "bench_keras.py"))
+bench = runpy.run_path(str(source / "benchmarks" / "bench_keras.py"))
 bench["keras_run"].use("tensorflow", tf32=None)
 claims = list(bench["claims"]())  # first, while all is as it comes
 for name, (script, *more) in runs.items():
     sys.argv = [script, *flags, *more, "--record", str(folder / f"{name}.json")]
-    runpy.run_path(str(source / script), run_name="__main__")
+    runpy.run_path(str(source / "benchmarks" / script), run_name="__main__")
 import torch
 tables = {name: list(bench[name]()) for name in ("layer_dtypes", "float16_layers", "compiled_with", "steps_taken")}
 tables["agreement"] = list(bench["agreement"](torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))))
@@ -183,7 +188,7 @@ def test_a_live_lab_without_keras_shows_what_was_recorded(monkeypatch, capsys):
     assert keras_records.profile(command).name == "keras_mixed_jax"
     without = record.KERAS_ONCE[-1]
     assert len(keras_records.runs([without], repeats=1)[without]) == 1
-    assert machine.is_live(), "only for these calls"
+    assert mode.is_live(), "only for these calls"
 
 
 def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_path, capsys):

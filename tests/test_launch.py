@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.nsight import launch
-from labkit.nsight.iterations import step_windows
-from labkit.nsight.report import Report, Window, open_report
+from stepbudget.ask import launch
+from stepbudget.ask.iterations import step_windows
+from stepbudget.report import Report, open_report
+from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 
 RECORDED = Path(__file__).resolve().parents[1] / "reports" / "recorded" / "h200" / "profiles"

@@ -8,11 +8,13 @@ import re
 import pandas as pd
 import pytest
 
-from labkit import ledger, listing
+from labkit import paths
+from labkit.display import listing
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.figures import ledger as figures
-from labkit.figures.fingerprint import drawn_data
-from labkit.paths import ROOT, SOURCE_CODE
+from labkit.paths import ROOT
+from labkit.topics.ladder import charts as figures
+from labkit.topics.ladder import ledger
 
 SOURCE = '''"""What the module is for,
 in two lines."""
@@ -68,9 +70,9 @@ def test_gpu_functions_are_those_that_triton_compiles():
 
 
 def imported(script: str) -> set[str]:
-    """The labkit modules that a script imports, as files; of ``labkit.steps`` and ``labkit.model`` also the names."""
+    """The labkit modules that a script imports, as files; of those in ``labkit.training`` also the names."""
     found = set()
-    for node in ast.walk(ast.parse((SOURCE_CODE / script).read_text())):
+    for node in ast.walk(ast.parse((paths.script(script)).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("labkit."):
             found.add(node.module.removeprefix("labkit.").replace(".", "/") + ".py")
             found |= {alias.name for alias in node.names}
@@ -79,13 +81,13 @@ def imported(script: str) -> set[str]:
 
 @pytest.mark.parametrize("step", ledger.NEEDS)
 def test_what_a_rung_needs_of_its_own_is_counted(step):
-    needed, text = ledger.NEEDS[step], (SOURCE_CODE / step).read_text()
+    needed, text = ledger.NEEDS[step], (paths.script(step)).read_text()
     kernels = {name for name in imported(step) if name.startswith("kernels/")}
     assert kernels <= set(needed)
-    assert ("LeanNet" in imported(step)) == ("model.py" in needed)
+    assert ("LeanNet" in imported(step)) == ("training/model.py" in needed)
     for name in ("on_device", "captured", "warming_up", "rehearsal"):
         used = bool(re.search(rf"\b{name}\(", text))
-        assert used == any(own.endswith(name) for own in needed["steps.py"]), name
+        assert used == any(own.endswith(name) for own in needed["training/run.py"]), name
 
 
 def test_the_last_rung_costs_the_most():

@@ -16,16 +16,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit import data, steps
-from labkit.data import normalise
+from labkit import paths
 from labkit.kernels import conv1, conv2, triton_or_not
 from labkit.kernels.adadelta import adadelta, adadelta_reference
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.head import head, head_reference
 from labkit.kernels.weights import Weights
-from labkit.model import LeanNet, Net
-from labkit.paths import SOURCE_CODE
+from labkit.training import data, steps
+from labkit.training import run as training_run
+from labkit.training.data import normalise
+from labkit.training.model import LeanNet, Net
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
 
@@ -49,7 +50,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def script(name: str):
     """A step script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), SOURCE_CODE / name)
+    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), paths.script(name))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -342,7 +343,7 @@ def run_step(monkeypatch, tmp_path):
     found = data.Digits(
         data.DigitSet(images[:50], labels[:50]), data.DigitSet(images[50:], labels[50:]), data.BUNDLED, None
     )
-    monkeypatch.setattr(steps, "load_digits", lambda folder, limit: found)
+    monkeypatch.setattr(training_run, "load_digits", lambda folder, limit: found)
 
     def run(name: str, *flags: object, before=lambda module: None) -> None:
         words = [name, "--batch-size", 16, "--test-batch-size", 8, "--device", "cpu", *flags]
@@ -379,7 +380,7 @@ def test_opt7_on_the_cpu_equals_an_independent_loop(run_step, monkeypatch, capsy
     run_step("main_opt7.py", "--epochs", 2, "--log-interval", 1)
     found = [float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines() if "Train Epoch" in line]
 
-    digits = steps.load_digits(None, None).train
+    digits = training_run.load_digits(None, None).train
     torch.manual_seed(1)
     net = Net()
     optimizer = torch.optim.Adadelta(net.parameters(), lr=1.0)

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-from labkit.notebooks import course
+from labkit.recording.notebooks import course
 
 PATTERNS = get_sanitize_patterns((Path(__file__).parent / "live_sanitizer.cfg").read_text())
 

@@ -15,15 +15,16 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import recorded, steps
-from labkit.diffs import diff
+from labkit import paths
+from labkit.display.diffs import diff
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
 from labkit.exercises.lab11 import smallest_scale
-from labkit.figures import loss_scaling as figures
-from labkit.figures import loss_scaling_tables as tables
-from labkit.figures.fingerprint import drawn_data
-from labkit.nsight.report import open_report
-from labkit.paths import SOURCE_CODE
+from labkit.source import recorded
+from labkit.topics.loss_scaling import charts as figures
+from labkit.topics.loss_scaling import tables
+from labkit.training import steps
+from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -32,7 +33,7 @@ CPU = torch.device("cpu")
 
 def script(name: str):
     """A script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name, SOURCE_CODE / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, paths.script(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.figures import matmul as pictures
+from labkit import paths
 from labkit.kernels.matmul import (
     GROUP,
     MULTIPLIES,
@@ -27,8 +27,9 @@ from labkit.kernels.matmul import (
     multiplying_instructions,
 )
 from labkit.paths import SOURCE_CODE
-from labkit.pretend_triton import launch
-from labkit.roofline import Peaks
+from labkit.pretend.triton import launch
+from labkit.topics.matmul import charts as pictures
+from labkit.topics.roofline.readings import Peaks
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -164,7 +165,8 @@ def test_the_instructions_that_multiply_are_found():
 
 def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():
     program = (
-        "import os\nfrom labkit.triton_trial import trial\nprint(trial())\nassert 'TRITON_INTERPRET' not in os.environ"
+        "import os\nfrom labkit.topics.matmul.trial import trial\nprint(trial())\n"
+        "assert 'TRITON_INTERPRET' not in os.environ"
     )
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
@@ -226,7 +228,7 @@ def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
 @pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py"])
 def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(SOURCE_CODE / script), "--record", str(file)]
+    words = [sys.executable, str(paths.script(script)), "--record", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.monitor import LossScaleMonitor
+from labkit.topics.loss_scaling.monitor import LossScaleMonitor
 
 SMALLEST_NORMAL = 2.0**-14
 

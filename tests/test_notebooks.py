@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 import nbformat
 import pytest
 
-from labkit.notebooks import course
+from labkit.recording.notebooks import course
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = course()
@@ -81,7 +81,7 @@ def test_every_picture_says_what_was_drawn(path):
         for out in cell.outputs:
             if "image/png" in out.get("data", {}):
                 assert re.search(r"\[drawn data: ~?[0-9a-f]{12}\]$", out.data["text/plain"])
-        assert "plt." not in cell.source, "figures come from labkit.figures, which fingerprints them"
+        assert "plt." not in cell.source, "figures come from labkit, which fingerprints them"
 
 
 @by_name
@@ -138,7 +138,7 @@ def test_the_parts_of_a_lab(path):
     assert "= None" in code, "the reader predicts before the answer is shown"
     assert "lab.compare_prediction(" in code
     assert all((part in code) != (part in without) for part in ("nsys profile", "lab.wall_clock(", "lab.diff("))
-    assert code.count("lab.check(") >= 3
+    assert code.count("lab.invariant(") + code.count("lab.expect(") >= 3
     assert len(re.findall(r"<details><summary>Solution</summary>", text)) == code.count("lab.exercise(") >= 2
     remember = text.split("## To remember")[1].split("##")[0]
     assert len(re.findall(r"^\d\. ", remember, re.MULTILINE)) == 3
@@ -148,7 +148,9 @@ def test_the_parts_of_a_lab(path):
 def test_every_check_printed_ok(path):
     for cell in cells(path, "code"):
         calls = sum(
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "check"
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("invariant", "expect")
             for node in ast.walk(ast.parse(cell.source))
         )
         assert outputs(cell).count("[ok] ") == calls

@@ -1,4 +1,4 @@
-"""What the rooms of labkit.nsight read out of a report, on small reports whose answers are worked out by hand."""
+"""What the rooms of stepbudget.ask read out of a report, on small reports whose answers are worked out by hand."""
 
 import hashlib
 import lzma
@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
-from labkit.nsight import copies, idle, intervals, phases, tensor_cores
-from labkit.nsight.report import Report, Window, open_report
-from labkit.nsight.slim import slim
+from stepbudget import intervals
+from stepbudget.ask import copies, idle, phases, tensor_cores
+from stepbudget.errors import ReportError
+from stepbudget.export.slim import slim
+from stepbudget.report import Report, open_report
+from stepbudget.window import Window
 
 T0 = 7_000_000_000_000_123  # the report's clock need not start near 0
 MAIN, AUTOGRAD, OTHER = 101, 102, 201  # threads; OTHER is of the second process
@@ -177,7 +179,7 @@ def test_the_window_is_the_training_range_a_named_one_or_the_whole_capture(build
     assert report.window("backward") == Window(T0 + 300, T0 + 500, "backward")
     assert report.window("backward").duration_ms == 200e-6
     assert report.extent == Window(T0, T0 + 1000, "whole capture")
-    with pytest.raises(LabError, match=r"no NVTX range called 'warm-up'.*backward, forward, training"):
+    with pytest.raises(ReportError, match=r"no NVTX range called 'warm-up'.*backward, forward, training"):
         report.window("warm-up")
 
 
@@ -526,7 +528,7 @@ def test_an_empty_report_says_so_in_one_sentence(build):
     report = build.report()
     assert report.kernels.empty and report.api.empty
     for question in (phases.phases, idle.idle, copies.copies, tensor_cores.kernels):
-        with pytest.raises(LabError, match="holds no events"):
+        with pytest.raises(ReportError, match="holds no events"):
             question(report)
 
 
@@ -537,7 +539,7 @@ def test_a_report_whose_columns_have_other_names_is_an_error_in_one_sentence(tmp
     db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (begin, finish)")
     db.commit()
     db.close()
-    with pytest.raises(LabError, match=r"other\.sqlite does not answer"):
+    with pytest.raises(ReportError, match=r"other\.sqlite does not answer"):
         _ = open_report(file).kernels
 
 
@@ -585,14 +587,14 @@ def damaged(folder: Path, kind: str) -> Path:
 def test_a_damaged_or_foreign_file_is_one_sentence_that_names_it(tmp_path, kind):
     file = damaged(tmp_path, kind)
     before = file.read_bytes()
-    with pytest.raises(LabError, match=kind.replace(".", r"\.")) as said:
+    with pytest.raises(ReportError, match=kind.replace(".", r"\.")) as said:
         everything(open_report(file))
     assert "\n" not in str(said.value)
     assert file.read_bytes() == before
 
 
 def test_a_report_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(LabError, match=r"there is no report .*missing\.sqlite"):
+    with pytest.raises(ReportError, match=r"there is no report .*missing\.sqlite"):
         open_report(tmp_path / "missing.sqlite")
 
 
@@ -600,9 +602,9 @@ def test_reading_changes_nothing_and_cannot(build):
     report = whole(build).report()
     before = hashlib.sha256(build.file.read_bytes()).hexdigest()
     everything(report)
-    with pytest.raises(LabError):
+    with pytest.raises(ReportError):
         report.sql("DELETE FROM StringIds RETURNING id")
-    with pytest.raises(LabError):
+    with pytest.raises(ReportError):
         report.sql("CREATE TABLE more AS SELECT 1 RETURNING *")
     report.close()
     assert hashlib.sha256(build.file.read_bytes()).hexdigest() == before

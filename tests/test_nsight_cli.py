@@ -1,4 +1,4 @@
-"""The command line, python3 -m labkit.nsight, as users meet it: answers that plain SQL confirms, or one sentence."""
+"""The command line, python3 -m stepbudget, as users meet it: answers that plain SQL confirms, or one sentence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit import machine, record, recorded
-from labkit.nsight import files
-from labkit.nsight.__main__ import main
 from labkit.paths import SOURCE_CODE
+from labkit.recording import record
+from labkit.source import recorded
+from stepbudget.__main__ import main
+from stepbudget.export import files, nsys
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"
@@ -410,7 +411,7 @@ def test_the_other_report_is_named_where_it_cannot_be_read(refused, build, tmp_p
 def test_wrong_arguments_are_argparses_business(ask, arguments):
     status, out, err = ask(*arguments)
     assert (status, out) == (2, "")
-    assert err.startswith("usage: python3 -m labkit.nsight") and "error: " in err.splitlines()[-1]
+    assert err.startswith("usage: python3 -m stepbudget") and "error: " in err.splitlines()[-1]
     assert "Traceback" not in err
 
 
@@ -544,7 +545,7 @@ def test_a_file_that_may_not_be_read_is_named(refused, build):
 
 
 def run_cli(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    words = [sys.executable, "-m", "labkit.nsight", *map(str, arguments)]
+    words = [sys.executable, "-m", "stepbudget", *map(str, arguments)]
     return subprocess.run(words, cwd=SOURCE_CODE, **{"capture_output": True, **options})
 
 
@@ -618,10 +619,10 @@ def fake_nsys(monkeypatch, tmp_path):
         )
         script.chmod(0o755)
         monkeypatch.setenv("LAB_NSYS", str(script))
-        machine.find_nsys.cache_clear()
+        nsys.find_nsys.cache_clear()
 
     yield put
-    machine.find_nsys.cache_clear()
+    nsys.find_nsys.cache_clear()
 
 
 @pytest.fixture
@@ -632,11 +633,11 @@ def reports(tmp_path) -> Path:
 
 def test_without_nsys_the_version_to_install_is_named(refused, monkeypatch, reports):
     monkeypatch.setenv("LAB_NSYS", str(reports / "nothing"))
-    machine.find_nsys.cache_clear()
+    nsys.find_nsys.cache_clear()
     path = capture(reports)
     before = state(reports)
     said = refused(path)
-    machine.find_nsys.cache_clear()
+    nsys.find_nsys.cache_clear()
     assert "captured by Nsight Systems 2024.6.2.225" in said and "not found" in said and "LAB_NSYS" in said
     assert state(reports) == before
 
@@ -671,11 +672,11 @@ def test_an_export_that_is_older_is_named_where_no_new_one_can_be_made(refused, 
 
 def test_an_export_that_is_there_needs_no_nsys(answer, monkeypatch, build, reports):
     monkeypatch.setenv("LAB_NSYS", str(reports / "nothing"))
-    machine.find_nsys.cache_clear()
+    nsys.find_nsys.cache_clear()
     path = capture(reports)
     shutil.copy(small(build).write(), reports / "demo.sqlite")
     assert answer(path)["report"] == "demo.nsys-rep"
-    machine.find_nsys.cache_clear()
+    nsys.find_nsys.cache_clear()
 
 
 def test_an_export_that_is_damaged_is_named(refused, reports):
@@ -704,7 +705,7 @@ def test_two_that_export_at_once_both_meet_a_whole_export(fake_nsys, build, repo
     whole = small(build).write()
     fake_nsys(f'head -c 5000 "{whole}" > "$out"; sleep 0.5; cp "{whole}" "$out"')
     path = capture(reports)
-    words = [sys.executable, "-m", "labkit.nsight", str(path), "--json"]
+    words = [sys.executable, "-m", "stepbudget", str(path), "--json"]
     both = [subprocess.Popen(words, cwd=SOURCE_CODE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -716,14 +717,14 @@ def test_two_that_export_at_once_both_meet_a_whole_export(fake_nsys, build, repo
 @pytest.fixture(scope="module")
 def real_report(tmp_path_factory) -> bytes:
     """A capture of this machine's own nsys."""
-    machine.find_nsys.cache_clear()
-    nsys = machine.find_nsys()
-    if nsys is None:
+    nsys.find_nsys.cache_clear()
+    found = nsys.find_nsys()
+    if found is None:
         if os.environ.get("LAB_REQUIRE_NSYS") == "1":
             pytest.fail("LAB_REQUIRE_NSYS=1, but no nsys was found")
         pytest.skip("no nsys on this machine")
     path = tmp_path_factory.mktemp("capture") / "real.nsys-rep"
-    words = [nsys.path, "profile", "--trace", "osrt", "--sample", "none", "--cpuctxsw", "none", "--output", str(path)]
+    words = [found.path, "profile", "--trace", "osrt", "--sample", "none", "--cpuctxsw", "none", "--output", str(path)]
     subprocess.run([*words, sys.executable, "-c", "import time; time.sleep(0.02)"], capture_output=True)
     if not path.is_file():
         pytest.skip("nsys records nothing here")
@@ -881,7 +882,7 @@ def test_control_characters_do_not_reach_the_terminal_with_plain_sums_either(ask
 
 def test_plain_sums_load_neither_pandas_nor_numpy(build):
     code = (
-        "import sys; from labkit.nsight.__main__ import main; status = main(sys.argv[1:]); "
+        "import sys; from stepbudget.__main__ import main; status = main(sys.argv[1:]); "
         "sys.exit(status or ', '.join({'pandas', 'numpy'} & {*sys.modules}) or 0)"
     )
     words = [sys.executable, "-c", code, str(small(build).write()), "--tables"]
@@ -891,9 +892,9 @@ def test_plain_sums_load_neither_pandas_nor_numpy(build):
 
 def test_every_room_is_an_attribute_once_it_is_asked_for():
     code = (
-        "from labkit import nsight; from labkit.nsight import budget; "
+        "from stepbudget import ask as nsight; from stepbudget.ask import budget; "
         "assert callable(nsight.budget.budget) and budget is nsight.budget; "
-        "assert all(getattr(nsight, name).__name__ == f'labkit.nsight.{name}' for name in nsight.__all__); "
+        "assert all(getattr(nsight, name).__name__ == f'stepbudget.ask.{name}' for name in nsight.__all__); "
         "assert {*nsight.__all__} <= {*dir(nsight)}; assert not hasattr(nsight, 'no_such_room')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE_CODE, capture_output=True, text=True)

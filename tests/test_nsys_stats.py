@@ -10,9 +10,11 @@ import os
 
 import pytest
 
-from labkit import machine, record, recorded
-from labkit.nsight import copies, phases, stats, sums
-from labkit.nsight.report import open_report
+from labkit.recording import record
+from labkit.source import recorded
+from stepbudget.ask import copies, phases, sums
+from stepbudget.export import nsys, stats
+from stepbudget.report import open_report
 
 # nsys stats' word for a copy → ours.
 OPERATIONS = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device"}
@@ -22,7 +24,7 @@ def answers(name: str, source: str) -> dict:
     """The tables of nsys stats for a recorded report."""
     if source == "recorded":
         return json.loads((recorded.folder() / "nsys_stats" / f"{name}.json").read_text())["tables"]
-    if machine.find_nsys() is None:
+    if nsys.find_nsys() is None:
         if os.environ.get("LAB_REQUIRE_NSYS"):
             pytest.fail("nsys is not there, and LAB_REQUIRE_NSYS asks for it")
         pytest.skip("this machine has no nsys")

@@ -12,11 +12,12 @@ import pandas as pd
 import pynvml
 import pytest
 
-from labkit import nvml, recorded
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.figures import profilers
-from labkit.figures.fingerprint import drawn_data
-from labkit.nsight.report import open_report
+from labkit.source import recorded
+from labkit.topics.profilers import charts as profilers
+from labkit.topics.profilers import nvml
+from stepbudget.report import open_report
 
 POWER_W = 250.0
 

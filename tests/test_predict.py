@@ -6,12 +6,12 @@ from itertools import permutations
 
 import pytest
 
-from labkit import recorded
-from labkit.errors import LabError
-from labkit.nsight import advice, predict
-from labkit.nsight.budget import budget
-from labkit.nsight.compare import compare
-from labkit.nsight.report import open_report
+from labkit.source import recorded
+from stepbudget.ask import advice, predict
+from stepbudget.ask.budget import budget
+from stepbudget.ask.compare import compare
+from stepbudget.errors import ReportError
+from stepbudget.report import open_report
 from synthetic import SyntheticReport
 
 LADDER = ["main_baseline_nvtx", "main_opt1", "main_opt2", "main_opt3_tf32", "main_opt3", "main_opt3_bf16"]
@@ -67,7 +67,7 @@ def test_the_bound_of_mixed_precision(tmp_path, kernel, share):
 
 def test_an_unknown_fix_is_an_error_that_lists_the_known(tmp_path):
     report = training(tmp_path / "a.sqlite")
-    with pytest.raises(LabError, match=r"no fix is called 'magic'\. There are: loader"):
+    with pytest.raises(ReportError, match=r"no fix is called 'magic'\. There are: loader"):
         predict.bound(report, budget(report), "magic")
 
 

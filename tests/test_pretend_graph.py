@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.pretend_graph import CaptureError, captured, refusal
+from labkit.pretend.graph import CaptureError, captured, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 

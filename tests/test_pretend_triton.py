@@ -12,7 +12,7 @@ import torch
 
 from labkit.kernels.matmul import GROUP, _matmul, error_bound
 from labkit.paths import SOURCE_CODE
-from labkit.pretend_triton import PretendError, launch, tl
+from labkit.pretend.triton import PretendError, launch, tl
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 BLOCK = 16

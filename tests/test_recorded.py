@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from labkit import lab, nvml, record, recorded, torch_profiler
-from labkit.figures import images
-from labkit.nsight import copies, counters, idle, tensor_cores
-from labkit.nsight.report import open_report
+from labkit import lab
+from labkit.display.diagrams import images
+from labkit.recording import record
+from labkit.source import counting, recorded
+from labkit.topics.profilers import nvml, torch_profiler
+from stepbudget.ask import copies, idle, tensor_cores
+from stepbudget.report import open_report
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "reports" / "recorded").glob("*/provenance.json"))
@@ -118,8 +121,8 @@ def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on(monkeypatch):
     assert found.window.duration_ms / found.busy_ms < 1.5
 
     rungs = [f"main_opt{number}" for number in (4, 5, 6, 7)]
-    counted = {rung: counters.read_recorded(f"{rung}_bytes").step for rung in rungs}
-    seconds = {rung: lab.roofline.step_seconds(recorded.records("ledger", f"{rung}.py")) for rung in rungs}
+    counted = {rung: counting.read_recorded(f"{rung}_bytes").step for rung in rungs}
+    seconds = {rung: lab.roofline.step_seconds(recorded.records("runs", f"{rung}.py")) for rung in rungs}
     points = [lab.roofline.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
     peaks = lab.roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
     assert (lab.roofline.distances(points, counted, peaks)["waiting"] < 1.3).all()

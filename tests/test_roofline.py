@@ -11,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import model, roofline
+from labkit.display.fingerprint import drawn_data
+from labkit.display.show import described
 from labkit.errors import LabError
-from labkit.figures import roofline as figure
-from labkit.figures import roofline_tables
-from labkit.figures.fingerprint import drawn_data
-from labkit.figures.show import described
 from labkit.paths import RECORDED
-from labkit.roofline import COUNTED, FROM_SHAPES, Peaks, Point
+from labkit.topics.roofline import charts as figure
+from labkit.topics.roofline import readings as roofline
+from labkit.topics.roofline import tables as roofline_tables
+from labkit.topics.roofline.readings import COUNTED, FROM_SHAPES, Peaks, Point
+from labkit.training import model
 
 PEAKS = Peaks("a GPU", {"fp32": 50.0, "fp16": 780.0, "bf16": 800.0}, tb_per_s=4.0, launch_us={})
 

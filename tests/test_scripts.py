@@ -21,9 +21,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from labkit import data, steps
-from labkit.model import LeanNet, Net, flops_per_sample, training_flops_per_sample
+from labkit import paths
 from labkit.paths import SOURCE_CODE
+from labkit.training import data, steps
+from labkit.training import ranges as nvtx_ranges
+from labkit.training import run as training_run
+from labkit.training.model import LeanNet, Net, flops_per_sample, training_flops_per_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
 
@@ -187,7 +190,7 @@ def run_script(no_mnist, tmp_path_factory):
     @cache
     def run(script: str, *flags) -> Outcome:
         record = tmp_path_factory.mktemp("run") / "record.json"
-        words = [sys.executable, SOURCE_CODE / script, *COMMON, *flags, "--record", record]
+        words = [sys.executable, paths.script(script), *COMMON, *flags, "--record", record]
         done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return Outcome(done.stdout, json.loads(record.read_text()))
@@ -200,13 +203,13 @@ def run_here(no_mnist, monkeypatch, tmp_path):
     """Runs a script, or a changed copy of one, in this process; faster, and it can be watched."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(no_mnist))
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
-    monkeypatch.setattr(steps, "_ranges_on", False)
+    monkeypatch.setattr(nvtx_ranges, "_on", False)
     monkeypatch.setattr(
-        steps, "load_digits", lambda folder, limit: data.Digits(*digits_to(limit), data.BUNDLED, folder)
+        training_run, "load_digits", lambda folder, limit: data.Digits(*digits_to(limit), data.BUNDLED, folder)
     )
 
     def run(script: str, *flags, change: tuple[str, str] | None = None) -> Outcome:
-        text = (SOURCE_CODE / script).read_text()
+        text = (paths.script(script)).read_text()
         if change:
             assert change[0] in text, f"{script} has no '{change[0]}' to change"
             text = text.replace(*change)
@@ -411,7 +414,7 @@ def test_the_precision_of_fp32_is_set_for_convolutions_and_for_products(tf32):
 
 def test_the_tf32_flag_reaches_the_setting(run_here, monkeypatch):
     asked = []
-    monkeypatch.setattr(steps, "set_fp32_precision", asked.append)
+    monkeypatch.setattr(training_run, "set_fp32_precision", asked.append)
     run_here("main_opt3.py", "--limit", 4, "--epochs", 1, "--workers", 0, "--amp-dtype", "float32", "--tf32")
     run_here("main_opt3.py", "--limit", 4, "--epochs", 1, "--workers", 0, "--amp-dtype", "float32")
     run_here("main_baseline.py", "--limit", 4, "--epochs", 1, "--workers", 0)
@@ -528,7 +531,7 @@ def test_operator_ranges_without_a_profile_are_refused(monkeypatch, capsys):
 
 
 def test_the_first_line_names_the_step_and_its_lab(script):
-    first = ast.get_docstring(ast.parse((SOURCE_CODE / script).read_text())).splitlines()[0]
+    first = ast.get_docstring(ast.parse((paths.script(script)).read_text())).splitlines()[0]
     step = "0" if "baseline" in script else BESIDE.get(script, script).removeprefix("main_opt")[0]
     assert first.startswith(f"Step {step}")
     assert first.endswith(f"(lab {LABS[script]}).")
@@ -542,14 +545,14 @@ NEIGHBOURS = [*itertools.pairwise(LADDER), *((step, own) for own, step in BESIDE
 @pytest.mark.parametrize(("before", "after"), NEIGHBOURS)
 def test_neighbours_differ_in_few_lines(before, after):
     """What ``diff -w`` shows: a line that only moved to the right, into a ``with`` block, has not changed."""
-    texts = [[line.strip() for line in (SOURCE_CODE / name).read_text().splitlines()] for name in (before, after)]
+    texts = [[line.strip() for line in (paths.script(name)).read_text().splitlines()] for name in (before, after)]
     blocks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
     changed = sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
     assert 0 < changed <= CHANGED_LINES.get(after, 16)
 
 
 def test_every_step_script_is_tested_here():
-    assert sorted(path.name for path in SOURCE_CODE.glob("main_*.py")) == sorted(SCRIPTS)
+    assert sorted(path.name for path in SOURCE_CODE.glob("**/main_*.py")) == sorted(SCRIPTS)
 
 
 def test_the_model_is_the_examples():

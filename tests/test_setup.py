@@ -266,7 +266,7 @@ class TestContainer:
         [
             ("start_here.ipynb", True),
             ("labs/01_introduction.ipynb", True),
-            ("source_code/labkit/machine.py", True),
+            ("source_code/labkit/training/machine.py", True),
             ("reports/recorded/h200/provenance.json", True),
             (".venv/bin/python", False),
             (".git/config", False),

@@ -12,13 +12,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit import recorded, shapes, steps
+from labkit import paths
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.figures import shapes as pictures
-from labkit.figures.fingerprint import drawn_data
-from labkit.model import Net
-from labkit.nsight.report import open_report
-from labkit.paths import SOURCE_CODE
+from labkit.source import recorded
+from labkit.topics.shapes import charts as pictures
+from labkit.topics.shapes import readings as shapes
+from labkit.training import steps
+from labkit.training.model import Net
+from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -28,7 +30,7 @@ LAYOUT = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(
 
 def script(name: str):
     """A script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name, SOURCE_CODE / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, paths.script(f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

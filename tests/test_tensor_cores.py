@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.nsight import intervals, ops, tensor_cores
-from labkit.nsight.files import sqlite_file
-from labkit.nsight.report import Window, open_report
 from labkit.paths import ROOT
+from stepbudget import intervals
+from stepbudget.ask import ops, tensor_cores
+from stepbudget.export.files import sqlite_file
+from stepbudget.report import open_report
+from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, SyntheticReport
 
 RECORDED = ROOT / "reports" / "recorded" / "h200" / "profiles"

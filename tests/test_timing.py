@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from labkit import machine, record, recorded, timing
+from labkit import paths
 from labkit.errors import LabError
-from labkit.nsight import counters
-from labkit.timing import Spread
+from labkit.recording import record
+from labkit.source import counting, mode, recorded, timing
+from labkit.source.timing import Spread
+from labkit.training import machine
+from stepbudget.export import nsys
 
 SCRIPT = """
 import argparse, json, sys
 from importlib.metadata import version
-from labkit import machine
+from labkit.training import machine
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs")
 parser.add_argument("--record")
@@ -32,8 +35,8 @@ json.dump({{"status": status, "arguments": vars(args), "training_s": 2.0, **here
 def scripts(monkeypatch, tmp_path):
     """A source_code folder of the test's own; returns how a script is put there."""
     folder = tmp_path / "source_code"
-    (folder / "labkit").mkdir(parents=True)
-    monkeypatch.setattr(timing, "SOURCE_CODE", folder)
+    (folder / "labkit" / "training").mkdir(parents=True)
+    monkeypatch.setattr(paths, "SOURCE_CODE", folder)
     monkeypatch.setattr(timing, "ROOT", tmp_path)
 
     def put(name: str, body: str = "", status: str = "complete") -> Path:
@@ -45,7 +48,7 @@ def scripts(monkeypatch, tmp_path):
 
 @pytest.fixture
 def live(monkeypatch, tmp_path) -> Path:
-    monkeypatch.setattr(machine, "is_live", lambda: True)
+    monkeypatch.setattr(mode, "is_live", lambda: True)
     monkeypatch.setattr(timing, "REPORTS", tmp_path / "reports")
     return tmp_path / "reports"
 
@@ -61,8 +64,8 @@ def shipped(monkeypatch, tmp_path) -> Path:
             file.write_text(json.dumps({"command": command, "process_s": seconds, "training_s": seconds / 2}))
     (folder / "provenance.json").write_text(json.dumps({"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05"}))
     monkeypatch.setattr(recorded, "RECORDED", folder.parent)
-    monkeypatch.setattr(machine, "is_live", lambda: False)
-    monkeypatch.delenv("LAB_RECORDED", raising=False)
+    monkeypatch.setattr(mode, "is_live", lambda: False)
+    monkeypatch.setenv("LAB_RECORDED", "test-gpu")
     return folder
 
 
@@ -235,10 +238,10 @@ def test_a_run_of_another_command_or_code_or_that_was_not_finished_is_not_used(t
     assert timing.finished(file, "a.py") is None
 
 
-@pytest.mark.parametrize("changed", ["a.py", "labkit/steps.py", "labkit/data.py", "labkit/model.py"])
+@pytest.mark.parametrize("changed", ["a.py", "labkit/training/run.py", "labkit/training/data.py"])
 def test_a_run_is_made_again_after_its_code_changed(tmp_path, scripts, changed):
     folder = scripts("a.py").parent
-    for room in ("steps", "data", "model", "timing"):
+    for room in ("training/run", "training/data", "timing"):
         (folder / "labkit" / f"{room}.py").write_text("")
     file = tmp_path / "a-01.json"
     timing.run_once("a.py", file)
@@ -317,7 +320,7 @@ def test_counts_are_kept_slim_with_the_command_that_made_them(tmp_path, monkeypa
         assert words[0] == "ncu" and words[words.index("--log-file") + 1] == f"reports/{log.name}"
         log.write_text(NCU_SAID)
 
-    monkeypatch.setattr(counters, "run", run)
+    monkeypatch.setattr(counting, "run", run)
     monkeypatch.setattr(record, "REPORTS", tmp_path)
     monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
     items = {item.label: item for item in record.plan(tmp_path, 1, 1, None) if item.kind == "counters"}
@@ -328,7 +331,7 @@ def test_counts_are_kept_slim_with_the_command_that_made_them(tmp_path, monkeypa
     item.make()
     assert item.done() and "my-machine" not in item.file.read_text()
     monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
-    found = counters.read_recorded("main_opt6_bytes", record.COUNTED["main_opt6_bytes"])
+    found = counting.read_recorded("main_opt6_bytes", record.COUNTED["main_opt6_bytes"])
     assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
     assert found.origin.startswith("a GPU, 20")
     item.file.write_text(item.file.read_text().replace("main_opt6.py", "main_opt5.py"))
@@ -371,7 +374,7 @@ def a_recorded_folder(folder: Path) -> Path:
 
 
 def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "find_nsys", lambda: machine.Nsys("nsys", (2025, 3, 1)))
+    monkeypatch.setattr(nsys, "find_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
     folder = a_recorded_folder(tmp_path)
     items = record.plan(folder, 2, 1, None)
     record.write_provenance(folder, [item for item in items if item.kind == "runs"], "abc")
@@ -390,7 +393,7 @@ def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
 
 
 def test_provenance_keeps_the_commit_of_what_is_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "find_nsys", lambda: None)
+    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
     folder = a_recorded_folder(tmp_path)
     items = record.plan(folder, 1, 1, None)
     record.write_provenance(folder, items, "abc")
@@ -413,7 +416,7 @@ def test_what_ships_is_what_its_provenance_says():
 
 def test_an_interrupted_recording_keeps_what_was_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "ROOT", tmp_path)
-    monkeypatch.setattr(machine, "find_nsys", lambda: None)
+    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
     made = []
 
     def item(number: int) -> record.Item:

@@ -13,14 +13,17 @@ import pandas as pd
 import pytest
 import torch
 
-from labkit import steps, torch_profiler
-from labkit.diffs import diff
+from labkit import paths
+from labkit.display.diffs import diff
+from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.figures import profilers
-from labkit.figures.fingerprint import drawn_data
-from labkit.nsight import budget, copies, intervals
-from labkit.nsight.iterations import step_windows
 from labkit.paths import SOURCE_CODE
+from labkit.topics.profilers import charts as profilers
+from labkit.topics.profilers import torch_profiler
+from labkit.training import ranges, steps
+from stepbudget import intervals
+from stepbudget.ask import budget, copies
+from stepbudget.ask.iterations import step_windows
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler", "ignore:.export_memory_timeline"
@@ -246,14 +249,14 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr("labkit.paths.REPORTS", tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for name in ("phase", "Run", "_ranges_on"):
-        monkeypatch.setattr(steps, name, getattr(steps, name))
+    for module, name in ((steps, "phase"), (steps, "Run"), (ranges, "phase"), (ranges, "_on")):
+        monkeypatch.setattr(module, name, getattr(module, name))
 
     def one(script: str, *words: object) -> str:
-        monkeypatch.setattr("sys.argv", [str(SOURCE_CODE / script), *map(str, words)])
+        monkeypatch.setattr("sys.argv", [str(paths.script(script)), *map(str, words)])
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            runpy.run_path(str(SOURCE_CODE / script), run_name="__main__")
+            runpy.run_path(str(paths.script(script)), run_name="__main__")
         return said.getvalue()
 
     yield one

@@ -1,23 +1,85 @@
-"""Does it hold? The ``[ok]`` lines of the labs, the reader's predictions, and the answers to the exercises."""
+"""Does it hold, and where? Invariants and expectations of the labs, predictions, and answers to the exercises."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from labkit.errors import LabError
-from labkit.timing import MEASURED
+from labkit.source import mode
+from labkit.source.timing import MEASURED
 
 
 class CheckFailed(LabError):
     """A claim of the text does not hold for the numbers at hand."""
 
 
-def check(claim: str, holds: bool, found: object = None) -> None:
-    """Print ``[ok] claim``; raise CheckFailed, saying what was found instead, where it does not hold."""
+@dataclass(frozen=True)
+class Difference:
+    """A claim that holds on the recorded machine and not here: what was found, why as a rule, what follows."""
+
+    claim: str
+    found: object
+    because: str
+    so: str
+
+    def __str__(self) -> str:
+        found = "" if self.found is None else f"found {_shown(self.found)}; "
+        return f"{self.claim}: {found}usually because {self.because}; what that means for you: {self.so}"
+
+
+_differences: list[Difference] = []  # of this notebook, in order
+
+
+def invariant(claim: str, holds: bool, found: object = None) -> None:
+    """What holds on every machine: print ``[ok] claim``; raise CheckFailed where it does not hold."""
     if not holds:
         raise CheckFailed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else ""))
     print(f"[ok] {claim}")
+
+
+def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> bool:
+    """What holds on a machine like the recorded one, and may not hold here. Returns whether it does.
+
+    On the course's own recordings it is as strict as ``invariant``. Live, or on another machine's recordings, it prints
+    ``[differs here]`` with what was ``found``, the usual reason (``because``) and what follows for the reader (``so``),
+    and the notebook goes on.
+    """
+    if holds or mode.is_strict():
+        invariant(claim, holds, found)
+        return True
+    difference = Difference(claim, found, because, so)
+    _differences.append(difference)
+    print(f"[differs here] {difference}")
+    return False
+
+
+def conclude(sentence: str) -> None:
+    """Print a conclusion that was computed from what was found here, and may be another one on another machine."""
+    print(f"→ {sentence}")
+
+
+def begin() -> None:
+    """A notebook begins: nothing has differed yet."""
+    _differences.clear()
+
+
+def differences() -> list[Difference]:
+    """What the recorded machine does and this one does not, of all that this notebook expected."""
+    return list(_differences)
+
+
+def finish() -> None:
+    """At a lab's end: what was expected and differed here, a line each."""
+    if not _differences:
+        print("→ What this lab expects of a machine held here.")
+    for difference in _differences:
+        print(f"→ [differs here] {difference}")
+
+
+def _shown(found: object) -> str:
+    return f"{MEASURED}{found:.3g}" if isinstance(found, float) else str(found)
 
 
 def compare_prediction(predicted: float | str | None, measured: float | str, unit: str = "") -> None:

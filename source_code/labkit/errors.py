@@ -1,25 +1,11 @@
-"""What does the reader see when something is wrong? One sentence, and exit status 2 on a command line."""
+"""What does the reader see when something is wrong? One sentence, as from the report reader."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from stepbudget.errors import ReportError, one_sentence
+
+__all__ = ["LabError", "one_sentence"]
 
 
-class LabError(Exception):
-    """Something that the reader can mend. The message says what is wrong and what to do about it."""
-
-    def _render_traceback_(self) -> list[str]:
-        """IPython asks for this: in a notebook the sentence stands alone, without a traceback."""
-        return [f"{type(self).__name__}: {self}"]
-
-
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """On a command line: print a LabError as one sentence on stderr and exit with status 2."""
-    try:
-        yield
-    except LabError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+class LabError(ReportError):
+    """Something in the course that the reader can mend. The message says what is wrong and what to do about it."""

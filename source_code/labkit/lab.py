@@ -14,18 +14,16 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from scipy import stats
 
-from labkit import exercises, machine, nsight, nvml, recorded, roofline, torch_profiler
-from labkit.break_even import break_even, cold_run, cost
-from labkit.checks import check, compare_prediction
-from labkit.diffs import diff
-from labkit.figures import charts, profilers, report_tables, tables
-from labkit.figures.break_even import break_even_lines
-from labkit.figures.budget_bars import budget_bars, budget_share_bars
-from labkit.figures.explore import explore
-from labkit.figures.flow import queue_depth, step_chart
-from labkit.figures.ledger import floor_shares_table, ledger_table, lines_table, process_parts, startup_table
-from labkit.figures.ledger import ladder as ladder_with_floor
-from labkit.figures.report_tables import (
+from labkit import exercises
+from labkit.checks import begin, compare_prediction, conclude, differences, expect, finish, invariant
+from labkit.display import charts, report_tables
+from labkit.display import table as tables
+from labkit.display.budget_bars import budget_bars, budget_share_bars
+from labkit.display.diffs import diff
+from labkit.display.explore import explore
+from labkit.display.flow import queue_depth, step_chart
+from labkit.display.listing import listing
+from labkit.display.report_tables import (
     advice,
     bounds_table,
     budget_table,
@@ -40,9 +38,21 @@ from labkit.figures.report_tables import (
     sampled_table,
     steps_table,
     tensor_active_table,
-)  # fmt: skip
-from labkit.figures.roofline import roofline as roofline_chart
-from labkit.figures.roofline_tables import (
+)
+from labkit.display.show import show
+from labkit.display.timeline import pick, step_windows, timeline
+from labkit.source import command, mode, recorded
+from labkit.source.counting import count
+from labkit.source.timing import MEASURED, Spread, benchmark, paired, runs, speedup, spread
+from labkit.topics.break_even.charts import break_even_lines
+from labkit.topics.break_even.costs import break_even, cold_run, cost
+from labkit.topics.ladder.charts import floor_shares_table, ledger_table, lines_table, process_parts, startup_table
+from labkit.topics.ladder.charts import ladder as ladder_with_floor
+from labkit.topics.profilers import charts as profilers
+from labkit.topics.profilers import nvml, torch_profiler
+from labkit.topics.roofline import readings as roofline
+from labkit.topics.roofline.charts import roofline as roofline_chart
+from labkit.topics.roofline.tables import (
     bytes_table,
     distances_table,
     floor_table,
@@ -50,27 +60,93 @@ from labkit.figures.roofline_tables import (
     peaks_table,
     points_table,
 )
-from labkit.figures.show import show
-from labkit.figures.timeline import pick, step_windows, timeline
-from labkit.listing import listing
-from labkit.nsight import command
-from labkit.nsight.budget import budget
-from labkit.nsight.compare import compare
-from labkit.nsight.counters import count
-from labkit.nsight.report import Report, open_report
-from labkit.timing import MEASURED, Spread, benchmark, runs, speedup, spread
+from labkit.training import machine
+from stepbudget import ask as nsight
+from stepbudget.ask.budget import budget
+from stepbudget.ask.compare import compare
+from stepbudget.report import Report, open_report
 
 __all__ = [
-    "Spread", "accuracy_gate", "advice", "benchmark", "bounds_table", "break_even", "break_even_lines", "budget",
-    "budget_bars", "budget_share_bars", "budget_table", "bytes_table", "charts", "check", "cold_run", "command",
-    "compare", "compare_prediction", "comparison_table", "copies", "cost", "count", "diff", "distances_table",
-    "eligible_table", "epoch_ms", "exercise", "explore", "floor_shares_table", "floor_table", "gate_table", "idle",
-    "idle_by_phase", "idle_by_phase_table", "idle_table", "kernels", "ladder_with_floor", "launch_table", "ledger",
-    "ledger_table", "limits_table", "lines_table", "listing", "nsight", "nvml", "open_report", "partition_table",
-    "peaks_table", "phases", "pick", "points_table", "process_parts", "profile", "profilers", "provenance_table",
-    "queue_depth", "recorded_runs", "roofline", "roofline_chart", "rows", "runs", "sampled_table", "show",
-    "speedup", "spread", "start", "startup_table", "step_chart", "step_windows", "steps_table", "table",
-    "tensor_active_table", "this_machine", "timeline", "torch_profile", "torch_profiler", "wall_clock",
+    "Spread",
+    "accuracy_gate",
+    "advice",
+    "benchmark",
+    "bounds_table",
+    "break_even",
+    "break_even_lines",
+    "budget",
+    "budget_bars",
+    "budget_share_bars",
+    "budget_table",
+    "bytes_table",
+    "charts",
+    "cold_run",
+    "command",
+    "compare",
+    "compare_prediction",
+    "comparison_table",
+    "conclude",
+    "copies",
+    "cost",
+    "count",
+    "diff",
+    "differences",
+    "distances_table",
+    "eligible_table",
+    "epoch_ms",
+    "exercise",
+    "expect",
+    "explore",
+    "finish",
+    "floor_shares_table",
+    "floor_table",
+    "gate_table",
+    "idle",
+    "idle_by_phase",
+    "idle_by_phase_table",
+    "idle_table",
+    "invariant",
+    "kernels",
+    "ladder_with_floor",
+    "launch_table",
+    "ledger_table",
+    "limits_table",
+    "lines_table",
+    "listing",
+    "nsight",
+    "nvml",
+    "open_report",
+    "paired", "partition_table",
+    "peaks_table",
+    "phases",
+    "pick",
+    "points_table",
+    "process_parts",
+    "profile",
+    "profilers",
+    "provenance_table",
+    "queue_depth",
+    "recorded_runs",
+    "roofline",
+    "roofline_chart",
+    "rows",
+    "runs",
+    "sampled_table",
+    "show",
+    "speedup",
+    "spread",
+    "start",
+    "startup_table",
+    "step_chart",
+    "step_windows",
+    "steps_table",
+    "table",
+    "tensor_active_table",
+    "this_machine",
+    "timeline",
+    "torch_profile",
+    "torch_profiler",
+    "wall_clock",
 ]  # fmt: skip
 
 ACCURACY_FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -86,7 +162,8 @@ idle_by_phase = nsight.idle.idle_by_phase
 
 def start() -> None:
     """Say in one line where the numbers of this notebook come from."""
-    if machine.is_live():
+    begin()
+    if mode.is_live():
         print(f"Live: the commands run on this machine ({machine.gpu_name() or 'no GPU: CPU phases only'}).")
     else:
         where = recorded.shown(recorded.folder())
@@ -95,7 +172,7 @@ def start() -> None:
 
 def this_machine() -> tables.Table:
     """What this machine has: GPU, driver, Nsight Systems, cores, and the mode that follows."""
-    return table(pd.DataFrame(machine.summary().items(), columns=["", "this machine"]))
+    return table(pd.DataFrame(mode.summary().items(), columns=["", "this machine"]))
 
 
 def provenance_table() -> tables.Table:
@@ -118,11 +195,6 @@ def provenance_table() -> tables.Table:
 def rows(found: Sequence[dict]) -> pd.DataFrame:
     """A benchmark's rows as a DataFrame."""
     return pd.DataFrame(found)
-
-
-def ledger(steps: Sequence[str]) -> dict[str, list[dict]]:
-    """The runs of each step for the ladder of part 2: recorded, every rung in turn; live, as ``runs``."""
-    return runs(steps, kind="ledger")
 
 
 def recorded_runs(step: str) -> list[dict]:

@@ -8,3 +8,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE_CODE = ROOT / "source_code"
 REPORTS = ROOT / "reports"
 RECORDED = REPORTS / "recorded"
+BENCHMARKS = SOURCE_CODE / "benchmarks"
+
+
+def script(name: str) -> Path:
+    """The file of a script: a step of the ladder lies in source_code/, what measures one small thing in benchmarks/."""
+    return BENCHMARKS / name if (BENCHMARKS / name).is_file() else SOURCE_CODE / name
+
+
+def typed(command: str) -> str:
+    """A command as one types it at the top of the checkout: ``python3 source_code/main_opt1.py --epochs 3``."""
+    name, *flags = command.split(" ", 1)
+    return " ".join([f"python3 source_code/{script(name).relative_to(SOURCE_CODE).as_posix()}", *flags])

@@ -14,6 +14,9 @@ import shlex
 import shutil
 from pathlib import Path
 
+from labkit.source import counting
+from stepbudget.export import nsys
+
 
 def pretend(folder: Path) -> None:
     from labkit import paths
@@ -21,9 +24,12 @@ def pretend(folder: Path) -> None:
     paths.REPORTS = folder  # before the other modules take it
     folder.mkdir(parents=True, exist_ok=True)
 
-    from labkit import keras_run, machine, recorded, timing, torch_profiler
     from labkit.errors import LabError
-    from labkit.nsight import command, counters, files
+    from labkit.source import command, recorded, timing
+    from labkit.topics.profilers import torch_profiler
+    from labkit.training import keras_run, machine
+    from stepbudget.export import files
+    from stepbudget.ncu import counters
 
     source = recorded.provenance()
     machine.gpu_name()  # once as it is: it catches what CUDA has to say against this machine, if anything
@@ -31,17 +37,17 @@ def pretend(folder: Path) -> None:
     machine.device = lambda: "cpu"  # what a cell itself trains, it trains here
     machine.driver_version = lambda: source["driver"]
     machine.usable_cores = lambda: source["cpu_cores"]
-    machine.find_nsys = lambda: machine.Nsys("nsys", tuple(map(int, source["nsys"].split("."))))
+    nsys.find_nsys = lambda: nsys.Nsys("nsys", tuple(map(int, source["nsys"].split("."))))
     keras_run.missing = lambda *packages: []
 
     def run_once(words: str, file: Path, environment: dict | None = None) -> dict:
-        cold = recorded.folder() / "ledger" / f"{recorded.key(words)}-cold.json"
+        cold = recorded.folder() / "runs" / f"{recorded.key(words)}-cold.json"
         record = json.loads(cold.read_text()) if environment else one_of_the_recorded(words)
         file.write_text(json.dumps(record))
         return record
 
     def one_of_the_recorded(words: str) -> dict:
-        for kind in ("ledger", "runs", "benchmarks", "keras"):
+        for kind in ("runs", "benchmarks", "keras"):
             try:
                 return recorded.records(kind, words)[-1]
             except LabError:
@@ -55,7 +61,7 @@ def pretend(folder: Path) -> None:
         show("| Generated")
 
     def count(words: list[str], log: Path, show=print) -> None:
-        text = counters.recorded_file(log.stem).read_text()
+        text = counting.recorded_file(log.stem).read_text()
         if counters.made_with(text) != shlex.join(words):
             raise LabError(f"the counts {log.stem} were recorded with another command")
         log.write_text(text)
@@ -69,7 +75,7 @@ def pretend(folder: Path) -> None:
 
     timing.run_once = run_once
     command.run_profile = run_profile
-    counters.run = count
+    counting.run = count
     torch_profiler.run = run_torch_profiler
 
 

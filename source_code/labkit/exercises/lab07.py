@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from labkit.break_even import break_even, cost
 from labkit.checks import answer_function, answer_number
-from labkit.pretend_graph import CaptureError, captured
+from labkit.pretend.graph import CaptureError, captured
+from labkit.topics.break_even.costs import break_even, cost
 
 
 def _cold_break_even(number: str, answer: float | None, runs: Sequence[dict], cold: dict) -> bool:

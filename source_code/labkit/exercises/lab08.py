@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from labkit.checks import answer_function, answer_number
-from labkit.roofline import MEMORY, Peaks, matmul_point
+from labkit.topics.roofline.readings import MEMORY, Peaks, matmul_point
 
 
 def _intensity(number: str, answer: float | None) -> bool:

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from labkit.checks import answer_choice, answer_function, answer_number
-from labkit.pretend_triton import PretendError, launch
+from labkit.pretend.triton import PretendError, launch
 
 
 def _bias_relu(number: str, answer: Callable | None) -> bool:

@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 
 from labkit.checks import answer_choice, answer_function, answer_number
-from labkit.nsight import ops
-from labkit.nsight.report import Report
+from stepbudget.ask import ops
+from stepbudget.report import Report
 
 BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit import nvml, torch_profiler
 from labkit.checks import answer_choice, answer_function, answer_number
+from labkit.topics.profilers import nvml, torch_profiler
 
 # A step of 100 µs: two kernels that overlap, a copy apart from them, and what runs on the CPU.
 PRETEND_TRACE = [

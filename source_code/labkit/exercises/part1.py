@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from labkit.checks import answer_choice, answer_function, answer_number
-from labkit.nsight.budget import budget
-from labkit.nsight.compare import compare
-from labkit.nsight.idle import idle
-from labkit.nsight.iterations import step_windows
-from labkit.nsight.predict import bounds
-from labkit.nsight.report import Report, Window
+from stepbudget.ask.budget import budget
+from stepbudget.ask.compare import compare
+from stepbudget.ask.idle import idle
+from stepbudget.ask.iterations import step_windows
+from stepbudget.ask.predict import bounds
+from stepbudget.report import Report
+from stepbudget.window import Window
 
 
 def _busy_share(number: str, answer: float | None, report: Report, window: Window) -> bool:

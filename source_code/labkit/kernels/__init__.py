@@ -1,7 +1,7 @@
 """Which kernels does a step need, if it is written for this one network? Triton kernels for main_opt7.
 
-A training step of the network in ``labkit.model`` as nine launches. Each module holds one part of it, and beside each
-kernel a reference function in plain PyTorch, which is what runs where the tensors are on the CPU:
+A training step of the network in ``labkit.training.model`` as nine launches. Each module holds one part of it,
+and beside each kernel a reference function in plain PyTorch, which is what runs where the tensors are on the CPU:
 
 =============  =====================================================================================================
 ``conv1``      bytes → gather, normalise, convolve, add the bias, ReLU

@@ -7,8 +7,8 @@ kernel does all that stands between the bytes of the images and the second convo
 import torch
 import torch.nn.functional as F
 
-from labkit.data import MEAN, STD, normalise
 from labkit.kernels.triton_or_not import NARROW, runs_triton, tl, triton
+from labkit.training.data import MEAN, STD, normalise
 
 # A byte becomes a pixel by one multiplication and one addition: (byte / 255 - MEAN) / STD.
 SCALE = tl.constexpr(1 / (255 * STD))

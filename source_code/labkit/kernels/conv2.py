@@ -10,8 +10,8 @@ Pooling first, then bias and ReLU, is the same function: both are monotonic. It 
 import torch
 import torch.nn.functional as F
 
-from labkit.data import MEAN, STD, normalise
 from labkit.kernels.triton_or_not import programs, runs_triton, tl, triton
+from labkit.training.data import MEAN, STD, normalise
 
 OUT = 4  # a winner that is no winner
 KEPT = 0.75  # of dropout1

@@ -1,0 +1,1 @@
+"""How are the recordings made, and are they still true?"""

@@ -1,0 +1,65 @@
+"""How do the notebooks get their outputs? Each is run from top to bottom, in recorded mode, and stored.
+
+make notebooks                       all of them
+python3 -m labkit.recording.notebooks FILE …   these
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from labkit.paths import ROOT
+
+CELL_TIMEOUT_S = 600
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def course() -> list[Path]:
+    """The notebooks of the course, in reading order."""
+    return [ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("[0-9]*.ipynb"))]
+
+
+def execute(file: Path) -> nbformat.NotebookNode:
+    """Run a notebook in its own folder, with a new kernel of this Python; the result, with its outputs."""
+    notebook = nbformat.read(file, as_version=4)
+    NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(file.parent)}}
+    ).execute()
+    return notebook
+
+
+def store(notebook: nbformat.NotebookNode, file: Path) -> None:
+    """Write the notebook without what would change from run to run: times, versions of this machine."""
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:02d}"
+        cell.metadata.pop("execution", None)
+    draft = file.with_suffix(".tmp")
+    nbformat.write(notebook, draft)
+    draft.replace(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m labkit.recording.notebooks", description="Run notebooks and store their outputs."
+    )
+    parser.add_argument("files", nargs="*", type=Path, help="default: the whole course")
+    args = parser.parse_args()
+    os.environ.setdefault("LAB_MODE", "recorded")
+    for file in args.files or course():
+        try:
+            store(execute(file.resolve()), file.resolve())
+        except CellExecutionError as error:
+            sys.exit(f"{file}: {error}")
+        print(f"{file.resolve().relative_to(ROOT)}: run and stored")
+
+
+if __name__ == "__main__":
+    main()

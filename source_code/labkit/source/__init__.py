@@ -1,0 +1,1 @@
+"""The one door to results: live, recorded or, in tests, pretended."""

@@ -1,0 +1,174 @@
+"""How is a step counted? ``ncu`` shown, run where it can run, and its counts opened; elsewhere the recorded counts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import REPORTS, typed
+from labkit.source import mode, recorded
+from labkit.source.command import check_writable, stream
+from labkit.training import machine
+from stepbudget.ncu.counters import IN_DEPTH, METRICS, ORIGIN, Counted, made_with, noted, parse, what_went_wrong
+
+# fmt: off
+FLAGS = [
+    "--clock-control", "none",  # leave the clocks as they are: this is about the GPU as one uses it
+    "--cache-control", "none",  # and the caches: what one kernel leaves in L2, the next finds
+    "--profile-from-start", "off",  # from cudaProfilerStart on: --profile calls it in the second epoch
+    "--nvtx", "--nvtx-push-pop-scope", "process", "--nvtx-include", "training/",  # autograd's thread too; no test
+    "--target-processes", "application-only",  # not the helpers that a compiler starts
+    "--graph-profiling", "node",  # each kernel of a CUDA graph, not the graph as one
+    "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "demangled",
+]
+# fmt: on
+# One step of each rung: an epoch on as many digits as a batch holds. The loader's processes are left out (--workers 0).
+PROGRAMS = {
+    **{
+        name: f"{name}.py --profile --epochs 2 --limit 1024 --workers 0"
+        for name in ("main_baseline", "main_opt1", "main_opt2", "main_opt3")
+    },
+    **{
+        name: f"{name}.py --profile --epochs 2 --limit 1024"
+        for name in ("main_opt4", "main_opt5", "main_opt6", "main_opt7")
+    },
+}
+NCU_PLACES = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/local/bin/ncu",
+    "/usr/local/NVIDIA-Nsight-Compute*/ncu",
+)
+
+UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
+
+
+def count_command(name: str, program: str, in_depth: bool = False) -> str:
+    """The command that counts one step of ``program`` (a script of source_code/ with its flags; see PROGRAMS).
+
+    A step is an epoch on as many digits as a batch holds: ``main_opt7.py --profile --epochs 2 --limit 1024``.
+    ``in_depth``: also count what the Tensor Cores and the CUDA cores did and how busy each unit was, in more passes,
+    after which each kernel's bytes are not to be trusted.
+    """
+    metrics = ",".join((IN_DEPTH if in_depth else METRICS).values())
+    flags = shlex.join([*FLAGS, "--metrics", metrics, "--log-file", f"reports/{name}.csv"])
+    return f"ncu {flags} {typed(program)}"
+
+
+def count(command: str, show: Callable[[str], None] = print, brief: bool = False) -> Counted:
+    """Run a command of ``count_command``, or open the recorded counts that it made; either way show the command.
+
+    ``brief``: show only whence the counts are.
+
+    Raises LabError, in one sentence, where ncu is missing, may not read the counters, or saw no kernel.
+    """
+    words = shlex.split(command)
+    if words[:1] != ["ncu"] or "--log-file" not in words or "python3" not in words:
+        raise LabError("a counting command reads: ncu [flags] --log-file reports/NAME.csv python3 SCRIPT …")
+    name = Path(words[words.index("--log-file") + 1]).stem
+    if not brief:
+        show(f"$ {folded(words)}")
+    if not mode.is_live():
+        counted = read_recorded(name, command)
+        show(f"recorded ({counted.origin}): {recorded.shown(recorded_file(name))}")
+        return counted
+    log = REPORTS / f"{name}.csv"
+    run(words, log, (lambda line: None) if brief else show)
+    show(f"live: {recorded.shown(log)}")
+    return Counted(parse(log.read_text(errors="replace"), log.name), command, f"{machine.gpu_name()}, live")
+
+
+def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) -> None:
+    """Run a counting command on this machine; afterwards ``log`` holds ncu's CSV. LabError in one sentence if not."""
+    ncu = find_ncu()
+    if ncu is None:
+        raise LabError("Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md).")
+    if machine.gpu_name() is None:
+        raise LabError("Nsight Compute counts on a GPU, and none answers here.")
+    check_writable(REPORTS)
+    split = list(words).index("python3")
+    words = [ncu, *words[1:split], sys.executable, *words[split + 1 :]]
+    status, said = _run(words, log, show)
+    while UNKNOWN_METRIC.search(said) and (fewer := without_unknown(words, said)) != words:
+        words = fewer
+        show("| ncu does not know all of these counters on this GPU: counting without those")
+        status, said = _run(words, log, show)
+    if problem := what_went_wrong(said, status):
+        raise LabError(problem)
+
+
+def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:
+    """ncu's exit status, and all that it and the program said."""
+    log.unlink(missing_ok=True)
+    status, said = stream(words, show)
+    return status, f"{said}\n{log.read_text(errors='replace') if log.is_file() else ''}"
+
+
+def without_unknown(words: Sequence[str], said: str) -> list[str]:
+    """The same command without the counters that ncu said it does not know; if it named none, without all of IN_DEPTH.
+
+    Not every GPU counts everything; what every GPU counts (METRICS) stays.
+    """
+    words = list(words)
+    at = words.index("--metrics") + 1
+    asked = words[at].split(",")
+    complaints = " ".join(line for line in said.splitlines() if UNKNOWN_METRIC.search(line))
+    optional = [metric for metric in asked if metric not in METRICS.values()]
+    unknown = [metric for metric in optional if metric in complaints] or optional
+    words[at] = ",".join(metric for metric in asked if metric not in unknown)
+    return words
+
+
+@cache
+def find_ncu() -> str | None:
+    """The ncu to use: ``LAB_NCU``, else the one on PATH, else one in NVIDIA's usual places; None if none runs."""
+    named = os.environ.get("LAB_NCU")
+    root = Path("/")
+    usual = [str(path) for place in NCU_PLACES for path in sorted(root.glob(place[1:]), reverse=True)]
+    return next(filter(_answers, filter(None, [named] if named else [shutil.which("ncu"), *usual])), None)
+
+
+def _answers(path: str) -> bool:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and "Nsight Compute" in done.stdout
+
+
+def folded(words: Sequence[str]) -> str:
+    """The command over several lines, a flag with its value never apart."""
+    split = list(words).index("python3")
+    lines, line = [], words[0]
+    for i, word in enumerate(words[1:split], start=1):
+        value = words[i + 1] if i + 1 < split and not words[i + 1].startswith("--") else ""
+        if word.startswith("--") and len(line) + len(word) + len(value) + 2 > 100 and line.strip():
+            lines.append(line)
+            line = "   "
+        line += f" {shlex.quote(word)}"
+    return " \\\n".join([*lines, line, f"    {shlex.join(words[split:])}"])
+
+
+def recorded_file(name: str) -> Path:
+    """Where the course keeps the counts called ``name``."""
+    return recorded.folder() / "counters" / f"{name}.csv"
+
+
+def read_recorded(name: str, command: str | None = None) -> Counted:
+    """The shipped counts called ``name``; LabError where there are none, or another command than this one made them."""
+    file = recorded_file(name)
+    if not file.is_file():
+        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
+    text = file.read_text()
+    made_by = made_with(text)
+    if command is not None and made_by != shlex.join(shlex.split(command)):
+        raise LabError(f"the counts {name} were recorded with another command: {made_by}")
+    return Counted(parse(text, file.name), made_by, noted(text, ORIGIN))

@@ -1,0 +1,1 @@
+"""What belongs to one subject together: its readings, its tables, its charts."""

@@ -1,0 +1,1 @@
+"""After how many epochs has a start-up paid for itself?"""

@@ -1,0 +1,78 @@
+"""What does a step cost before and beside its epochs, and after how many epochs has it paid that back?"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import REPORTS, typed
+from labkit.source import mode, recorded, timing
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A whole process as a straight line: seconds that it takes anyway, and seconds for each epoch (training, test)."""
+
+    fixed_s: float
+    epoch_s: float
+
+    def seconds(self, epochs: float) -> float:
+        """How long a process of so many epochs takes."""
+        return self.fixed_s + epochs * self.epoch_s
+
+
+def cost(records: Sequence[dict]) -> Cost:
+    """The line through a step's whole-process runs: medians over its runs.
+
+    An epoch is an epoch after the first; what the first takes longer is part of what the process takes anyway, and
+    so are start-up, warm-up and the end of the process.
+    """
+    epochs_s = [
+        statistics.median(epoch["training_s"] + epoch["test_s"] for epoch in record["epochs"][1:]) for record in records
+    ]
+    fixed_s = [
+        record["process_s"] - len(record["epochs"]) * epoch_s for record, epoch_s in zip(records, epochs_s, strict=True)
+    ]
+    return Cost(statistics.median(fixed_s), statistics.median(epochs_s))
+
+
+def break_even(slow: Cost, fast: Cost) -> float:
+    """After how many epochs a process of ``fast`` has caught up with one of ``slow``: 0 at once, infinity never."""
+    ahead_s, gains_s = fast.fixed_s - slow.fixed_s, slow.epoch_s - fast.epoch_s
+    if ahead_s <= 0:
+        return 0.0 if gains_s >= 0 else inf
+    return ahead_s / gains_s if gains_s > 0 else inf
+
+
+def cold_run(command: str, show: Callable[[str], None] = print) -> dict:
+    """The record of one whole-process run whose compilers find nothing that they made before: the shipped one, or new.
+
+    LabError where none was recorded.
+    """
+    show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in CACHES)} {typed(command)}")
+    name = f"{recorded.key(command)}-cold.json"
+    if mode.is_live():
+        folder = REPORTS / "runs"
+        folder.mkdir(parents=True, exist_ok=True)
+        record = run_cold(command, folder / name)
+        show(f"live: one run: {recorded.shown(folder / name)}")
+        return record
+    file = recorded.folder() / "runs" / name
+    if not file.is_file():
+        raise LabError(f"no run of '{command}' with cold caches was recorded: run the lab live (LAB_MODE=live).")
+    show(f"recorded ({recorded.origin()}), one run: {recorded.shown(file)}")
+    return json.loads(file.read_text())
+
+
+def run_cold(command: str, file: Path) -> dict:
+    """Time a command whose compilers find nothing that they made before; its record, kept in ``file``."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return timing.run_once(command, file, {name: str(Path(scratch) / name) for name in CACHES})

@@ -1,0 +1,1 @@
+"""What does Keras do with the same network?"""

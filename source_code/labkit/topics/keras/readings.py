@@ -1,0 +1,200 @@
+"""What did Keras do? The records of lab 12: made now where Keras and the backend are there, else the shipped ones.
+
+What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from labkit.paths import REPORTS, typed
+from labkit.source import command as nsys
+from labkit.source import mode, recorded, timing
+from labkit.training import keras_run
+from stepbudget import intervals
+from stepbudget.ask.tensor_cores import TensorActive, tensor_active
+from stepbudget.ask.work import device_of, work_of
+from stepbudget.report import Report
+from stepbudget.window import Window
+
+KIND = "keras"
+# In the reports that the course ships the SMs pause for 3.7 ms at most between two steps, 5.4 before the test.
+PAUSE_NS = 4_000_000
+
+
+def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
+    """Whole-process runs of each command, as ``timing.runs``."""
+    with _recorded_without(commands):
+        return timing.runs(commands, repeats, kind=KIND)
+
+
+def profile(command: str) -> Report:
+    """The report of an ``nsys profile`` command, as ``lab.profile``."""
+    with _recorded_without([command]):
+        return nsys.profile(command)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the counters say of the training steps; None where a counter was not sampled.
+
+    The share of time without a kernel lies between ``least`` and ``most``. A sample of SMs Active is a mean over all
+    SMs and 100 µs, in whole per cents and, it seems, rounded up: where it is 0 no kernel ran; and kernels ran at least
+    for the share of its mean, give or take the rounding, since more than all SMs are never active. ``by_kernels`` is
+    the share by the kernels themselves, None where the report holds none. Copies need no SM.
+    """
+
+    steps: Window
+    tensor: TensorActive | None
+    least: float | None
+    most: float | None
+    by_kernels: float | None
+
+
+def counted(report: Report) -> Counted:
+    """Tensor Active and SMs Active over the training steps (``steps_window``)."""
+    steps = steps_window(report)
+    sms = _sms_active(report, steps)["value"]
+    least, most = ((sms == 0).mean(), 1 - sms.mean() / 100) if len(sms) else (None, None)
+    return Counted(steps, tensor_active(report, steps), least, most, _without_kernel(report, steps))
+
+
+def _without_kernel(report: Report, window: Window) -> float | None:
+    """The share of the window in which no kernel ran, by the kernels; None where the report holds none."""
+    device = device_of(report, window)
+    if device is None or not len(report.kernels):
+        return None
+    ran = intervals.union(*(work_of(table, device) for table in (report.kernels, report.graphs)))
+    ran_ns = intervals.total(intervals.clip(ran, window.start, window.end))
+    return 1 - ran_ns / (window.end - window.start)
+
+
+def steps_window(report: Report) -> Window:
+    """The training steps by the counter SMs Active: the longest stretch of the training range without a long pause.
+
+    A pause is long from 4 ms on, as before the first step and before the test. A report whose events break off has no
+    end of the range: then it reaches to the end of the capture, and the test is in it. Without the counter: the range.
+    """
+    whole = report.window()
+    samples = _sms_active(report, whole)
+    busy = samples.loc[samples["value"] > 0, "time"].to_numpy(np.int64)
+    if not len(busy):
+        return whole
+    interval = int(np.median(np.diff(samples["time"]))) if len(samples) > 1 else 0
+    before_pause = np.flatnonzero(np.diff(busy) >= PAUSE_NS)
+    starts, ends = busy[np.append(0, before_pause + 1)], busy[np.append(before_pause, -1)]
+    longest = int(np.argmax(ends - starts))
+    end = min(int(ends[longest]) + interval, whole.end)
+    return Window(int(starts[longest]), end, "training steps", whole.thread)
+
+
+def last_event_ms(report: Report) -> float:
+    """When the last kernel, call or range began that the report holds, in ms after its training range did."""
+    tables = (report.kernels, report.api, report.os_calls, report.ranges)
+    return (max(table["start"].max() for table in tables if len(table)) - report.window().start) / 1e6
+
+
+def flushes(report: Report) -> int:
+    """How often, as the report has it, the profiler fetched the events that it had collected in the program."""
+    return int(report.overhead["name"].str.contains("flush").sum()) if len(report.overhead) else 0
+
+
+def _sms_active(report: Report, window: Window) -> pd.DataFrame:
+    """Samples of SMs Active within the window; none where several GPUs were sampled and no kernel says which it was."""
+    samples = report.counter("SMs Active", window)
+    samples = samples[(samples["time"] >= window.start) & (samples["time"] < window.end)]
+    if samples["device"].nunique() > 1:
+        samples = samples[samples["device"] == report.sampled_gpu()]
+    return samples
+
+
+def tried(backend: str) -> dict[str, pd.DataFrame]:
+    """The tables of ``bench_keras.py`` on a backend, by name."""
+    command = f"bench_keras.py --backend {backend}"
+    print(f"$ {typed(command)}")
+    with _recorded_without([command]):
+        if mode.is_live():
+            folder = REPORTS / KIND
+            folder.mkdir(parents=True, exist_ok=True)
+            record = timing.run_once(command, folder / f"{recorded.key(command)}-01.json")
+            print(f"live: {recorded.shown(folder)}")
+        else:
+            record = recorded.records(KIND, command)[0]
+            where = recorded.shown(recorded.folder() / KIND)
+            print(f"recorded ({_on(record)}): {where}")
+    rows = pd.DataFrame(record["rows"])
+    return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
+
+
+def few_digits() -> pd.DataFrame:
+    """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
+    rows = []
+    for record in _shipped("*-limit-3000-*"):
+        told, last = record["arguments"], record["epochs"][-1]
+        rows.append(
+            {
+                "framework": f"Keras on {record['backend']}" if "backend" in record else "PyTorch",
+                "policy": told.get("policy", "float32"),
+                "scale": _scale(told),
+                "seed": told["seed"],
+                "accuracy_pct": record["test_accuracy_pct"],
+                "loss": record["test_loss"],
+                "skipped_steps": last.get("skipped_steps"),
+                "last_scale": last.get("loss_scale"),
+                "steps": len(record["epochs"]) * -(-record["train_samples"] // told["batch_size"]),
+                "train_samples": record["train_samples"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def jit_on_a_cpu() -> dict[tuple[str, str], list[dict]]:
+    """The shipped FP32 trainings on a CPU with and without ``jit_compile``: (backend, on or off) → records."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for record in _shipped("keras_mnist-*-limit-1024-*"):
+        found.setdefault((record["backend"], record["arguments"]["jit"]), []).append(record)
+    return found
+
+
+def _scale(arguments: dict) -> str:
+    """A run's loss scale in words."""
+    scale = arguments.get("loss_scale", "none")
+    if scale == "dynamic":
+        return f"dynamic, from {arguments['initial_scale']:,.0f}"
+    return scale if scale == "none" else f"fixed, {scale:,.0f}"
+
+
+def _shipped(pattern: str) -> list[dict]:
+    """The shipped records of this lab whose file's name fits, in order."""
+    return [json.loads(file.read_text()) for file in sorted((recorded.folder() / KIND).glob(f"{pattern}.json"))]
+
+
+def _on(record: dict) -> str:
+    """Where and when a record was made, in a few words."""
+    return f"{record['gpu'] or 'CPU'}, {record['run_at'][:10]}"
+
+
+@contextmanager
+def _recorded_without(commands: Sequence[str], show: Callable[[str], None] = print) -> Iterator[None]:
+    """Recorded mode, in which nothing is run, where a command's backend or Keras itself cannot be imported."""
+    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
+    absent = keras_run.missing("keras", *sorted(backends)) if mode.is_live() else []
+    before = os.environ.get("LAB_MODE")
+    if absent:
+        show(f"recorded, since {' and '.join(absent)} cannot be imported here ({keras_run.HOW_TO_INSTALL})")
+        os.environ["LAB_MODE"] = "recorded"
+    try:
+        yield
+    finally:
+        if absent and before is None:
+            del os.environ["LAB_MODE"]
+        elif absent:
+            os.environ["LAB_MODE"] = before

@@ -1,0 +1,1 @@
+"""What did each rung bring, and what does it cost?"""

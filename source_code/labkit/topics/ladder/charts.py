@@ -1,0 +1,165 @@
+"""What does the ladder look like, honestly? Each rung's loop and whole process, side by side, and the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from labkit.display import style
+from labkit.display.table import Table, table
+from labkit.source.timing import spread
+from labkit.topics.ladder import ledger
+
+SMALL = 8.5  # points
+ROW_IN = 0.5
+FIELDS = {"training_s": ("training loop", style.BLUE), "process_s": ("whole process", style.INK)}
+
+
+def ledger_table(found: pd.DataFrame) -> Table:
+    """Where each rung's seconds go: ``labkit.topics.ladder.ledger.table``, parts in the order in which they pass."""
+    names = {
+        "step": "step",
+        "startup_s": "start-up s",
+        "warm_up_s": "warm-up s",
+        "training_s": "training s",
+        "test_s": "test s",
+        "rest_s": "the rest s",
+        "process_s": "process s",
+        "cold_s": "process s, cold",
+        "loop_times": "× loop",
+        "process_times": "× process",
+    }
+    frame = found[list(names)].rename(columns=names)
+    seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
+    formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
+    formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
+    caption = "Ten epochs, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
+    return table(frame, caption, formats, list(formats))
+
+
+def floor_shares_table(found: pd.DataFrame, floor_s: float) -> Table:
+    """How much of each rung's training loop, and of its process, the floor is."""
+    frame = pd.DataFrame(
+        {
+            "step": found["step"],
+            "training ms": 1e3 * found["training_s"],
+            "floor ms": 1e3 * floor_s,
+            "floor, % of the loop": 100 * floor_s / found["training_s"],
+            "floor, % of the process": 100 * floor_s / found["process_s"],
+        }
+    )
+    formats = {"training ms": "{:,.0f}", "floor ms": "{:.0f}"}
+    formats |= dict.fromkeys(["floor, % of the loop", "floor, % of the process"], "{:.2g}")
+    return table(frame, "What share of its time each rung needs at the least", formats, list(formats))
+
+
+def startup_table(found: pd.DataFrame) -> Table:
+    """What a process does before its first step: ``labkit.topics.ladder.ledger.startup``."""
+    columns = {"stage": "one thing more", "after": "on top of", "own_s": "takes s", "process_s": "the whole process s"}
+    numbers = ["takes s", "the whole process s"]
+    caption = "Before the first step: processes that do so much and no more (medians)"
+    return table(
+        found.rename(columns=columns)[list(columns.values())], caption, dict.fromkeys(numbers, "{:.2f}"), numbers
+    )
+
+
+def lines_table(steps: Sequence[str], remarks: Mapping[str, str]) -> Table:
+    """What each rung costs to write and to read: lines of code, and a remark."""
+    rows = []
+    for step in steps:
+        own = ledger.lines(step)
+        rows.append((step, own.script, own.beside or None, own.on_gpu or None, remarks.get(step, "")))
+    columns = ["step", "its script", "and beside it", "of that on the GPU", "to read it, one has to know"]
+    caption = "Lines of code, without blank lines, comments and docstrings"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:4], "{:.0f}"))
+
+
+def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
+    """Each rung's training loop and whole process, seconds on a logarithmic axis; each run a dot; and the floor."""
+    spreads = {field: [spread(records, field) for records in runs.values()] for field in FIELDS}
+    longest = max(own.high for own in spreads["process_s"])
+    with style.house_style():
+        high = 1.6 + ROW_IN * len(runs)
+        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        ax = fig.subplots()
+        ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
+        ax.axvline(floor_s, color=style.VERMILION, lw=1.6)
+        words = f"the floor: {1e3 * floor_s:.0f} ms"
+        look = {"size": SMALL + 0.5, "weight": "bold", "color": style.VERMILION}
+        ax.annotate(words, (floor_s, -0.62), (5, 0), textcoords="offset points", va="center", **look)
+        for field, (_, colour) in FIELDS.items():
+            medians = [own.median for own in spreads[field]]
+            ax.plot(medians, range(len(runs)), color=colour, lw=1.2, alpha=0.35, zorder=2)
+            for y, (own, records) in enumerate(zip(spreads[field], runs.values(), strict=True)):
+                ax.plot([own.low, own.high], [y, y], color=colour, lw=1.6, zorder=3)
+                ax.plot([record[field] for record in records], [y] * own.n, "o", ms=3, color=colour, zorder=4)
+                ax.plot([own.median], [y], "o", ms=8, color=colour, mec=style.PAPER, mew=1, zorder=5)
+                factor = medians[0] / own.median
+                words = f"{_seconds(own.median)}" + (f"  {_times(factor)}" if y else "")
+                beside = (
+                    {"ha": "right", "xytext": (-9, 0)} if field == "training_s" else {"ha": "left", "xytext": (9, 0)}
+                )
+                look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5, "zorder": 6}
+                ax.annotate(words, (own.median if y else own.high, y), **beside, **look)
+        ax.set(
+            xscale="log",
+            xlim=(floor_s / 1.7, longest * 3.5),
+            ylim=(len(runs) - 0.55, -0.95),
+            xlabel="seconds, ten epochs",
+        )
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.xaxis.set_minor_formatter(lambda value, _: "")
+        ax.set_yticks(range(len(runs)), list(runs))
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.grid(axis="x", lw=0.6)
+        ax.set_title("The whole ladder, and the floor under it")
+        handles = [
+            Line2D([], [], color=colour, marker="o", ms=7, lw=1.2, label=label) for label, colour in FIELDS.values()
+        ]
+        fig.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL + 0.5)
+    return fig
+
+
+PARTS = {  # in the order in which they pass
+    "startup_s": ("start-up", style.MUTED),
+    "warm_up_s": ("warm-up: compiling, capturing", style.VERMILION),
+    "training_s": ("training", style.BLUE),
+    "test_s": ("test", style.COLOURS["test"]),
+    "rest_s": ("the rest", style.COLOURS["idle"]),
+}
+
+
+def process_parts(found: pd.DataFrame) -> Figure:
+    """One bar a rung, seconds of a whole process by its parts (``labkit.topics.ladder.ledger.table``)."""
+    with style.house_style():
+        high = 1.6 + 0.42 * len(found)
+        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        ax = fig.subplots()
+        left = pd.Series(0.0, index=found.index)
+        for part, (label, colour) in PARTS.items():
+            ax.barh(range(len(found)), found[part], 0.62, left=left, color=colour, label=label, lw=0)
+            left += found[part]
+        for y, (end, process_s) in enumerate(zip(left, found["process_s"], strict=True)):
+            look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5}
+            ax.annotate(_seconds(process_s), (end, y), (7, 0), **look)  # medians of parts do not quite add up to it
+        ax.set(xlim=(0, 1.12 * left.max()), xlabel="seconds, ten epochs")
+        ax.set_yticks(range(len(found)), found["step"])
+        ax.invert_yaxis()
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.set_title("Where a whole process's time goes")
+        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=SMALL + 0.5)
+    return fig
+
+
+def _seconds(value: float) -> str:
+    return f"{1e3 * value:.0f} ms" if value < 1 else f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"

@@ -1,0 +1,1 @@
+"""What does FP16 lose, and what keeps it?"""

@@ -1,0 +1,365 @@
+"""What do the experiments on loss scaling say? Their records as tables: fits, overflow, gradients lost, losses."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from scipy import stats
+
+from labkit.display.table import Table, short_kernel, table
+from labkit.source.timing import MEASURED
+from labkit.topics.loss_scaling.charts import WORDS
+from stepbudget.ask import tensor_cores
+from stepbudget.report import Report
+
+FP16_MAX = 65504.0
+FIRST_SCALE = 2.0**16
+LIMIT_PCT = 2.0  # above least squares
+COMPARED = ("fp32", "O1", "O2", "bf16")
+
+
+def fit_frame(record: dict) -> pd.DataFrame:
+    """The fits, a row each: ``variant``, ``seed``, per cent above least squares twice, ``skipped``, µs an iteration.
+
+    ``above_pct`` is by the final weights, ``said_pct`` by the run's own last loss; NaN where it is not finite.
+    """
+    best = record["least_squares"]
+    frame = pd.DataFrame(record["rows"])
+    for column, loss in (("above_pct", "exact_loss"), ("said_pct", "loss")):
+        frame[column] = 100 * (frame[loss].astype(float) / best - 1)
+    frame["skipped"] = frame["skipped"].map(len)
+    return frame
+
+
+def fit_table(record: dict, limit_pct: float = LIMIT_PCT) -> Table:
+    """A row a variant: how far its seeds end above least squares, how many within ``limit_pct``, what they cost."""
+    rows = []
+    within = f"seeds within {limit_pct:g} %"
+    for name, own in fit_frame(record).groupby("variant", sort=False):
+        finite = own["above_pct"].notna().all()
+        rows.append(
+            {
+                "variant": name,
+                "seeds": len(own),
+                within: int((own["above_pct"] < limit_pct).sum()),
+                "above least squares %": own["above_pct"].median() if finite else None,
+                "worst %": own["above_pct"].max() if finite else None,
+                "as the run says %": own["said_pct"].median() if finite else None,
+                "skipped steps": own["skipped"].median(),
+                "µs an iteration": own["us_an_iteration"].median(),
+            }
+        )
+    formats = dict.fromkeys(["above least squares %", "worst %", "as the run says %"], "{:,.2f}")
+    formats |= {within: "{:.0f}", "skipped steps": "{:.0f}", "µs an iteration": "{:.0f}"}
+    caption = f"A cubic fitted to sin(x), the last iteration (medians); least squares: {record['least_squares']:.3f}"
+    return table(pd.DataFrame(rows), caption, formats, list(formats))
+
+
+def tail_frame(record: dict) -> pd.DataFrame:
+    """A row a variant, finite ones: the loss over the last 100 iterations, per cent above least squares.
+
+    ``lowest``, ``median``, ``highest``: medians over the seeds; ``worst median``: of the worst seed.
+    """
+    best, rows = record["least_squares"], []
+    for name in dict.fromkeys(row["variant"] for row in record["rows"]):
+        tails = [row["tail"] for row in record["rows"] if row["variant"] == name]
+        if all(value is not None for tail in tails for value in tail):
+            three = [statistics.median(values) for values in zip(*tails, strict=True)]
+            above = [100 * (value / best - 1) for value in (*three, max(tail[1] for tail in tails))]
+            rows.append((name, *above))
+    return pd.DataFrame(rows, columns=["variant", "lowest", "median", "highest", "worst median"])
+
+
+def tail_table(record: dict) -> Table:
+    """``tail_frame`` as a table."""
+    found = tail_frame(record).set_index("variant").add_suffix(" %").reset_index()
+    numbers = list(found.columns[1:])
+    caption = "Above least squares over the last 100 iterations, as the runs say (medians over seeds; worst seed)"
+    return table(found, caption, dict.fromkeys(numbers, "{:,.2f}"), numbers)
+
+
+def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
+    """How often ``scale`` must be halved until ``gradient`` times it fits into FP16."""
+    return max(0, math.ceil(math.log2(gradient * scale / FP16_MAX)))
+
+
+def overflow_frame(record: dict) -> pd.DataFrame:
+    """A row a seed: the first step's largest numbers, the halvings they ask for, and what became of O1 and of O3."""
+    rows = []
+    for seed in sorted({row["seed"] for row in record["rows"]}):
+        own = {row["variant"]: row for row in record["rows"] if row["seed"] == seed}
+        start = own["fp32"]["start"]
+        rows.append(
+            {
+                "seed": seed,
+                "first loss": start["loss"],
+                "largest gradient": start["gradient"],
+                "its square": start["gradient_squared"],
+                "halvings needed": halvings(start["gradient"]),
+                "steps O1 skips": len(own["O1"]["skipped"]),
+                "O3's loss at the end": own["O3"]["exact_loss"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def lost_frame(record: dict, iteration: int) -> pd.DataFrame:
+    """Per layer, from the loss back to the input, on FP32's way: per cent of the gradients, mean over the seeds.
+
+    ``foretold``: so small in FP32 that FP16 rounds them to zero; ``subnormal``: below FP16's normal numbers;
+    ``zero × s``: zero in FP16, of a loss times s, though FP32's are not.
+    """
+    probes = [p for row in record["rows"] if row["variant"] == "fp32" for p in row["probes"]]
+    frame = pd.DataFrame([p for p in probes if p["iteration"] == iteration])
+    if frame.empty:
+        raise ValueError(f"iteration {iteration} was not looked at")
+    mean = 100 * frame.groupby(["precision", "scale", "layer"], sort=False)[["zero_share", "subnormal_share"]].mean()
+    exact = mean.loc["fp32", 1.0]
+    found = pd.DataFrame({"foretold": exact["zero_share"], "subnormal": exact["subnormal_share"]})
+    for scale in sorted(frame.loc[frame["precision"] == "fp16", "scale"].unique()):
+        found[f"zero × {scale:,.0f}"] = mean.loc["fp16", scale]["zero_share"]
+    return found.rename_axis("layer").reset_index()
+
+
+def lost_table(record: dict, iteration: int, what: str) -> Table:
+    """``lost_frame`` as a table."""
+    found = lost_frame(record, iteration)
+    numbers = list(found.columns[1:])
+    caption = f"{what}, iteration {iteration}: per cent of the gradients at each layer's output"
+    return table(found, caption, dict.fromkeys(numbers, "{:.1f}"), numbers)
+
+
+def ends_frame(record: dict) -> pd.DataFrame:
+    """Per loss and variant: the mean loss over the last quarter, mean and range over seeds, against FP32's seeds.
+
+    ``inside``: is the mean within the range of FP32's seeds? ``p``: Welch's test, two-sided, against FP32.
+    """
+    rows = []
+    names = list(dict.fromkeys(row["variant"] for row in record["rows"]))
+    for loss in record["rows"][0]["last_quarter"]:
+        values = {n: [r["last_quarter"][loss] for r in record["rows"] if r["variant"] == n] for n in names}
+        base = values["fp32"]
+        for name, own in values.items():
+            finite = all(value is not None for value in own)
+            mean = statistics.mean(own) if finite else None
+            rows.append(
+                {
+                    "loss": loss,
+                    "variant": name,
+                    "seeds": len(own),
+                    "mean": mean,
+                    "lowest": min(own) if finite else None,
+                    "highest": max(own) if finite else None,
+                    "inside": finite and min(base) <= mean <= max(base),
+                    "p": float(stats.ttest_ind(own, base, equal_var=False).pvalue)
+                    if finite and name != "fp32" and len(own) > 1
+                    else None,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def ends_table(record: dict, losses: dict[str, str], caption: str) -> Table:
+    """``ends_frame`` as a table; ``losses``: what each loss is called."""
+    found = ends_frame(record)
+    found["loss"] = found["loss"].map(losses)
+    found["variant"] = found["variant"].map(WORDS)
+    found = found.rename(columns={"inside": "within FP32's range", "p": "p (differs from FP32)"})
+    numbers = ["mean", "lowest", "highest", "p (differs from FP32)"]
+    found["within FP32's range"] = found["within FP32's range"].map({True: "yes", False: "NO"})
+    formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.2g}"}
+    return table(found, caption, formats, numbers)
+
+
+def layers_table(record: dict, every: int = 4) -> Table:
+    """The deep network's first step, a layer a row from the loss back: its largest gradient, and the zeros by variant.
+
+    Medians over the seeds; ``every``: each so-manieth layer, counted from the last.
+    """
+    frame = pd.DataFrame([{"variant": r["variant"], **layer} for r in record["rows"] for layer in r["layers"]])
+    middle = frame.groupby(["layer", "variant"])[["largest", "zero_share"]].median().unstack("variant")
+    found = pd.DataFrame({"largest in FP32, log2": middle["largest"]["fp32"].map(math.log2)})
+    for name in dict.fromkeys(row["variant"] for row in record["rows"]):
+        found[f"zero %: {WORDS[name]}"] = 100 * middle["zero_share"][name]
+    found = found.iloc[::-1].iloc[::every].reset_index()
+    numbers = list(found.columns[1:])
+    caption = "Gradients of the weights in the first step, from the layer next to the loss to the first one"
+    return table(found, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)
+
+
+PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the name of a kernel of a matrix product
+
+
+def product_frame(report: Report, variants: Sequence[str]) -> pd.DataFrame:
+    """The kernels of the matrix products, a row a variant and kernel, with the verdict on Tensor Cores.
+
+    Empty where the report holds no kernels (there was no GPU).
+    """
+    found = []
+    for name in variants:
+        kernels = tensor_cores.verdicts(report, report.window(name))
+        total_ms = kernels["gpu_ms"].sum()
+        own = kernels[kernels["kernel"].astype(str).str.contains(PRODUCT)]
+        found.append(own.assign(variant=name, share_pct=100 * own["gpu_ms"] / total_ms))
+    return pd.concat(found, ignore_index=True)
+
+
+def product_table(report: Report, variants: Sequence[str]) -> Table:
+    """``product_frame`` as a table."""
+    found = product_frame(report, variants)
+    frame = pd.DataFrame(
+        {
+            "variant": found["variant"],
+            "kernel": found["kernel"].map(_product_name),
+            "count": found["count"],
+            "mean µs": 1e3 * found["gpu_ms"] / found["count"],
+            "Tensor Cores": found["tensor_core"],
+            "told by": found["evidence"],
+        }
+    )
+    caption = f"{report.name}: the kernels of the matrix products"
+    return table(frame, caption, {"mean µs": "{:.1f}"}, ["mean µs"])
+
+
+def _product_name(kernel: str) -> str:
+    """A kernel's name in short; one that is just called ``kernel`` keeps its namespaces: ``internal::gemvx``."""
+    kernel = re.sub(r"^(void |std::enable_if<[^>]*>::type )+", "", kernel)
+    head = re.match(r"[^<(]*", kernel).group()
+    return head if head.endswith("::kernel") else short_kernel(kernel)
+
+
+def work_frame(report: Report, variants: Sequence[str], iterations: int) -> pd.DataFrame:
+    """What an iteration asks of the GPU, a row a variant: ``kernels``, ``gpu_us``; of that ``product_us``.
+
+    ``iterations``: how many of them each variant's range holds.
+    """
+    rows = []
+    for name in variants:
+        kernels = tensor_cores.verdicts(report, report.window(name))
+        product = kernels["kernel"].astype(str).str.contains(PRODUCT)
+        us = 1e3 * kernels["gpu_ms"] / iterations
+        rows.append((name, kernels["count"].sum() / iterations, us.sum(), us[product].sum()))
+    return pd.DataFrame(rows, columns=["variant", "kernels", "gpu_us", "product_us"])
+
+
+def work_table(report: Report, variants: Sequence[str], iterations: int) -> Table:
+    """``work_frame`` as a table."""
+    found = work_frame(report, variants, iterations)
+    found = found.rename(columns={"gpu_us": "their µs", "product_us": "of that, products µs"})
+    formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
+    return table(found, f"{report.name}: kernels of an iteration", formats, list(formats))
+
+
+def rounding_frame(record: dict) -> pd.DataFrame:
+    """Where BF16 loses: per cent above least squares, median over the seeds, each row with one thing more rounded."""
+    own = fit_frame(record)
+    bf16 = own[own["variant"] == "bf16"]
+    best = record["least_squares"]
+    seen = [_loss(weights, torch.bfloat16) for weights in bf16["weights"]]
+    rounded = 100 * (record["rounded_best"]["bfloat16"] / best - 1)
+    rows = [
+        ("the best cubic, rounded to BF16 with its powers and results", rounded),
+        ("FP32's final weights, in FP64", own.loc[own["variant"] == "fp32", "above_pct"].median()),
+        ("BF16's final weights, in FP64", bf16["above_pct"].median()),
+        ("the same weights rounded to BF16, in FP64", 100 * (statistics.median(seen) / best - 1)),
+        ("the same, powers and results rounded too: as the run says", bf16["said_pct"].median()),
+    ]
+    return pd.DataFrame(rows, columns=["loss of", "above least squares %"])
+
+
+def _loss(weights: Sequence[float], dtype: torch.dtype) -> float:
+    """The sum of squared errors of (x, x², x³, constant) coefficients that are rounded to ``dtype``, else in FP64."""
+    x = torch.linspace(-math.pi, math.pi, 2000).double()
+    *powers, constant = torch.tensor(weights).to(dtype).double()
+    found = constant + sum(weight * x**exponent for exponent, weight in enumerate(powers, 1))
+    return float((found - torch.sin(x)).square().sum())
+
+
+# --- what the texts say, what we measured -------------------------------------------------------------------
+
+CLAIMS = ["the text", "what we measured"]
+
+
+def cubic_claims(record: dict, products: pd.DataFrame) -> pd.DataFrame:
+    """The first text's statements, in our words, beside the recorded fits; ``products``: from ``product_frame``."""
+    own = fit_frame(record)
+    middle = own.groupby("variant")[["exact_loss", "us_an_iteration"]].median()
+    loss, us = middle["exact_loss"], middle["us_an_iteration"]
+    apex = f", {MEASURED}{loss['apex O1']:.2f} with Apex's O1" if "apex O1" in loss else ""
+    skipped = own.loc[own["variant"] == "O1", "skipped"]
+    fine = {name: int((found["above_pct"] < LIMIT_PCT).sum()) for name, found in own.groupby("variant")}
+    seeds, best = own["seed"].nunique(), record["least_squares"]
+    return pd.DataFrame(
+        [
+            (
+                "the loss is a mean squared error, 8.82 at best",
+                f"it is a sum over 2,000 points: {best:.2f} at best, or {best / 2000:.4f} a point",
+            ),
+            (
+                "8.92 without AMP, 8.85 with PyTorch's, 8.86 with Apex's",
+                f"medians: {MEASURED}{loss['fp32']:.2f} in FP32, {MEASURED}{loss['O1']:.2f} in O1{apex}",
+            ),
+            (
+                "with and without AMP comparable, a little less exact than least squares",
+                f"within {LIMIT_PCT:g} %: {', '.join(f'{name} {MEASURED}{fine[name]}' for name in COMPARED)} of {seeds}"
+                " seeds; pure half fails",
+            ),
+            (
+                "18 skipped steps, the scale falls from 65,536 to 0.25",
+                f"{MEASURED}{skipped.min()} to {MEASURED}{skipped.max()} by seed, as the first gradient foretells",
+            ),
+            (
+                "mixed precision is faster",
+                f"not here: {MEASURED}{us['fp32']:.0f} µs an iteration in FP32, {MEASURED}{us['O1']:.0f} µs in O1",
+            ),
+            ("unclear whether Tensor Cores are used", on_tensor_cores(products)),
+        ],
+        columns=CLAIMS,
+    )
+
+
+def on_tensor_cores(products: pd.DataFrame) -> str:
+    """Which variants multiplied on Tensor Cores, in a sentence; ``products``: from ``product_frame``."""
+    if products.empty:
+        return "no GPU was profiled here"
+    found = products.groupby("variant", sort=False)["tensor_core"].agg(set)
+    yes = [name for name, said in found.items() if "yes" in said]
+    unknown = [name for name, said in found.items() if "unknown" in said and name not in yes]
+    if yes:
+        rest = f"; not known of {', '.join(unknown)}" if unknown else ""
+        return f"{'yes' if len(yes) == len(found) else 'in part'}: in {', '.join(yes)}{rest}"
+    if unknown:
+        return f"not known of {', '.join(unknown)}"
+    return f"no: in none of {', '.join(found.index)}"
+
+
+def gan_claims(record: dict) -> pd.DataFrame:
+    """The second text's statements, in our words, beside the recorded trainings."""
+    first = lost_frame(record, 0).set_index("layer")["zero × 1"]
+    last = max(probe["iteration"] for probe in record["rows"][0]["probes"])
+    late = lost_frame(record, last).set_index("layer")["zero × 1"]
+    ends = ends_frame(record)
+    plain = ends[ends["variant"] == "fp16"]
+    lowest = min(row["lowest"]["g"] for row in record["rows"] if row["variant"] == "fp16")
+    inside = f"{plain['inside'].sum()} of {len(plain)} mean losses within the range of FP32's seeds"
+    return pd.DataFrame(
+        [
+            ("loss scaling should not make a big difference in the GAN", f"without it: {inside}"),
+            (
+                "… since the loss never gets near the range that is cut off",
+                f"the generator's loss never falls below {MEASURED}{lowest:.2f}, but of its gradients "
+                f"{MEASURED}{first['g.fc']:.0f} % are zero in the first iteration, {MEASURED}{late['g.fc']:.0f} % in "
+                "the last",
+            ),
+            (
+                "4 epochs of 14 iterations",
+                "too short for a scaler that doubles after 2,000 good steps; ours doubled after 50",
+            ),
+        ],
+        columns=CLAIMS,
+    )

@@ -1,0 +1,1 @@
+"""How does a matrix product of one's own compare?"""

@@ -1,0 +1,178 @@
+"""What does a matrix product look like? How its tiles are made, and how fast it is beside cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from statistics import median
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+
+from labkit.display import style
+from labkit.display.diagrams.drawn import ink_on, tint
+from labkit.display.table import Table, table
+from labkit.topics.roofline.readings import Peaks
+
+SMALL = 8.5  # points
+HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
+WAYS = {"triton": ("our Triton kernel", style.BLUE), "cublas": ("cuBLAS", style.GREEN)}
+
+
+def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows of one kind out of the records of ``bench_matmul.py``: each number the median over the records."""
+    rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
+    numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
+    return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
+
+
+def sizes_table(records: Sequence[dict]) -> Table:
+    """Triton beside cuBLAS by size: time, rate, how far off."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    tiles = {}  # autotuning may choose differently in each run
+    for record in records:
+        for row in record["rows"]:
+            if row["what"] == "size":
+                tiles.setdefault((row["rows"], row["columns"], row["inner"]), []).append(row["tile"])
+    sizes = list(zip(found["rows"], found["columns"], found["inner"], strict=True))
+    frame = pd.DataFrame(
+        {
+            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
+            "tile": [" or ".join(sorted(set(tiles[size]))).replace(" x ", "×") for size in sizes],
+            "Triton µs": found["triton_us"],
+            "cuBLAS µs": found["cublas_us"],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+            "error / bound": found["triton_error_of_bound"],
+        }
+    )
+    frame["tile"] = [f"~{tile}" for tile in frame["tile"]]
+    formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
+    formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
+    caption = "A BF16 matrix product: medians over the runs, GPU time"
+    return table(frame, caption, formats, list(formats))
+
+
+def tiles_table(records: Sequence[dict]) -> Table:
+    """The same product by the size of its tiles, and by the order in which they are made."""
+    found = median_rows(records, "tile", ["tile", "warps", "stages", "group"])
+    sides = [[int(side) for side in tile.split(" x ")] for tile in found["tile"]]
+    frame = pd.DataFrame(
+        {
+            "tile": [tile.replace(" x ", "×") for tile in found["tile"]],
+            "rows of tiles together": found["group"],
+            "multiplications for each number read": [m * n / (m + n) for m, n, _ in sides],
+            "µs": found["triton_us"],
+            "TFLOP/s": found["triton_tflops"],
+        }
+    )
+    size = records[0]["size"]
+    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
+    return table(frame, f"{size:,} × {size:,} × {size:,} in BF16, by tile", formats, ["µs", "TFLOP/s"])
+
+
+def types_table(records: Sequence[dict]) -> Table:
+    """The same tile in each type: which instructions multiply, and how fast."""
+    found = median_rows(records, "type", ["dtype"])
+    told = {row["dtype"]: row["instructions"] for row in records[0]["rows"] if row["what"] == "type"}
+    frame = pd.DataFrame(
+        {
+            "type": found["dtype"],
+            "instructions that multiply": [
+                "~" + ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
+            ],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+        }
+    )
+    formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    size = records[0]["size"]
+    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats, list(formats))
+
+
+def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
+    """TFLOP/s by size, Triton beside cuBLAS, under the roof that this GPU's fastest product sets."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    names = [
+        f"{row.rows:,}" if row.rows == row.columns == row.inner else f"{row.rows:,} ×\n{row.columns:,} ×\n{row.inner:,}"
+        for row in found.itertuples()
+    ]
+    with style.house_style():
+        fig = Figure(figsize=(style.WIDTH_IN, 3.8), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        ax = fig.subplots()
+        places = np.arange(len(names))
+        for offset, (way, (label, colour)) in zip((-0.2, 0.2), WAYS.items(), strict=True):
+            heights = found[f"{way}_tflops"]
+            ax.bar(places + offset, heights, 0.38, color=tint(colour, 0.75), label=label, lw=0)
+            for x, height in zip(places + offset, heights, strict=True):
+                ax.annotate(
+                    f"{height:.0f}",
+                    (x, height),
+                    (0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    size=SMALL - 1,
+                    path_effects=HALO,
+                )
+        roof = peaks.tflops["bf16"]
+        ax.axhline(roof, color=style.VERMILION, lw=1.4)
+        where = {"textcoords": "offset points", "ha": "left", "va": "bottom", "size": SMALL}
+        ax.annotate(f"BF16 roof: {roof:.0f} TFLOP/s", (-0.5, roof), (2, 3), color=style.VERMILION, **where)
+        ax.set_xticks(places, names, size=SMALL)
+        ax.set(ylabel="TFLOP/s", ylim=(0, 1.15 * roof), xlim=(-0.6, len(names) - 0.4))
+        ax.tick_params(axis="x", length=0)
+        ax.set_title("A BF16 matrix product, by size: rows = columns = inner, or as written")
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
+    return fig
+
+
+# --- the order of the tiles ---------------------------------------------------------------------------------
+
+
+def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
+    """Row and column of the tile that a program makes, by the rule of ``labkit.kernels.matmul``."""
+    first = program // (group * across) * group
+    height = min(down - first, group)
+    within = program % (group * across)
+    return first + within % height, within // height
+
+
+def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4), together: int = 16) -> Figure:
+    """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
+    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION]
+    with style.house_style():
+        fig = Figure(figsize=(style.WIDTH_IN, 4.3), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.06))
+        for ax, group in zip(fig.subplots(1, len(groups)), groups, strict=True):
+            places = [tile_of(program, down, across, group) for program in range(down * across)]
+            for program, (row, column) in enumerate(places):
+                colour = next(c for n, c in enumerate(cycle(colours)) if n == program // together)
+                fill = tint(colour, 0.75 if program < together else 0.25)
+                ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.5))
+                ax.text(column + 0.5, row + 0.55, str(program), ha="center", va="center", size=8, color=ink_on(fill))
+            first = places[:together]
+            rows, columns = len({row for row, _ in first}), len({column for _, column in first})
+            ax.set(xlim=(-0.05, across + 0.05), ylim=(down + 0.05, -0.05), aspect="equal")
+            ax.set(xticks=[], yticks=[])
+            for side in ax.spines.values():
+                side.set_visible(False)
+            order = "row by row" if group == 1 else f"{group} rows of tiles together"
+            ax.set_title(f"{order}")
+            read = f"programs 0–{together - 1} read {rows} {_strips(rows)} of A and {columns} of B: {rows + columns}"
+            ax.set_xlabel(read)
+    return fig
+
+
+def _strips(count: int) -> str:
+    return "strip" if count == 1 else "strips"
+
+
+def fastest(records: Sequence[dict], way: str = "triton") -> float:
+    """The highest TFLOP/s that a way to multiply reaches at any size: the median of the records."""
+    found = [max(row[f"{way}_tflops"] for row in record["rows"] if row["what"] == "size") for record in records]
+    return median(found)

@@ -1,0 +1,517 @@
+"""What does PyTorch's own profiler say? Its trace, read with the same questions as a report of Nsight Systems.
+
+``profile_torch.py`` runs a step under ``torch.profiler`` and leaves a record (tables, memory, what the profiler costs)
+and a trace in Chrome's format. The trace becomes a report: kernels, copies, CUDA calls and ranges mean the same in
+both, since both profilers get them from CUPTI. What the trace does not hold (system calls, GPU counters) is missing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from labkit.errors import LabError
+from labkit.paths import REPORTS, typed
+from labkit.source import mode, recorded, timing
+from stepbudget import intervals
+from stepbudget.ask import tensor_cores
+from stepbudget.report import Report
+from stepbudget.window import Window
+
+KIND = "torch_profiler"
+TRACE = ".trace.json.gz"
+
+GPU_WORK = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
+CALLS = ("cuda_runtime", "cuda_driver")
+STEP = re.compile(r"ProfilerStep#(\d+)")
+# Ranges that PyTorch makes itself, whatever the program is.
+BY_PYTORCH = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
+# Words of a kernel's name that the two profilers write differently, or only one of them writes.
+WRITTEN_AS = {"true": "1", "false": "0"}
+SAYS_NOTHING = re.compile(r"void|int|bool|unsigned|long|short|char|const|std|u?l?|T\d*")
+# In a mangled name: what is said again (S4_), numbers among the arguments (Li64E), and the length of a word.
+MANGLED = re.compile(r"S[0-9A-Z]*_|L[a-z]\d+E|E\d+E|([1-9]\d*)(?=[A-Za-z_])")
+COPY = re.compile(r"Memcpy (\w)to(\w) \((\w+) -> (\w+)\)")
+COPY_KINDS = {"HD": 1, "DH": 2, "DD": 8, "HH": 9, "PP": 10}
+MEMORY_KINDS = {"Pageable": 0, "Pinned": 1, "Device": 2, "Array": 3, "Managed": 4}
+
+# What a trace keeps when it is made slim; operators and memory only of its first steps.
+ARGUMENTS = ("correlation", "device", "stream", "bytes", "grid", "block", "External id")
+DETAILS = ("Input Dims", "Total Allocated", "Total Reserved", "Bytes", "Device Type", "Device Id")
+DEVICE = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms")
+
+# Pieces of kernel names by which PyTorch's plugin for TensorBoard says that a kernel uses Tensor Cores.
+# (torch_tb_profiler 0.4.3, profiler/tensor_core.py.)
+PLUGIN = (
+    "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2", "first_layer_wgrad_kernel",
+    "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm", "xmma_sparse_conv",
+    "xmma_warp_specialized_implicit_gemm", "xmma_gemm", "xmma_sparse_gemm", "c1688",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one run under ``torch.profiler`` left: its record, and its trace as a report."""
+
+    name: str
+    record: dict
+    report: Report
+    trace: Path
+
+    @property
+    def window(self) -> Window:
+        """The steps that were recorded, from the first's start to the last's end."""
+        return steps_window(self.report)
+
+    @property
+    def operators(self) -> pd.DataFrame:
+        """The rows of ``key_averages()``: name, calls, self_cpu_ms, cpu_ms, self_gpu_ms, gpu_ms, mflop."""
+        return pd.DataFrame(self.record["operators"])
+
+
+class TraceReport(Report):
+    """A trace of ``torch.profiler`` as a report; ``steps`` are its ``ProfilerStep`` ranges."""
+
+    def __init__(self, trace: str | Path) -> None:
+        content = read_trace(trace)
+        self._made = tempfile.TemporaryDirectory(prefix="labkit-trace-")
+        name = Path(trace).name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
+        super().__init__(to_sqlite(content, Path(self._made.name) / f"{name}.sqlite"))
+        self.content = content
+        self.steps = _profiler_steps(content, self.origin)
+
+
+def open_trace(path: str | Path) -> TraceReport:
+    """A Chrome trace that ``torch.profiler`` exported (``.json`` or ``.json.gz``), as a report.
+
+    LabError, in one sentence, where it is missing, damaged, or no such trace.
+    """
+    return TraceReport(path)
+
+
+def read_trace(path: str | Path) -> dict:
+    """The content of a Chrome trace; LabError where the file is no such thing."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except (OSError, EOFError, ValueError) as error:
+        raise LabError(f"{path.name} cannot be read as a trace of torch.profiler: {error}.") from error
+    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
+        raise LabError(f"{path.name} is no trace of torch.profiler: it holds no traceEvents.")
+    return content
+
+
+def profile(command: str, show: Callable[[str], None] = print) -> Profile:
+    """Run ``profile_torch.py STEP …``, or open what was recorded with it; either way show the command."""
+    show(f"$ {typed(command)}")
+    if mode.is_live():
+        folder = REPORTS / KIND
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / file_name(command)
+        record = run(command, file)
+        show(f"live: {recorded.shown(file)}")
+    else:
+        file = recorded.folder() / KIND / file_name(command)
+        if not file.is_file():
+            raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
+        record = json.loads(file.read_text())
+        if record["command"] != command:
+            raise LabError(f"{file.name} was recorded with another command: {record['command']}")
+        show(f"recorded ({recorded.origin()}): {recorded.shown(file)}")
+    trace = trace_beside(file)
+    return Profile(file.stem, record, open_trace(trace), trace)
+
+
+def run(command: str, file: Path) -> dict:
+    """Run ``source_code/<command>``; its record goes to ``file`` and its trace beside it. LabError where it fails."""
+    with tempfile.TemporaryDirectory(prefix="labkit-trace-", dir=file.parent) as scratch:
+        draft = Path(scratch) / file.name
+        record = timing.run_once(f"{command} --trace {trace_beside(draft)}", draft)
+        record["arguments"].pop("trace")
+        record["command"] = command
+        draft.write_text(json.dumps(record, indent=1) + "\n")
+        trace_beside(draft).replace(trace_beside(file))
+        draft.replace(file)
+    return record
+
+
+def file_name(command: str) -> str:
+    """``profile_torch.py main_opt2.py --overhead 3`` → ``main_opt2.json``"""
+    return f"{recorded.key(command.split()[1])}.json"
+
+
+def trace_beside(file: Path) -> Path:
+    """Where the trace of a record lies."""
+    return file.with_name(file.stem + TRACE)
+
+
+# --- a trace becomes a report -------------------------------------------------------------------------------
+
+
+def slim(content: dict, detailed: int = 2) -> dict:
+    """A trace without what the course does not read, and without what tells of the machine that made it.
+
+    Kept: GPU work, CUDA calls, ranges; operators and memory events of the first ``detailed`` steps; the GPUs' names.
+    Times begin at 0.
+    """
+    events = [event for event in content["traceEvents"] if event.get("ph") in ("X", "i")]
+    steps = sorted(event["ts"] + event["dur"] for event in events if STEP.match(event.get("name", "")))
+    until = steps[min(detailed, len(steps)) - 1] if steps else 0
+    chosen = [event for event in events if _is_kept(event, until)]
+    origin = min((event["ts"] for event in chosen), default=0)
+    devices = [{name: gpu[name] for name in DEVICE if name in gpu} for gpu in content.get("deviceProperties", [])]
+    kept = [_slim_event(event, origin) for event in chosen]
+    return {"schemaVersion": 1, "displayTimeUnit": "ms", "deviceProperties": devices, "traceEvents": kept}
+
+
+def _is_kept(event: dict, until: float) -> bool:
+    category = event.get("cat")
+    if category == "cpu_op" or event.get("name") == "[memory]":
+        return event["ts"] < until
+    return category in (*GPU_WORK, *CALLS, "user_annotation", "gpu_user_annotation", "overhead")
+
+
+def _slim_event(event: dict, origin: float) -> dict:
+    kept = {name: event[name] for name in ("ph", "cat", "name", "pid", "tid", "s") if name in event}
+    kept["ts"] = round(event["ts"] - origin, 3)
+    if "dur" in event:
+        kept["dur"] = event["dur"]
+    arguments = event.get("args", {})
+    if known := {name: arguments[name] for name in (*ARGUMENTS, *DETAILS) if name in arguments}:
+        kept["args"] = known
+    return kept
+
+
+def to_sqlite(content: dict, path: Path) -> Path:
+    """Write a trace's events as Nsight Systems exports its own, as far as there are such events; the path."""
+    tables: dict[str, list[dict]] = defaultdict(list)
+    strings: dict[str, int] = {}
+    events = [event for event in content["traceEvents"] if event.get("ph") == "X" and "dur" in event]
+    process = _process(events)
+    annotated = [event for event in events if event.get("cat") == "user_annotation"]
+    own = [event for event in annotated if not BY_PYTORCH.match(event["name"])]
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings) + 1)
+
+    for event in events:
+        category, arguments = event.get("cat"), event.get("args", {})
+        start = round(1000 * event["ts"])
+        row = {"start": start, "end": start + round(1000 * event["dur"])}
+        if category in GPU_WORK:
+            row |= {"deviceId": arguments.get("device", 0), "streamId": arguments.get("stream", 0)}
+            row |= {"correlationId": arguments.get("correlation", 0), "globalPid": process << 24}
+            if category == "kernel":
+                name = _demangled(event["name"])
+                row |= {"demangledName": text(name), "shortName": text(_short(name))}
+            else:
+                row["bytes"] = arguments.get("bytes", 0)
+            if category == "gpu_memcpy":
+                row |= _copy_kinds(event["name"])
+            tables[f"CUPTI_ACTIVITY_KIND_{GPU_WORK[category]}"].append(row)
+        elif category in CALLS:
+            row |= {"globalTid": _thread(event), "nameId": text(event["name"])}
+            tables["CUPTI_ACTIVITY_KIND_RUNTIME"].append(row | {"correlationId": arguments.get("correlation", 0)})
+        elif category == "overhead" and isinstance(event.get("tid"), int) and isinstance(event.get("pid"), int):
+            tables["PROFILER_OVERHEAD"].append(row | {"globalTid": _thread(event), "nameId": text(event["name"])})
+    for event in own or annotated:
+        start = round(1000 * event["ts"])
+        row = {"start": start, "end": start + round(1000 * event["dur"]), "eventType": 59}
+        tables["NVTX_EVENTS"].append(row | {"globalTid": _thread(event), "text": event["name"]})
+    for gpu in content.get("deviceProperties", []):
+        about = {"id": gpu.get("id", 0), "name": gpu.get("name")}
+        tables["TARGET_INFO_GPU"].append(about | {name: gpu.get(name) for name in ("computeMajor", "computeMinor")})
+    tables["StringIds"] = [{"id": number, "value": value} for value, number in strings.items()]
+    _write(tables, path)
+    return path
+
+
+def _write(tables: dict[str, list[dict]], path: Path) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+        for table, rows in tables.items():
+            if rows:
+                names = list(rows[0])
+                listed = ", ".join(f'"{name}"' for name in names)
+                db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({listed})")
+                values = [tuple(row.get(name) for name in names) for row in rows]
+                db.executemany(f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})", values)
+    db.close()
+
+
+def _process(events: Iterable[dict]) -> int:
+    """The process that the trace is about: that of its ranges, calls or operators."""
+    for event in events:
+        if event.get("cat") in ("user_annotation", "cpu_op", *CALLS) and isinstance(event.get("pid"), int):
+            return event["pid"]
+    return 1
+
+
+def _thread(event: dict) -> int:
+    return event["pid"] << 24 | (event["tid"] & 0xFFFFFF)
+
+
+def _copy_kinds(name: str) -> dict[str, int | None]:
+    found = COPY.match(name)
+    if not found:
+        return {"copyKind": None, "srcKind": None, "dstKind": None}
+    source, target = (MEMORY_KINDS.get(found[place]) for place in (3, 4))
+    return {"copyKind": COPY_KINDS.get(found[1] + found[2]), "srcKind": source, "dstKind": target}
+
+
+@cache
+def _demangled(name: str) -> str:
+    """A name that PyTorch left as the compiler wrote it (``_ZN7cutlass6Kernel…``) as its words: ``cutlass::Kernel<…>``.
+
+    PyTorch asks the C++ library, which cannot read some of cuDNN's names. In them each word stands behind its length.
+    """
+    if not name.startswith("_Z"):
+        return name
+    words, at = [], 0
+    while found := MANGLED.search(name, at):
+        at = found.end() + int(found[1] or 0)
+        words += [name[found.end() : at]] if found[1] else []
+    return f"{words[0]}::{words[1]}<{', '.join(words[2:])}>" if len(words) > 2 else name
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[<(].*", "", name.replace("(anonymous namespace)", "").removeprefix("void ")).rpartition("::")[2]
+
+
+def _profiler_steps(content: dict, origin: int) -> list[Window]:
+    found = [event for event in content["traceEvents"] if event.get("cat") == "user_annotation"]
+    found = [(event, STEP.fullmatch(event["name"])) for event in found]
+    windows = []
+    for event, step in found:
+        if step:
+            start = round(1000 * event["ts"]) - origin
+            end = start + round(1000 * event["dur"])
+            windows.append((int(step[1]), Window(start, end, event["name"], _thread(event))))
+    return [window for _, window in sorted(windows, key=lambda pair: pair[0])]
+
+
+def steps_window(report: TraceReport) -> Window:
+    """From the start of the first recorded step to the end of the last; LabError where the trace marks no steps."""
+    if not report.steps:
+        raise LabError(f"{report.name} marks no steps: the program never called profiler.step().")
+    first, last = report.steps[0], report.steps[-1]
+    return Window(first.start, last.end, f"{len(report.steps)} steps", first.thread)
+
+
+# --- what it says ------------------------------------------------------------------------------------------
+
+
+def plugin_says(kernel: str) -> bool:
+    """Would PyTorch's plugin for TensorBoard say that this kernel uses Tensor Cores? It looks for pieces of names."""
+    return any(piece in kernel for piece in PLUGIN)
+
+
+def kernels(report: Report, window: Window) -> pd.DataFrame:
+    """The kernels that were launched within the window, a row a name, longest total first.
+
+    Columns: ``kernel``, ``count``, ``gpu_us``, ``tensor_cores`` (yes, no, unknown: by name), ``plugin`` (what
+    PyTorch's plugin for TensorBoard says), ``key`` (the name as both profilers write it).
+    """
+    own = report.kernels
+    at = own["api_start"] if len(report.api) else own["start"]  # not told: launched before the recording began
+    own = own[(at >= window.start) & (at < window.end)]
+    lasted = ((own["end"] - own["start"]) / 1e3).groupby(own["name"])
+    found = lasted.agg(["size", "sum"]).reset_index()
+    found.columns = ["kernel", "count", "gpu_us"]
+    found["tensor_cores"] = [tensor_cores.by_name(str(name)) for name in found["kernel"]]
+    found["plugin"] = ["yes" if plugin_says(str(name)) else "no" for name in found["kernel"]]
+    found["key"] = [key_of(str(name)) for name in found["kernel"]]
+    return found.sort_values(["gpu_us", "kernel"], ascending=[False, True], ignore_index=True)
+
+
+def operators(report: TraceReport) -> pd.DataFrame:
+    """The operators that launched kernels, as far as the trace keeps operators (its first steps), a row a name.
+
+    A kernel belongs to the innermost operator that ran when its launch call was made, on the same thread. Columns:
+    ``operator``, ``kernels``, ``gpu_us``, ``tensor_core_us`` (of kernels whose name says so), ``tensor_core_share``
+    (NaN where the names do not tell), longest first.
+    """
+    called = [event for event in report.content["traceEvents"] if event.get("cat") == "cpu_op"]
+    rows = []
+    kernels = report.kernels.dropna(subset="api_start")
+    for thread in {_thread(event) for event in called}:
+        own = [event for event in called if _thread(event) == thread]
+        starts = [round(1000 * event["ts"]) - report.origin for event in own]
+        ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
+        edges, names = intervals.innermost(zip(starts, ends, (event["name"] for event in own), strict=True))
+        launched = kernels[kernels["api_thread"] == thread]
+        at = np.searchsorted(edges, launched["api_start"].to_numpy(dtype=np.int64), side="right") - 1
+        for place, kernel in zip(at, launched.itertuples(), strict=True):
+            if place >= 0 and names[place] is not None:
+                rows.append((names[place], kernel.end - kernel.start, tensor_cores.by_name(kernel.name)))
+    table = pd.DataFrame(rows, columns=["operator", "ns", "verdict"])
+    found = []
+    for name, own in table.groupby("operator"):
+        used, told = (own.loc[chosen, "ns"].sum() for chosen in (own["verdict"] == "yes", own["verdict"] != "unknown"))
+        share = used / told if told else float("nan")
+        found.append((name, len(own), own["ns"].sum() / 1e3, used / 1e3, share))
+    columns = ["operator", "kernels", "gpu_us", "tensor_core_us", "tensor_core_share"]
+    return pd.DataFrame(found, columns=columns).sort_values("gpu_us", ascending=False, ignore_index=True)
+
+
+def key_of(kernel: str) -> str:
+    """What both profilers write alike of a kernel's name: its words and numbers, without types and arguments.
+
+    PyTorch writes ``<128, true>`` and ``{lambda(int)#1}``, Nsight Systems ``<(int)128, (bool)1>`` and
+    ``[lambda(int) (instance 1)]``.
+    """
+    name = re.sub(r"\(instance (\d+)\)", r"#\1", kernel.replace("(anonymous namespace)", "").replace("<unnamed>", ""))
+    while (plain := re.sub(r"\([^()]*\)", "", name)) != name:
+        name = plain
+    words = [WRITTEN_AS.get(word, word) for word in re.findall(r"[A-Za-z_]\w*|\d+", name)]
+    return " ".join(word for word in words if not SAYS_NOTHING.fullmatch(word))
+
+
+def side_by_side(torch_side: tuple[Report, Window], nsight_side: tuple[Report, Window]) -> pd.DataFrame:
+    """The kernels of the same steps as both profilers saw them, a row a kernel, longest first.
+
+    Columns: ``kernel``, ``tensor_cores``, ``torch_count``, ``nsight_count``, ``torch_us``, ``nsight_us`` (sums).
+    """
+    sides = []
+    for side in (torch_side, nsight_side):
+        table = kernels(*side)
+        sums = table.groupby("key")[["count", "gpu_us"]].sum()
+        sides.append(sums.join(table.drop_duplicates("key").set_index("key")[["kernel", "tensor_cores"]]))
+    sides[0] = sides[0].rename(index=_same_words(sides[0]["kernel"], sides[1]["kernel"]))
+    both = pd.concat(
+        [side.add_suffix(f"_{name}") for side, name in zip(sides, ("torch", "nsight"), strict=True)], axis=1
+    )
+    result = pd.DataFrame(
+        {
+            "kernel": both["kernel_torch"].fillna(both["kernel_nsight"]),
+            "tensor_cores": both["tensor_cores_torch"].fillna(both["tensor_cores_nsight"]),
+            "torch_count": both["count_torch"].fillna(0).astype(int),
+            "nsight_count": both["count_nsight"].fillna(0).astype(int),
+            "torch_us": both["gpu_us_torch"].fillna(0.0),
+            "nsight_us": both["gpu_us_nsight"].fillna(0.0),
+        }
+    )
+    return result.sort_values(["nsight_us", "kernel"], ascending=[False, True], ignore_index=True)
+
+
+def _same_words(keys: pd.Series, others: pd.Series) -> dict[str, str]:
+    """Keys of one side whose words all stand in the name of one kernel that only the other side has → its key.
+
+    ``keys`` and ``others``: kernel names by key. So a name of which only the words are known finds its own.
+    """
+    words = {key: set(re.findall(r"\w+", name)) for key, name in others.items() if key not in keys}
+    same = {}
+    for key in keys.index.difference(others.index):
+        found = [other for other in words if set(key.split()) <= words[other]]
+        same |= {key: found[0]} if len(found) == 1 else {}
+    return same
+
+
+def busy(report: Report, window: Window) -> np.ndarray:
+    """When within the window the GPU ran a kernel, a copy or a memory fill: intervals in ns, overlaps counted once."""
+    return intervals.clip(intervals.union(report.kernels, report.copies, report.memsets), window.start, window.end)
+
+
+def waits(report: Report, window: Window) -> pd.DataFrame:
+    """What held the program: the loader's ranges and CUDA calls that wait, a row each.
+
+    Columns: ``held_in``, ``count``, ``ms``, ``gpu_idle_ms`` (of it, while the GPU had nothing to do).
+    """
+    ranges = report.ranges[["start", "end", "name"]]
+    loading = ranges["name"].str.contains(r"^data loading$|^enumerate\(DataLoader\)#", regex=True)
+    calls = report.api[["start", "end", "name"]]
+    waiting = calls["name"].str.contains(r"Synchronize|^cudaMemcpy|^cuMemcpy", regex=True)
+    rows = pd.concat([ranges[loading.astype(bool)], calls[waiting.astype(bool)]])
+    rows = rows[(rows["start"] >= window.start) & (rows["start"] < window.end)]
+    gaps = intervals.complement(busy(report, window), window.start, window.end)
+    found = []
+    for name, own in rows.groupby("name", sort=False):
+        times = intervals.clip(intervals.union(own), window.start, window.end)
+        idle_ns = intervals.total(intervals.intersect(times, gaps))
+        found.append((name, len(own), intervals.total(times) / 1e6, idle_ns / 1e6))
+    table = pd.DataFrame(found, columns=["held_in", "count", "ms", "gpu_idle_ms"])
+    return table.sort_values("ms", ascending=False, ignore_index=True)
+
+
+def step_range(windows: Sequence[Window], first: int, last: int) -> Window:
+    """From the start of step ``first`` to the end of step ``last`` (counted from 1), as one window."""
+    if not 1 <= first <= last <= len(windows):
+        raise LabError(f"there are no steps {first} to {last} among {len(windows)}.")
+    start, end = windows[first - 1], windows[last - 1]
+    return Window(start.start, end.end, f"steps {first} to {last}", start.thread)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def memory_by_category(exported: Sequence, categories: Sequence[str], points: int = 400) -> dict:
+    """The JSON of ``export_memory_timeline``: megabytes by what they are for, at ``us`` microseconds.
+
+    ``exported`` holds times (µs) and, for each, a list of bytes: one unused, then one a category. Of more than
+    ``points`` moments, those are kept that change the sum most, in order, and the largest of all.
+    """
+    times, sizes = (np.asarray(part, dtype=float) for part in exported)
+    if not len(times):
+        return {"us": [], "mb": {name: [] for name in categories}}
+    sizes = sizes[:, 1:] / 1e6
+    changes = np.abs(np.diff(sizes.sum(axis=1), prepend=0))
+    chosen = np.sort(np.union1d(np.argsort(-changes)[:points], [0, sizes.sum(axis=1).argmax(), len(times) - 1]))
+    kept = {name: sizes[chosen, place].round(3).tolist() for place, name in enumerate(categories)}
+    return {"us": (times[chosen] - times[0]).tolist(), "mb": {name: mb for name, mb in kept.items() if any(mb)}}
+
+
+def largest_at_peak(snapshot: dict, largest: int = 12) -> dict:
+    """What a memory snapshot (``torch.cuda.memory._snapshot``) says of the moment at which most was allocated.
+
+    Only what was allocated while the history was kept is known: ``before_mb`` had been there already. Keys:
+    ``allocations``, ``peak_mb`` (of the known), ``before_mb``, ``at_peak`` (line, allocations, mb; the largest first).
+    """
+    events = [event for trace in snapshot["device_traces"] for event in trace]
+    live: dict[int, tuple[int, str]] = {}
+    now = peak = count = freed_before = 0
+    at_peak: list[tuple[int, str]] = []
+    for event in events:
+        if event["action"] == "alloc":
+            count += 1
+            now += event["size"]
+            live[event["addr"]] = (event["size"], _who(event.get("frames", [])))
+            if now > peak:
+                peak, at_peak = now, list(live.values())
+        elif event["action"] == "free_completed":
+            if event["addr"] in live:
+                now -= live.pop(event["addr"])[0]
+            else:
+                freed_before += event["size"]
+    rows = pd.DataFrame(at_peak, columns=["bytes", "line"]).groupby("line")["bytes"].agg(["size", "sum"])
+    rows = rows.sort_values(["sum"], ascending=False).head(largest)
+    allocated = sum(
+        block["size"]
+        for segment in snapshot.get("segments", [])
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    )
+    listed = [{"line": line, "allocations": int(row["size"]), "mb": row["sum"] / 1e6} for line, row in rows.iterrows()]
+    before = max(0, allocated - now) + freed_before
+    return {"allocations": count, "peak_mb": peak / 1e6, "before_mb": before / 1e6, "at_peak": listed}
+
+
+def _who(frames: Sequence[dict]) -> str:
+    """The innermost line of the program itself, not of PyTorch; ``file:line function``."""
+    for frame in frames:
+        file = Path(frame["filename"])
+        if file.suffix == ".py" and not {"site-packages", "dist-packages"} & {*file.parts} and "lib" not in file.parts:
+            return f"{file.name}:{frame['line']} {frame['name']}"
+    return "autograd (no Python line)"

@@ -1,0 +1,1 @@
+"""How far is a kernel from what the GPU can do?"""

@@ -1,0 +1,119 @@
+"""What do roofs, points and floors look like as tables? Measured numbers are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from labkit.display.table import Table, short_kernel, table
+from labkit.topics.roofline import readings as roofline
+from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks, Point
+
+
+def peaks_table(peaks: Peaks) -> Table:
+    """The roofs as measured, and the arithmetic intensity at which each type's roof meets that of the memory."""
+    rows = [(DTYPE_WORDS[dtype], tflops, peaks.ridge(dtype)) for dtype, tflops in peaks.tflops.items()]
+    caption = f"The roofs as measured: the best of several matrix products; memory moves ~{peaks.tb_per_s:.2f} TB/s"
+    columns = ["arithmetic in", "TFLOP/s", "FLOP/byte where the roofs meet"]
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"), columns[1:])
+
+
+def points_table(points: Sequence[Point], peaks: Peaks) -> Table:
+    """Each point: what it does and moves, how fast, which roof is above it, and its share of that roof."""
+    found = roofline.table(points, peaks)
+    frame = pd.DataFrame(
+        {
+            "step": found["name"],
+            "in": found["dtype"],
+            "µs": found["us"],
+            "GFLOP": found["gflop"],
+            "MB": found["mb"],
+            "FLOP/byte": found["intensity"],
+            "TFLOP/s": found["tflops"],
+            "roof above": found["bound"],
+            "% of it": 100 * found["share"],
+            "µs at the roof": found["floor_us"],
+            "bytes from": found["bytes from"],
+        }
+    )
+    formats = {"GFLOP": "{:.1f}", "MB": "{:,.0f}", "µs": "{:,.0f}", "FLOP/byte": "{:.1f}", "TFLOP/s": "{:.1f}"}
+    formats |= {"% of it": "{:.1f}", "µs at the roof": "{:,.0f}"}
+    measured = [name for name in formats if name != "GFLOP"]
+    return table(frame, f"One training step of {roofline.BATCH:,} digits under its roof", formats, measured)
+
+
+def floor_table(peaks: Peaks) -> Table:
+    """The least time of the whole training: its arithmetic, and its traffic by how the step is cut into kernels."""
+    frame = roofline.floor(peaks)
+    frame = pd.DataFrame(
+        {
+            "what": frame["what"],
+            "amount": [f"{amount:.3g} {unit}" for amount, unit in zip(frame["amount"], frame["unit"], strict=True)],
+            "rate": frame["rate"],
+            "of": frame["rate_unit"],
+            "ms": frame["ms"],
+        }
+    )
+    formats = {"rate": "{:,.4g}", "ms": "{:.0f}"}
+    return table(frame, "Ten epochs at the roofs", formats, ["rate", "ms"])
+
+
+def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
+    """What limits each kernel, numbered; the rest in one row."""
+    head, rest = limits.head(top), limits.iloc[top:]
+    frame = pd.DataFrame(
+        {
+            "#": range(1, len(head) + 1),
+            "kernel": [short_kernel(name, 44) for name in head["kernel"]],
+            "µs": head["us"],
+            "MB": head["mb"],
+            "% of memory": 100 * head["memory"],
+            "% of arithmetic": 100 * head["arithmetic"],
+            "busiest else": [
+                None if pd.isna(row.busiest) else f"~{row.busiest_pct:.0f} % {row.busiest}" for row in head.itertuples()
+            ],
+            "% of threads": head["warps_pct"],
+            "limited by": head["limit"],
+            "µs above its roof": head["over_us"],
+        }
+    )
+    if len(rest):
+        sums = {"kernel": f"{len(rest)} more kinds", "µs": rest["us"].sum(), "MB": rest["mb"].sum()}
+        last = pd.DataFrame([sums | {"µs above its roof": rest["over_us"].sum()}])
+        frame = pd.concat([frame, last], ignore_index=True)
+    formats = dict.fromkeys(["µs", "MB", "µs above its roof"], "{:,.0f}")
+    formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}") | {"#": "{:.0f}"}
+    caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
+    return table(frame, caption, formats, [name for name in formats if name != "#"])
+
+
+def bytes_table(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
+    """Megabytes of a training step, as Nsight Compute counted them and as the tensors' shapes say."""
+    rows = []
+    for step in steps:
+        cut, dtype = roofline.RUNGS[step]
+        mb, shapes_mb = counted[step]["bytes"].sum() / 1e6, roofline.step_traffic(cut, dtype=dtype) / 1e6
+        rows.append((step, cut, dtype, len(counted[step]), mb, shapes_mb, mb / shapes_mb))
+    columns = ["step", "cut into kernels", "in", "kernels", "MB counted", "MB from shapes", "ratio"]
+    formats = {"MB counted": "{:,.0f}", "MB from shapes": "{:,.0f}", "ratio": "{:.2f}"}
+    caption = "Memory traffic of one training step"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats, ["kernels", "MB counted", "ratio"])
+
+
+def distances_table(distances: pd.DataFrame) -> Table:
+    """How far each step is from the floor, in three factors (``labkit.topics.roofline.readings.distances``)."""
+    names = {
+        "step": "step",
+        "us": "step µs",
+        "kernels_us": "its kernels µs",
+        "roof_us": "at its roof µs",
+        "floor_us": "the floor µs",
+        "waiting": "waiting ×",
+        "slow": "slow kernels ×",
+        "detour": "bytes and type ×",
+        "all": "in all ×",
+    }
+    formats = dict.fromkeys(list(names.values())[1:5], "{:,.0f}") | dict.fromkeys(list(names.values())[5:], "{:.1f}")
+    caption = "From each step down to the floor: the three factors multiply"
+    return table(distances.rename(columns=names), caption, formats, list(formats))

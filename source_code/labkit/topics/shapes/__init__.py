@@ -1,0 +1,1 @@
+"""Which sizes and layouts do Tensor Cores want?"""

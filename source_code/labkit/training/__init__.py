@@ -1,0 +1,1 @@
+"""What a step script stands on: the command line, the run and its record, the digits, the network."""

@@ -1,0 +1,1 @@
+"""Where does every nanosecond of a training step go? A reader of Nsight Systems' reports."""

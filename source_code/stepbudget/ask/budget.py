@@ -1,0 +1,459 @@
+"""Where does the time go? Every nanosecond of a window has one cause, and the causes add up to the window.
+
+While the GPU works, the cause is its work: Tensor Core kernels, other kernels, kernels of which one cannot tell, whole
+CUDA graphs, copies (where several run at once, the first of these). Each gap between is laid to what held up the work
+that ends it. Up to the call that launched that work, the cause is what the CPU was doing; from the call on, the launch.
+The first of these that holds at a moment is its cause:
+
+1. *profiler*: Nsight Systems was busy with itself in the launching threads;
+2. *pageable copy*: a thread was inside the call of a copy from or to pageable memory, which stages it, or in the
+   stream synchronisation that follows it at once;
+3. *launch overhead*: the work had been launched and had not started (no longer than LAUNCH_LIMIT_US after the call,
+   unless it is a node of a CUDA graph), or a thread was inside a call that launches, records or queries;
+4. *synchronisation*: a thread was inside a call that waits for the GPU;
+5. *CUDA set-up*: a thread was inside another CUDA call: allocation, loading of modules;
+6. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
+7. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
+   long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
+8. *optimizer*: the main thread was in an NVTX range named after the optimizer;
+9. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
+10. *blocked*: the main thread slept in the operating system, and nothing says for whom;
+11. *unexplained*: the report does not tell.
+
+What removing a cause can gain is another question: stepbudget.ask.predict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pandas as pd
+
+from stepbudget import intervals
+from stepbudget.ask import copies, iterations, tensor_cores, threads
+from stepbudget.ask.phases import phase_ranges
+from stepbudget.ask.work import device_of, work_of
+from stepbudget.report import Report
+from stepbudget.window import Window
+
+CAUSES = {
+    "tensor_core_kernels": "Tensor Core kernels",
+    "other_kernels": "other kernels",
+    "unknown_kernels": "kernels, Tensor Cores unknown",
+    "cuda_graph": "CUDA graphs, not looked into",
+    "copies": "copies",
+    "loader": "waiting for the loader",
+    "pageable_copy": "pageable copy",
+    "synchronisation": "synchronisation",
+    "launch_overhead": "launch overhead",
+    "optimizer": "optimizer's CPU code",
+    "python": "CPU code: Python, libraries",
+    "cuda_setup": "CUDA set-up",
+    "os_wait": "blocked in the operating system",
+    "profiler": "profiler",
+    "unexplained": "unexplained",
+}
+WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "copies")
+IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
+
+OPTIMIZER = re.compile(r"optimi[sz]er", re.I)
+
+WAITING_CALLS = r"Synchronize$|^cudaMemcpy(2D|3D|Peer|(To|From)(Symbol|Array))?$|^cuMemcpy\w*(?<!Async)$|^cudaMemset$"
+LAUNCHING_CALLS = (
+    r"Launch|Async|^cu(da)?(Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
+    r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
+)
+GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
+LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
+BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
+LOST_MS = 10  # the whole reports that the course ships hold up to 4 ms of work of the GPU after the last traced one
+DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
+
+_KEPT: WeakKeyDictionary[Report, dict] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A window's time by cause."""
+
+    window: Window
+    device: int | None  # the GPU that it is about
+    process: int | None
+    spans: dict[str, np.ndarray]  # cause → when, in nanoseconds: arrays of shape (n, 2), no two overlap
+    evidence: dict[str, str] = field(default_factory=dict)  # how a cause was told, where that is not plain
+    held_ms: dict[str, float] = field(default_factory=dict)  # how long a cause held the program, GPU idle or not
+    not_looked_at: tuple[str, ...] = ()  # what the report does not hold, and what could not be told without it
+
+    @property
+    def ns(self) -> dict[str, int]:
+        """Nanoseconds of each cause; they add up to the window's length."""
+        return {cause: intervals.total(self.spans[cause]) for cause in CAUSES}
+
+    @property
+    def ms(self) -> dict[str, float]:
+        """Milliseconds of each cause."""
+        return {cause: ns / 1e6 for cause, ns in self.ns.items()}
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Share of the window for each cause; they add up to 1 (all 0 for a window without length)."""
+        length = self.window.end - self.window.start
+        return {cause: ns / length if length else 0.0 for cause, ns in self.ns.items()}
+
+    @property
+    def idle_causes(self) -> tuple[str, ...]:
+        """Those causes that stand for an idle GPU."""
+        return IDLE
+
+    @property
+    def idle_ms(self) -> float:
+        """Milliseconds in which the GPU did nothing."""
+        return sum(ms for cause, ms in self.ms.items() if cause in IDLE)
+
+    def table(self) -> pd.DataFrame:
+        """One row a cause that occurs: cause, ms, share of the window, share of the GPU's idle time (NaN for work)."""
+        idle_ms = self.idle_ms
+        rows = [
+            (CAUSES[cause], ms, self.fractions[cause], ms / idle_ms if cause in IDLE else np.nan)
+            for cause, ms in self.ms.items()
+            if ms > 0
+        ]
+        return pd.DataFrame(rows, columns=["cause", "ms", "share", "share_of_idle"])
+
+    def over(self, windows: list[Window]) -> pd.DataFrame:
+        """The same budget for parts of the window, such as its steps: a row each, milliseconds of each cause."""
+        starts, ends = ([getattr(window, edge) for window in windows] for edge in ("start", "end"))
+        columns = {cause: intervals.covered(spans, starts, ends) / 1e6 for cause, spans in self.spans.items()}
+        return pd.DataFrame(columns, index=[window.name for window in windows])
+
+
+def budget(report: Report, window: Window | None = None, device: int | None = None) -> Budget:
+    """The budget of a window (default: the training range, else the whole capture), for one GPU.
+
+    ``device`` is the number of the card; by default the lowest that the window's process used. What was found once is
+    kept as long as the report is.
+    """
+    window = window or report.window()
+    kept, asked = _KEPT.setdefault(report, {}), (window, window.thread, device)
+    if asked not in kept:
+        kept[asked] = _find(report, window, device)
+    return kept[asked]
+
+
+def _find(report: Report, window: Window, device: int | None) -> Budget:
+    process = threads.process_of(report, window)
+    device = device_of(report, window) if device is None else device
+    spans = _work(report, window, device)
+    busy = intervals.clip(_union(spans.values()), window.start, window.end)
+    rest = intervals.complement(busy, window.start, window.end)
+    lost = _lost(report, window)
+    after = intervals.clip(rest, lost[0], window.end) if lost else intervals.EMPTY  # idle or not: nobody knows
+    rest = intervals.subtract(rest, after)
+    evidence: dict[str, str] = {}
+    held: dict[str, np.ndarray] = {}
+    for cause, times in _idle_causes(report, window, process, device, rest, evidence, held):
+        explained = intervals.intersect(rest, times)
+        spans[cause] = _union([spans.get(cause, intervals.EMPTY), explained])
+        rest = intervals.subtract(rest, explained)
+    spans["unexplained"] = _union([rest, after])
+    for cause in IDLE:
+        if len(spans.get(cause, ())):
+            evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
+    spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
+    held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
+    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)))
+
+
+def where(report: Report, window: Window, spans: np.ndarray) -> str:
+    """In words: the phase, the CUDA call and the system call of the main thread that fill most of the times.
+
+    Each is named where it fills a tenth of the times or more; empty where none does.
+    """
+    main = threads.main_thread(report, window)
+    ranges = phase_ranges(report, window)
+    listed = []
+    for what, table in (("phase", ranges), ("in", report.api), ("asleep in", report.os_calls)):
+        own = threads.within(table[table["thread"] == main], window)
+        own = own[_named(own, threads.WAITS.match)] if table is report.os_calls else own
+        filled = {
+            name: intervals.total(intervals.intersect(spans, intervals.union(rows)))
+            for name, rows in own.groupby("name", sort=False)
+        }
+        name, ns = max(filled.items(), key=lambda item: item[1], default=(None, 0))
+        whole = intervals.total(spans)
+        if ns >= 0.1 * whole > 0:
+            listed.append(f"{what} {name} ({100 * ns / whole:.0f} %)")
+    return ", ".join(listed)
+
+
+def _work(report: Report, window: Window, device: int | None) -> dict[str, np.ndarray]:
+    """What the GPU does, by kind of work; of several at once, the first kind counts."""
+    kernels = work_of(report.kernels, device)
+    known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
+    # A kernel that began before the window is told by its name alone.
+    known = {name: known.get(name) or tensor_cores.by_name(name) for name in kernels["name"].unique()}
+    verdicts = kernels["name"].map(known)
+    kinds = {
+        "tensor_core_kernels": [kernels[verdicts == tensor_cores.YES]],
+        "other_kernels": [kernels[verdicts == tensor_cores.NO]],
+        "unknown_kernels": [kernels[verdicts == tensor_cores.UNKNOWN]],
+        "cuda_graph": [work_of(report.graphs, device)],
+        "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
+    }
+    spans, taken = {}, intervals.EMPTY
+    for kind, tables in kinds.items():
+        times = intervals.clip(intervals.union(*tables), window.start, window.end)
+        spans[kind] = intervals.subtract(times, taken)
+        taken = _union([taken, times])
+    return spans
+
+
+def _idle_causes(
+    report: Report,
+    window: Window,
+    process: int | None,
+    device: int | None,
+    gaps: np.ndarray,
+    evidence: dict[str, str],
+    held: dict[str, np.ndarray],
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Pairs of a cause and the times at which it would explain idleness; the first that holds is taken.
+
+    Writes into ``evidence`` how a cause was told, and into ``held`` when the loader, pageable copies and waits for the
+    GPU held the program.
+    """
+    main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
+    drivers = sorted({*launching, *([] if main is None else [main])})
+    calls = report.api[report.api["thread"].isin(drivers)]
+    pageable, blocking = _pageable_calls(report, process), _named(calls, WAITING_CALLS)
+    waits = calls[blocking & ~calls.index.isin(pageable.index)]
+    next_work = _next_work(report, window, device, gaps)
+
+    yield "profiler", _profiler(report, window, drivers, calls)
+    yield "pageable_copy", threads.spans(pageable, window)
+    yield "pageable_copy", _until_start(next_work[next_work["pageable"]])
+    yield "launch_overhead", _until_start(next_work[~next_work["pageable"]])
+    queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
+    yield "launch_overhead", threads.spans(calls, window, queueing)
+    yield "synchronisation", threads.spans(waits, window)
+    yield "cuda_setup", threads.spans(calls, window, ~queueing & ~blocking)
+
+    ranges = phase_ranges(report, window)
+    ranges = ranges[ranges["thread"] == main] if main is not None else ranges.iloc[:0]
+    loader = _named(ranges, iterations.is_loader)
+    if loader.any():
+        held["loader"] = _innermost(ranges, loader, window)
+        yield "loader", held["loader"]
+    elif main is not None:
+        held["loader"], how = _deliveries(report, main, process, window)
+        if len(held["loader"]):
+            evidence["loader"] = how
+            yield "loader", held["loader"]
+    asleep = _asleep(report, main, launching, window)
+    held |= {"pageable_copy": _holds(pageable), "synchronisation": intervals.union(waits)}
+    for cause in ("pageable_copy", "synchronisation"):
+        yield cause, intervals.subtract(_aftermath(held[cause], gaps), asleep)
+    yield "optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window)
+    yield "python", intervals.subtract(_running(report, drivers, ranges, calls, window), asleep)
+    yield "os_wait", asleep
+
+
+def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
+    """For each gap the work that ends it, and that work's call.
+
+    Columns: gap_start, gap_end, call_start, call_end, pageable (a copy of such memory), node (of a CUDA graph).
+    """
+    found = copies.with_memory(report, work_of(report.copies, device))
+    columns = ["start", "api_start", "api_end"]
+    tables = [work_of(table, device) for table in (report.kernels, report.graphs, report.memsets)]
+    work = [table[columns].assign(pageable=False, node=_nodes(table)) for table in tables]
+    work.append(found[columns].assign(pageable=found["host_memory"] == "pageable", node=False))
+    work = pd.concat([table for table in work if len(table)] or work[:1])
+    if not len(work) or not len(gaps):
+        empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "pageable", "node"])
+        return empty.astype({"pageable": bool, "node": bool})
+    work = work.sort_values("start", kind="stable")
+    at = np.searchsorted(work["start"].to_numpy(), gaps[:, 1], side="left")
+    known = at < len(work)
+    follows = work.iloc[at[known]].reset_index(drop=True)
+    result = pd.DataFrame({"gap_start": gaps[known, 0], "gap_end": gaps[known, 1]})
+    result["call_start"], result["call_end"] = follows["api_start"].astype(float), follows["api_end"].astype(float)
+    result[["pageable", "node"]] = follows[["pageable", "node"]].astype(bool)
+    # The work that begins exactly where the gap ends; behind a window's end, later work ended nothing.
+    return result[follows["start"].to_numpy() == result["gap_end"]].dropna()
+
+
+def _until_start(work: pd.DataFrame) -> np.ndarray:
+    """From the call to the start of the work, as far as it lies in the gap and within LAUNCH_LIMIT_US of the call.
+
+    A node of a CUDA graph waits for the nodes before it, long after the graph's one call: there is no such limit.
+    """
+    start = np.maximum(work["gap_start"], work["call_start"])
+    limit = np.maximum(work["call_end"], work["gap_start"]) + 1000 * LAUNCH_LIMIT_US
+    end = np.minimum(work["gap_end"], np.maximum(limit, start)).where(~work["node"], work["gap_end"])
+    return intervals.from_edges(start, np.maximum(start, end))
+
+
+def _nodes(table: pd.DataFrame) -> pd.Series | bool:
+    return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
+
+
+def _pageable_calls(report: Report, process: int | None) -> pd.DataFrame:
+    """The process's calls of copies from or to pageable memory, and the synchronisation that directly follows each."""
+    table = copies.with_memory(report, report.copies[report.copies["process"] == process])
+    table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
+    calls = report.api
+    if table.empty or calls.empty:
+        return calls.iloc[:0]
+    keys = pd.MultiIndex.from_arrays([calls["thread"], calls["start"]])
+    own = keys.isin(
+        pd.MultiIndex.from_arrays([table["api_thread"].astype("int64"), table["api_start"].astype("int64")])
+    )
+    in_order = calls.assign(own=own).sort_values(["thread", "start"], kind="stable")
+    follows = in_order["own"].shift(fill_value=False) & (in_order["thread"] == in_order["thread"].shift())
+    waits = in_order["name"].astype(str).str.contains("StreamSynchronize")
+    return in_order.loc[in_order["own"] | (follows & waits), calls.columns]
+
+
+def _aftermath(held: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """The stretch of a gap after a call that it began in: as long as the call had held the thread while the GPU worked.
+
+    ``held``: when calls held a thread, each with what follows it at once.
+    """
+    if not len(gaps) or not len(held):
+        return intervals.EMPTY
+    at = np.searchsorted(held[:, 0], gaps[:, 0], side="right") - 1
+    inside = (at >= 0) & (held[np.maximum(at, 0), 1] > gaps[:, 0])
+    start, end = held[at[inside]].T
+    gap_start, gap_end = gaps[inside].T
+    idle = intervals.covered(gaps, start, gap_start)
+    until = end + (gap_start - start) - idle
+    return intervals.from_edges(end, np.maximum(end, np.minimum(gap_end, until)))
+
+
+def _holds(calls: pd.DataFrame) -> np.ndarray:
+    """The times that the calls fill, those of one thread that follow each other at once as one."""
+    ordered = calls.sort_values(["thread", "start"], kind="stable")
+    same = ordered["thread"].eq(ordered["thread"].shift()) & ordered["name"].str.contains("StreamSynchronize")
+    first = ~same.to_numpy(dtype=bool)
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0)) if len(ordered) else []
+    start = ordered["start"].to_numpy(dtype=np.int64)
+    return intervals.from_edges(start[starts], ordered["end"].to_numpy()) if len(ordered) else intervals.EMPTY
+
+
+def _profiler(report: Report, window: Window, drivers: list[int], calls: pd.DataFrame) -> np.ndarray:
+    own = report.overhead[report.overhead["thread"].isin(drivers)]
+    control = _named(calls, r"^cu(da)?Profiler(Start|Stop|Initialize)")
+    return _union([threads.spans(own, window), threads.spans(calls, window, control)])
+
+
+def _innermost(ranges: pd.DataFrame, chosen: pd.Series, window: Window) -> np.ndarray:
+    """When is the innermost range one of the chosen?"""
+    if not chosen.any():
+        return intervals.EMPTY
+    rows = zip(ranges["start"], ranges["end"], chosen, strict=True)
+    edges, labels = intervals.innermost([(start, end, "x" if own else "") for start, end, own in rows])
+    own = np.flatnonzero(labels[:-1] == "x") if len(labels) else []
+    return intervals.clip(
+        intervals.from_edges(edges[own], edges[np.asarray(own, dtype=int) + 1]), window.start, window.end
+    )
+
+
+def _deliveries(report: Report, main: int, process: int | None, window: Window) -> tuple[np.ndarray, str]:
+    """Waits of the main thread that end as a batch arrives through shared memory: a PyTorch loader without a range.
+
+    For each tensor of a batch a worker of PyTorch's loader opens a connection (connect), sends the handle of shared
+    memory over it (recvmsg), and the receiver maps it (mmap): the main thread itself, or, with pinned memory, a thread
+    that hands the batch on. (torch.multiprocessing's sharing strategy file_descriptor, the default on Linux.)
+    """
+    calls = report.os_calls
+    calls = calls[calls["process"] == process]
+    own = calls[
+        (calls["thread"] == main) & _named(calls, r"^(poll|ppoll|select|epoll_wait|sem_\w*wait|pthread_cond_\w*wait)$")
+    ]
+    start, end = (own[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+    until = end + round(1e6 * DELIVERY_MS)
+    kept = np.ones(len(own), dtype=bool)
+    for name in (r"^connect$", r"^recvmsg$", r"^mmap(64)?$"):
+        at = np.sort(calls.loc[_named(calls, name), "start"].to_numpy(dtype=np.int64))
+        kept &= np.searchsorted(at, until) > np.searchsorted(at, start)
+    how = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
+    return intervals.clip(intervals.from_edges(start[kept], end[kept]), window.start, window.end), how
+
+
+def _asleep(report: Report, main: int | None, launching: list[int], window: Window) -> np.ndarray:
+    """When does the main thread sleep in the operating system, and no other thread that launches runs?"""
+    if main is None or report.os_calls.empty:
+        return intervals.EMPTY
+    asleep = threads.waiting(report, main, window)
+    for thread in launching:
+        if thread != main and (seen := threads.seen(report, thread)):
+            awake = intervals.complement(threads.waiting(report, thread, window), window.start, window.end)
+            asleep = intervals.subtract(asleep, intervals.clip(awake, *seen))
+    return asleep
+
+
+def _running(
+    report: Report, drivers: list[int], ranges: pd.DataFrame, calls: pd.DataFrame, window: Window
+) -> np.ndarray:
+    """When is a thread that launches known to run its own code?
+
+    Where calls into the operating system were traced: from its first trace to its last. Where not: inside an NVTX range
+    of the main thread, and in the brief stretches between two CUDA calls.
+    """
+    if len(report.os_calls):
+        return _union([intervals.clip(np.array([seen]), window.start, window.end)
+                       for thread in drivers if (seen := threads.seen(report, thread))])  # fmt: skip
+    parts = [threads.spans(ranges, window)]
+    for thread in drivers:
+        own = threads.spans(calls[calls["thread"] == thread], window)
+        if len(own) > 1:
+            between = np.column_stack([own[:-1, 1], own[1:, 0]])
+            parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
+    return _union(parts)
+
+
+def _lost(report: Report, window: Window) -> tuple[int, float] | None:
+    """Where the last traced work of a GPU ends, and how many ms of work the counters saw later; None if next to none.
+
+    Seen with JAX: kernels, calls and ranges end early, and the counters, which are read in the GPU, go on.
+    """
+    samples = report.counter("SMs Active", window)
+    if len(samples) < 2 or samples["device"].nunique() > 1:
+        return None
+    work = (report.kernels, report.graphs, report.copies, report.memsets)
+    last = max((int(table["end"].max()) for table in work if len(table)), default=window.start)
+    active = ((samples["time"] > last) & (samples["value"] > 0)).sum()
+    active_ms = active * samples["time"].diff().median() / 1e6
+    return (max(last, window.start), active_ms) if active_ms > LOST_MS else None
+
+
+def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
+    """What a full answer would need and this report does not hold."""
+    if lost:
+        yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"
+    if report.api.empty:
+        yield "CUDA API calls (--trace cuda): what the CPU did while the GPU was idle"
+    if report.ranges.empty:
+        yield "NVTX ranges (--trace nvtx, and ranges in the program): phases, steps, the loader by name"
+    if report.os_calls.empty:
+        yield "operating system calls (--trace osrt): whether a thread slept or worked"
+    if len(report.graphs):
+        yield "the kernels inside CUDA graphs (--cuda-graph-trace=node)"
+    elif _named(report.api, GRAPH_LAUNCH).any() and not _nodes(report.kernels).any():
+        yield "the work of CUDA graphs: launched, and no row tells what they did; the GPU was busier than it seems"
+
+
+def _named(rows: pd.DataFrame, question: Callable[[str], object] | str) -> pd.Series:
+    """For each row: does its name answer the question, or match the pattern? Asked once for each different name."""
+    question = re.compile(question).search if isinstance(question, str) else question
+    return rows["name"].map({name: bool(question(name)) for name in rows["name"].unique()}).astype(bool)
+
+
+def _union(parts: Iterable[np.ndarray]) -> np.ndarray:
+    parts = [part for part in parts if len(part)]
+    return intervals.from_edges(*np.concatenate(parts).T) if parts else intervals.EMPTY

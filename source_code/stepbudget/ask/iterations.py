@@ -1,0 +1,386 @@
+"""What does each training step cost, and is there a rhythm?
+
+A step goes from one fetch of a batch to the next, or from one numbered range (``ProfilerStep#12``) to the next. Where
+the program says nothing about its steps (no NVTX, or no range that comes again), there are none: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from stepbudget import intervals
+from stepbudget.ask.phases import ranges_inside
+from stepbudget.ask.work import device_of, gpu_work, work_of
+from stepbudget.report import Report
+from stepbudget.window import Window
+
+# Ranges in which a program waits for its next batch: the course's "data loading", PyTorch's own
+# "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "next batch", "fetch", "input pipeline", "data_time".
+LOADER = re.compile(
+    r"data[\W_]?(?:load|fetch|wait|time)|loader"
+    r"|(?<![a-z])(?:load|get|next|fetch|read|wait)[a-z]*[\W_]+(?:[a-z]+[\W_]+){0,2}(?:batch|data|input|sample)"
+    r"|(?<![a-z])(?:batch|input|sample)[a-z]*[\W_]+(?:load|fetch|wait|pipeline)"
+    r"|(?<![a-z])fetch|^(?:train\w*[\W_]+)?(?:data|input)$",
+    re.IGNORECASE,
+)
+# Ranges that are a step: "ProfilerStep#12", "step 12", "Epoch 1 step 3/59", "train_iteration_7", or "train_step" alone.
+_STEP = r"(?:profiler[\W_]?)?(?:step|iteration|iter|batch)"
+NUMBERED = re.compile(rf"(?:.*(?<![A-Za-z]))?{_STEP}[\W_]*\d+(?:\s*(?:/|of)\s*\d+)?\W?", re.IGNORECASE)
+UNNUMBERED = re.compile(rf"(?:train(?:ing)?[\W_]?)?{_STEP}", re.IGNORECASE)
+# Ranges that hold steps, and those of them whose steps are not training.
+EVALUATION = re.compile(r"(?<![a-z])(?:test|eval|valid|val(?![a-z])|inference)", re.IGNORECASE)
+CONTAINER = re.compile(
+    rf"{EVALUATION.pattern}|epoch|(?<![a-z])(?:train(?:ing)?|fit|main|run|loop|profil\w*)(?:[\W_]+(?:loop|one|epoch))?"
+    r"[\W_]*\d*$",
+    re.IGNORECASE,
+)
+
+LONGEST_NAME = 200  # letters of a range's name that are looked at
+
+MEASURES = ("duration_ms", "gpu_busy_ms", "gpu_idle_ms", "loader_wait_ms")
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+
+def is_loader(name: str) -> bool:
+    """Is this the name of a range in which the program waits for its next batch?"""
+    return bool(LOADER.search(name[:LONGEST_NAME])) and "state_dict" not in name
+
+
+def step_windows(report: Report, window: Window | None = None) -> list[Window]:
+    """The single training steps within the window (default: the training range), ``step 1`` first.
+
+    They are looked for on the thread whose range the window is, else on a process's main thread. A step goes from one
+    start to the next: of the loader's range (``data loading`` in the course's scripts); else of ranges that are called
+    steps, iterations or batches; else of the first top-level range that comes again. What follows the last start is a
+    step only if it holds what the others hold: the last fetch of an epoch finds no batch. A test in between belongs
+    to no step. Without such ranges, an empty list.
+    """
+    window = window or report.window()
+    ranges = ranges_inside(report, window)
+    for thread in _threads(report, ranges, window):
+        own = ranges[ranges["thread"] == thread]
+        if spans := _spans(own, window):
+            return [Window(start, end, f"step {number}", thread) for number, (start, end) in enumerate(spans, start=1)]
+    return []
+
+
+def steps(report: Report, window: Window | None = None) -> pd.DataFrame:
+    """One row a training step within the window (default: the training range).
+
+    Columns: ``step``, ``start_ms`` since the window's start, ``duration_ms``, ``gpu_busy_ms`` and ``gpu_idle_ms`` (they
+    add up to the duration; of several GPUs the lowest-numbered that the program used), ``loader_wait_ms`` (within the
+    loader's ranges; NaN where the program has none), ``kernels`` (by their launch call where it is known, else by their
+    start). The columns on the GPU are NaN where the report holds no GPU work at all.
+    """
+    window = window or report.window()
+    found = step_windows(report, window)
+    starts, ends = (np.array([getattr(step, edge) for step in found], dtype=np.int64) for edge in ("start", "end"))
+    thread = found[0].thread if found else None
+    table = pd.DataFrame(
+        {
+            "step": np.arange(1, len(found) + 1),
+            "start_ms": (starts - window.start) / 1e6,
+            "duration_ms": (ends - starts) / 1e6,
+            "gpu_busy_ms": np.nan,
+            "gpu_idle_ms": np.nan,
+            "loader_wait_ms": np.nan,
+            "kernels": np.nan,
+        }
+    )
+    work = gpu_work(report)
+    if len(work) and len(found):
+        process = thread >> 24
+        busy = intervals.covered(intervals.union(work_of(work, device_of(report, found[0]))), starts, ends)
+        table["gpu_busy_ms"] = busy / 1e6
+        table["gpu_idle_ms"] = (ends - starts - busy) / 1e6
+        own = work[(work["kind"] == "kernel") & (work["process"] == process)]
+        times = np.sort(own["api_start"].fillna(own["start"]).to_numpy(dtype=np.int64))
+        table["kernels"] = np.searchsorted(times, ends, side="left") - np.searchsorted(times, starts, side="left")
+    waits = loader_ranges(report, thread=thread)
+    if len(waits) and len(found):
+        table["loader_wait_ms"] = intervals.covered(intervals.union(waits), starts, ends) / 1e6
+    return table
+
+
+def summary(table: pd.DataFrame, skip_first: bool = False) -> pd.DataFrame:
+    """What a step costs, from the table of ``steps``: one row each for its duration and what that is made of.
+
+    Columns: ``measure``, ``steps``, and in milliseconds ``mean_ms``, ``median_ms``, ``std_ms`` (of the sample),
+    ``shortest_ms``, ``longest_ms``. ``skip_first`` leaves out the first step, which holds the start of the workers.
+    """
+    table = table.iloc[1:] if skip_first else table
+    rows = []
+    for measure in MEASURES:
+        ms = table[measure].dropna()
+        spread = (ms.mean(), ms.median(), ms.std(), ms.min(), ms.max())
+        rows.append((measure.removesuffix("_ms").replace("_", " "), len(ms), *spread))
+    columns = ["measure", "steps", "mean_ms", "median_ms", "std_ms", "shortest_ms", "longest_ms"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def loader_ranges(report: Report, window: Window | None = None, thread: int | None = None) -> pd.DataFrame:
+    """The NVTX ranges in which the program waits for its next batch; all, or those of a window or of a thread."""
+    ranges = report.ranges if window is None else ranges_inside(report, window)
+    if thread is not None:
+        ranges = ranges[ranges["thread"] == thread]
+    loaders = {name for name in ranges["name"].unique() if is_loader(str(name))}
+    return ranges[ranges["name"].isin(loaders)]
+
+
+# --- rhythm -------------------------------------------------------------------------------------------------
+
+SHUFFLES = 999
+SIGNIFICANCE = 0.01  # how often waits in random order may be taken for a rhythm
+LEAST_STRENGTH = 0.4  # a weaker rhythm explains too little to be worth telling
+LEAST_AGAIN = 0.4  # of that strength, two periods apart: waits that rise and fall by chance do not come back
+LEAST_WAITS = 12
+MOST_WAITS, MOST_STEPS = 2000, 256  # a longer series says no more, and no loader has more workers
+
+
+@dataclass(frozen=True)
+class Period:
+    """The rhythm of a loader that delivers in bursts."""
+
+    steps: int  # from one long wait to the next
+    strength: float  # autocorrelation of the waits' logarithms at that distance: 1 is the same again and again
+    p: float  # how often the same waits in random order look as regular as this
+    long_waits: int  # waits longer than the average wait
+    long_share: float  # of the waiting time that falls on these
+    waits: int  # waits looked at
+
+
+def loader_period(waits: Sequence[float] | pd.Series, skip_first: bool = True) -> Period | None:
+    """The period of the waits, one a step in any unit; None where none can be told from chance.
+
+    A loader with W workers that start together delivers W batches together: every W-th wait is long. The period is the
+    distance at which the waits' autocorrelation is highest, over that at half the distance (so that a slow drift is no
+    rhythm). It counts if the same waits in 999 random orders do as well in at most 1 % of cases, whatever the distance:
+    a permutation test (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"). It is done twice, exact
+    and with one step of tolerance, and p doubled for it. At least three rounds have to be seen.
+    The first wait holds the start of the workers and is left out, unless told otherwise.
+    """
+    ms = np.asarray(waits, dtype=float)[1 if skip_first else 0 :]
+    ms = ms[np.isfinite(ms)][:MOST_WAITS]
+    if len(ms) < LEAST_WAITS or ms.std() < 0.1 * ms.mean() or not ms.mean() > 0:
+        return None
+    # One wait of a second must not outweigh all others, and the smallest differ by nothing that matters.
+    level = np.log(ms + ms.mean() / 10)
+    longest = min(len(ms) // 3, MOST_STEPS)
+    orders = np.random.default_rng(0).permuted(np.tile(level, (SHUFFLES, 1)), axis=1)
+    seen, by_chance = _autocorrelation(level, 2 * longest + 2), _autocorrelation(orders, longest + 1)
+    best = None
+    for tolerance in (0, 1):
+        distances, score = _rhythm(seen, longest, tolerance)
+        if not len(distances):
+            continue
+        chance = _rhythm(by_chance, longest, tolerance)[1].max(axis=1)
+        p = 2 * (1 + int((chance >= score.max()).sum())) / (SHUFFLES + 1)
+        period = _shortest(distances, score, tolerance)
+        if best is None or p < best[0]:
+            # Pairs that far apart are fewer than the waits: weigh each as much as those side by side.
+            found = _near(seen, tolerance) * len(ms) / (len(ms) - np.arange(len(_near(seen, tolerance))))
+            best = p, period, float(min(found[period], 1)), float(found[2 * period - 1 : 2 * period + 2].max())
+    if best is None:
+        return None
+    p, period, strength, again = best
+    if p > SIGNIFICANCE or strength < LEAST_STRENGTH or again < LEAST_AGAIN * strength:
+        return None
+    long = ms > ms.mean()
+    return Period(period, strength, p, int(long.sum()), float(ms[long].sum() / ms.sum()), len(ms))
+
+
+def _autocorrelation(values: np.ndarray, longest: int) -> np.ndarray:
+    """At distances 0 to ``longest``, along the last axis; divided by the whole length, so that far ones weigh less."""
+    centred = values - values.mean(axis=-1, keepdims=True)
+    size = 1 << (2 * values.shape[-1] - 1).bit_length()  # padded, so that the end does not meet the start
+    spectrum = np.fft.rfft(centred, size, axis=-1)
+    products = np.fft.irfft(np.abs(spectrum) ** 2, size, axis=-1)[..., : longest + 1]
+    return products / np.maximum(products[..., :1], np.finfo(float).tiny)
+
+
+def _rhythm(correlation: np.ndarray, longest: int, tolerance: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distances that can be a period, and for each the autocorrelation over that at half of it."""
+    correlation = _near(correlation, tolerance)
+    distances = np.arange(6 if tolerance else 2, longest + 1)
+    half = (correlation[..., distances // 2] + correlation[..., (distances + 1) // 2]) / 2
+    return distances, correlation[..., distances] - np.maximum(half, 0)
+
+
+def _shortest(distances: np.ndarray, score: np.ndarray, tolerance: int) -> int:
+    """The distance with the highest score; or the shortest of which it is a multiple, if that does almost as well."""
+    best = score.argmax()
+    times = np.round(distances[best] / distances)
+    off = np.abs(distances[best] - times * distances)
+    higher = score >= np.maximum(np.append(score[1:], 0), np.append(0, score[:-1]))  # than its neighbours
+    parts = (times > 1) & (off <= tolerance) & higher & (score >= 0.7 * score[best])
+    return int(distances[parts.argmax() if parts.any() else best])
+
+
+def _near(correlation: np.ndarray, tolerance: int) -> np.ndarray:
+    """With tolerance, neighbours count half: a burst that comes a step early or late still counts."""
+    if not tolerance:
+        return correlation
+    near = 0.5 * correlation[..., :-2] + correlation[..., 1:-1] + 0.5 * correlation[..., 2:]
+    return np.concatenate([correlation[..., :1], near], axis=-1)
+
+
+# --- finding the steps --------------------------------------------------------------------------------------
+
+
+def _threads(report: Report, ranges: pd.DataFrame, window: Window) -> list[int]:
+    """Threads with ranges in the window, the likeliest to hold the training loop first.
+
+    The window's own thread; then the main thread of the process with most kernels (its number is the process's); then
+    its other threads (autograd's, a data thread) and other processes.
+    """
+    if window.thread is not None:
+        return [window.thread] if (ranges["thread"] == window.thread).any() else []
+    kernels = report.kernels["process"].value_counts()
+    order = []
+    for place, thread in enumerate(ranges["thread"].unique().tolist()):
+        is_main = thread & 0xFFFFFF == thread >> 24 & 0xFFFFFF
+        order.append((-int(kernels.get(thread >> 24, 0)), not is_main, place, thread))
+    return [thread for *_, thread in sorted(order)]
+
+
+def _spans(ranges: pd.DataFrame, window: Window) -> list[tuple[int, int]]:
+    """From where to where each step of one thread goes; ``ranges`` are that thread's, within the window."""
+    tree = _Tree(ranges)
+    for find, find_end in ((_loaders, None), (_called_steps, tree.ends.__getitem__), (_repeated, None)):
+        if candidates := find(tree):
+            return _between(tree, candidates, window, find_end)
+    return []
+
+
+class _Tree:
+    """The ranges of one thread and how they nest; a range's number is its place by start."""
+
+    def __init__(self, ranges: pd.DataFrame) -> None:
+        ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+        self.starts: list[int] = ranges["start"].tolist()
+        self.ends: list[int] = ranges["end"].tolist()
+        self.names: list[str] = [str(name)[:LONGEST_NAME] for name in ranges["name"]]
+        self.parents: list[int | None] = []
+        open_: list[int] = []
+        for number, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
+            while open_ and self.ends[open_[-1]] <= start:
+                open_.pop()
+            # Start/end ranges may overlap without one holding the other: look for the one that holds all of this.
+            self.parents.append(next((other for other in reversed(open_) if self.ends[other] >= end), None))
+            open_.append(number)
+
+    def above(self, number: int) -> Iterable[int]:
+        """The ranges that hold this one, innermost first."""
+        while (number := self.parents[number]) is not None:
+            yield number
+
+    def ask(self, question: Callable[[str], object]) -> dict[str, bool]:
+        """What a question says of each name; a name that comes a thousand times is looked at once."""
+        return {name: bool(question(name)) for name in set(self.names)}
+
+    def where(self, question: Callable[[str], object]) -> list[int]:
+        """The ranges whose name answers yes, outermost ones only; those under a test only if there are no others."""
+        answers, tests = self.ask(question), self.ask(EVALUATION.search)
+        found = [number for number, name in enumerate(self.names) if answers[name]]
+        above = {number: [self.names[other] for other in self.above(number)] for number in found}
+        found = [number for number in found if not any(answers[name] for name in above[number])]
+        training = [number for number in found if not any(tests[name] for name in above[number])]
+        return training or found
+
+
+def _most_frequent(tree: _Tree, numbers: list[int]) -> list[int]:
+    """Those of the name that comes most often, whatever numbers it carries."""
+    names = [re.sub(r"\d+", "#", tree.names[number]) for number in numbers]
+    counts = pd.Series(names, dtype=object).value_counts()  # of equal counts, the first to come
+    return [number for number, name in zip(numbers, names, strict=True) if name == counts.index[0]]
+
+
+def _loaders(tree: _Tree) -> list[int]:
+    """The loader's ranges, if they come again; not where each numbered step fetches several batches."""
+    found = tree.where(is_loader)
+    found = _most_frequent(tree, found) if found else []
+    if len(found) < 2:
+        return []
+    holders = [next((other for other in tree.above(number) if _is_step(tree.names[other])), None) for number in found]
+    inside = pd.Series(holders, dtype=object).dropna()
+    return [] if len(inside) > 1.5 * inside.nunique() else found
+
+
+def _called_steps(tree: _Tree) -> list[int]:
+    """Ranges that are called a step, an iteration or a batch; without a number only if they come again."""
+    found = tree.where(_is_step)
+    found = _most_frequent(tree, found) if found else []
+    return found if len(found) > 1 or (found and NUMBERED.fullmatch(tree.names[found[0]])) else []
+
+
+def _is_step(name: str) -> bool:
+    return bool(NUMBERED.fullmatch(name) or UNNUMBERED.fullmatch(name))
+
+
+def _repeated(tree: _Tree) -> list[int]:
+    """The first top-level range that comes again; an epoch or a training range is looked into."""
+    children: dict[int | None, list[int]] = {}
+    for number, parent in enumerate(tree.parents):
+        children.setdefault(parent, []).append(number)
+    level = children.get(None, [])
+    is_holder, is_test = tree.ask(CONTAINER.search), tree.ask(EVALUATION.search)
+    while level:
+        holders = [number for number in level if is_holder[tree.names[number]]]
+        names = pd.Series({n: tree.names[n] for n in level if not is_holder[tree.names[n]]}, dtype=object)
+        again = names[names.duplicated(keep=False)]
+        if len(again):
+            return again.index[again == again.iloc[0]].tolist()
+        training = [number for number in holders if not is_test[tree.names[number]]]
+        level = [child for number in training or holders for child in children.get(number, [])]
+    return []
+
+
+def _between(
+    tree: _Tree, candidates: list[int], window: Window, find_end: Callable[[int], int] | None
+) -> list[tuple[int, int]]:
+    """From each candidate's start to the next one's, within the range that holds them all.
+
+    ``find_end``: where a last one ends, if that is known; else it ends with what holds it, and is a step only if it is
+    whole.
+    """
+    held = pd.Series([other for number in candidates for other in tree.above(number)], dtype=object).value_counts()
+    groups: dict[int | None, list[int]] = {}
+    for number in candidates:  # an epoch holds many steps; a range around a single one is part of that step
+        holder = next((other for other in tree.above(number) if held[other] > 1), None)
+        groups.setdefault(holder, []).append(number)
+    above = {other for number in candidates for other in tree.above(number)}
+    is_test = tree.ask(EVALUATION.search)
+    tests = [number for number, name in enumerate(tree.names) if is_test[name] and number not in above]
+    test_starts = np.array([tree.starts[number] for number in tests], dtype=np.int64)
+    spans, cut = [], []
+    for holder, numbers in groups.items():
+        starts = [tree.starts[number] for number in numbers]
+        limit = window.end if holder is None else tree.ends[holder]
+        last = limit if find_end is None else find_end(numbers[-1])
+        for number, (start, end) in zip(numbers, pairwise([*starts, last]), strict=True):
+            after = np.searchsorted(test_starts, start)
+            test = int(test_starts[after]) if after < len(tests) and test_starts[after] < end else None
+            spans.append((start, end if test is None else test))
+            cut.append((number == numbers[-1] or test is not None) and find_end is None)
+    if any(cut):
+        spans = _whole(tree, spans, cut)
+    return sorted(span for span in spans if span[1] > span[0])
+
+
+def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool]) -> list[tuple[int, int]]:
+    """The spans without those cut ones that lack a phase which more than half of the others have."""
+    kinds = {name: re.sub(r"\d+", "#", name) for name in set(tree.names)}
+    codes = pd.factorize(np.array([kinds[name] for name in tree.names], dtype=object))[0]
+    edges = np.searchsorted(tree.starts, np.array(spans, dtype=np.int64))
+    phases = [set(codes[first:last].tolist()) for first, last in edges]
+    counts = pd.Series([code for own, is_cut in zip(phases, cut, strict=True) if not is_cut for code in own])
+    usual = set(counts.value_counts().loc[lambda n: n > (len(cut) - sum(cut)) / 2].index)
+    return [span for span, own, is_cut in zip(spans, phases, cut, strict=True) if not is_cut or usual <= own]

@@ -1,0 +1,107 @@
+"""What can a fix gain at most? From one report an upper bound for each fix, and later a score against a second report.
+
+The bounds hold if the rest of the program stays as it is:
+
+- A fix that frees the *CPU* (the loader, pageable copies, waits for the GPU) can make the window shorter by no more
+  than the time for which these held the program, GPU idle or not: so much earlier it can come to all that follows. Nor
+  by more than the GPU's idle time: its work has to be done. Copies may besides vanish from the GPU's own time.
+- Fewer and cheaper *launches* can gain the idle time for which the CPU prepared work, no more: what the loader delivers
+  comes no earlier for it.
+- *Mixed precision* can gain kernel time: all of it where an operation could use Tensor Cores and does not, half of it
+  where a kernel moves 32-bit numbers.
+
+A bound is no forecast: another cause may take the place of the one that went.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepbudget.ask import ops, tensor_cores
+from stepbudget.ask.budget import WORK, Budget
+from stepbudget.errors import ReportError
+from stepbudget.report import Report
+
+SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
+SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Something to be done about a bottleneck: which causes it treats, and which lab treats it."""
+
+    label: str
+    causes: tuple[str, ...]
+    lab: str
+
+
+FIXES = {
+    "loader": Fix("enough loader workers, kept alive", ("loader",), "02_pytorch_mnist"),
+    "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies"), "03_data_transfer"),
+    "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",), "03_data_transfer"),
+    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels"), "04_tensor_cores"),
+    "cuda_graph": Fix(
+        "fewer, cheaper launches (CUDA graph, compilation)",
+        ("launch_overhead", "python", "optimizer", "cuda_setup"),
+        "07_launch_overhead",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a fix can gain at most in a window."""
+
+    fix: str
+    at_most_ms: float
+    of_ms: float
+
+    @property
+    def best_ms(self) -> float:
+        """How long the window lasts at best, once the fix is made."""
+        return self.of_ms - self.at_most_ms
+
+    @property
+    def at_most_times(self) -> float:
+        """By which factor the window can become faster at most."""
+        return self.of_ms / self.best_ms if self.best_ms > 0 else float("inf")
+
+
+def bounds(report: Report, budget: Budget) -> dict[str, Bound]:
+    """An upper bound for each fix, in the order of FIXES."""
+    return {fix: bound(report, budget, fix) for fix in FIXES}
+
+
+def bound(report: Report, budget: Budget, fix: str) -> Bound:
+    """What one fix of FIXES can gain at most in the budget's window; ReportError for a fix that is none of them."""
+    if fix not in FIXES:
+        raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
+    causes, ms = FIXES[fix].causes, budget.ms
+    exposed_ms = sum(ms[cause] for cause in causes)
+    if fix == "mixed_precision":
+        at_most_ms = _mixed_precision_ms(report, budget, exposed_ms)
+    elif fix == "cuda_graph":
+        at_most_ms = exposed_ms
+    else:
+        on_gpu_ms = sum(ms[cause] for cause in causes if cause in WORK)
+        held_ms = sum(budget.held_ms.get(cause, 0.0) for cause in causes)
+        at_most_ms = max(exposed_ms, min(held_ms, budget.idle_ms) + on_gpu_ms)
+    return Bound(fix, at_most_ms, budget.window.duration_ms)
+
+
+def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> float:
+    """Kernel time that can vanish, and half of that which can halve; no more than is exposed.
+
+    What can vanish: operations that could use Tensor Cores and do not, what serves their algorithm and no other (a
+    Fourier transform, a change of layout), and kernels of which nothing is known. What can halve: other kernels, unless
+    their names say that they work in 16 bits already.
+    """
+    table = tensor_cores.verdicts(report, budget.window)
+    names, ms = table["kernel"], table["gpu_ms"]
+    product = names.map(ops.is_product_kernel) | names.str.contains(SERVES)
+    vanishes = (table["tensor_core"] == tensor_cores.UNKNOWN) | product & (table["tensor_core"] == tensor_cores.NO)
+    halves = (table["tensor_core"] == tensor_cores.NO) & ~vanishes & ~names.str.contains(SIXTEEN_BITS)
+    vanishing_ms = max(float(ms[vanishes].sum()), ops.summary(report, budget.window).at_stake_ms)
+    rest_ms = max(0.0, float(ms[vanishes | halves].sum()) - vanishing_ms)
+    return min(vanishing_ms + rest_ms / 2, exposed_ms)

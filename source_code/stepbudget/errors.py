@@ -1,0 +1,25 @@
+"""What does the reader see when something is wrong? One sentence, and exit status 2 on a command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ReportError(Exception):
+    """Something that the reader can mend. The message says what is wrong and what to do about it."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython asks for this: in a notebook the sentence stands alone, without a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """On a command line: print a ReportError as one sentence on stderr and exit with status 2."""
+    try:
+        yield
+    except ReportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

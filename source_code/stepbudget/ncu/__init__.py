@@ -1,0 +1,1 @@
+"""What did Nsight Compute count, kernel by kernel?"""

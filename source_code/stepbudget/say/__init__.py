@@ -1,0 +1,1 @@
+"""How is an answer written? As text, as JSON, on the command line."""

@@ -1,0 +1,171 @@
+"""Everything at once: what a report says about one window, as one object that can be written as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+import pandas as pd
+
+from stepbudget.ask import advice, copies, iterations, launch, ops, phases, tensor_cores, threads
+from stepbudget.ask.budget import Budget, budget
+from stepbudget.ask.compare import Comparison, gpu_name
+from stepbudget.ask.predict import FIXES, bounds
+from stepbudget.report import Report
+from stepbudget.window import Window
+
+
+def summary(report: Report, window: Window | None = None, found: Budget | None = None) -> dict:
+    """What the report says about a window (default: the training range, else the whole capture).
+
+    Times are in milliseconds or microseconds as the keys say, bytes in bytes, fractions between 0 and 1. A value that
+    the report does not hold is None; ``not_looked_at`` says why.
+    """
+    window = window or report.window()
+    found = found or budget(report, window)
+    steps = iterations.step_windows(report, window)
+    return {
+        "report": report.path.name,
+        "gpu": gpu_name(report, found),
+        "gpu_number": found.device,
+        "gpus_used": gpus_used(report),
+        "nsys_version": report.nsys_version,
+        "range": window.name,
+        "start_ns": window.start + report.origin,
+        "end_ns": window.end + report.origin,
+        "duration_ms": window.duration_ms,
+        "steps": len(steps) or None,
+        "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
+        if window.duration_ms
+        else 0.0,
+        "remarks": _remarks(report, window, found),
+        "budget": found.fractions,
+        "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
+        "per_step": _per_step(report, window),
+        "phases": _phases(report, window),
+        "copies": _copies(report, window),
+        "kernels": _kernels(report, window),
+        "tensor_cores": _tensor_cores(report, window),
+        "operations": asdict(ops.summary(report, window)),
+        "launches": _launches(report, window, found.device),
+        "bounds": [
+            {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
+            for bound in bounds(report, found).values()
+        ],
+        "advice": [asdict(one) for one in advice.advice(report, found)],
+        "not_looked_at": advice.not_looked_at(report, found),
+    }
+
+
+def gpus_used(report: Report) -> list[int]:
+    """The numbers of the cards that did anything in the report."""
+    tables = (report.kernels, report.graphs, report.copies, report.memsets)
+    return sorted({int(gpu) for table in tables for gpu in table["gpu"].unique()})
+
+
+def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
+    """What the answer is about, where several GPUs or processes are at work."""
+    work = iterations.gpu_work(report)
+    work = threads.within(work, window)
+    if window.process is not None:
+        work = work[work["process"] == window.process]
+    gpus, processes = (sorted(int(number) for number in work[column].unique()) for column in ("gpu", "process"))
+    if len(gpus) < 2 and len(processes) < 2:
+        return []
+    whole = f"{len(processes)} processes on " if len(processes) > 1 else ""
+    whole += f"GPUs {', '.join(map(str, gpus))}" if len(gpus) > 1 else f"GPU {gpus[0]}"
+    return [
+        f"the budget and the launches are those of GPU {found.device} (--gpu chooses another); phases, copies, kernels "
+        f"and Tensor Cores are those of {whole}, taken together"
+    ]
+
+
+def compared(report: Report, other: Report, comparison: Comparison) -> dict:
+    """What a comparison says, for the same purpose."""
+    score = comparison.score()
+    return {
+        "before": report.path.name,
+        "after": other.path.name,
+        "comparable": comparison.comparable,
+        "obstacles": list(comparison.obstacles),
+        "remarks": list(comparison.remarks),
+        "before_ms": comparison.before.window.duration_ms,
+        "after_ms": comparison.after.window.duration_ms,
+        "gained_ms": comparison.gained_ms,
+        "budget_ms": {
+            cause: {"before": comparison.before.ms[cause], "after": comparison.after.ms[cause]}
+            for cause in comparison.before.ms
+        },
+        "prediction": score
+        and {
+            "fix": score.bound.fix,
+            "at_most_ms": score.bound.at_most_ms,
+            "gained_ms": score.gained_ms,
+            "share_of_bound": score.share,
+            "kept": score.kept,
+        },
+    }
+
+
+def plain(value: object) -> object:
+    """The same with numbers of Python's own, and None for what is not a number, as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rows(table: pd.DataFrame, **columns: str) -> list[dict]:
+    """The table's rows as dicts: name in the result → column of the table."""
+    return [
+        dict(zip(columns, row, strict=True)) for row in table[list(columns.values())].itertuples(index=False, name=None)
+    ]
+
+
+def _per_step(report: Report, window: Window) -> dict | None:
+    table = iterations.steps(report, window)
+    if table.empty:
+        return None
+    spread = iterations.summary(table).set_index("measure").loc["duration"]
+    period = iterations.loader_period(table["loader_wait_ms"]) if table["loader_wait_ms"].notna().all() else None
+    names = ("mean_ms", "median_ms", "std_ms", "shortest_ms", "longest_ms")
+    return {**{name: spread[name] for name in names}, "loader_period_steps": period.steps if period else None}
+
+
+def _phases(report: Report, window: Window) -> list[dict]:
+    table = phases.phases(report, window)
+    table = table[table["phase"] != phases.OUTSIDE] if table["count"].sum() == 0 else table
+    return _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+
+
+def _copies(report: Report, window: Window) -> list[dict]:
+    columns = ["direction", "host_memory", "count", "bytes", "gpu_ms", "overlap_ms", "api_ms"]
+    columns += ["longest_gpu_us", "longest_api_us", "gb_per_s"]
+    return _rows(copies.copies(report, window), **{name: name for name in columns})
+
+
+def _kernels(report: Report, window: Window) -> list[dict]:
+    table = tensor_cores.verdicts(report, window)
+    return _rows(table, name="kernel", count="count", gpu_ms="gpu_ms", tensor_core="tensor_core", evidence="evidence")
+
+
+def _launches(report: Report, window: Window, device: int | None) -> dict:
+    found = asdict(launch.launch(report, window, device))
+    return {name: value for name, value in found.items() if name != "window"}
+
+
+def _tensor_cores(report: Report, window: Window) -> dict:
+    table = tensor_cores.verdicts(report, window)
+    sampled = tensor_cores.tensor_active(report, window)
+    ms = {
+        f"{verdict}_ms": float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
+        for verdict in ("yes", "no", "unknown")
+    }
+    return ms | {
+        "active_mean_pct": sampled.mean_pct if sampled else None,
+        "active_max_pct": sampled.max_pct if sampled else None,
+        "samples": sampled.samples if sampled else 0,
+    }

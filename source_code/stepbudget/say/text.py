@@ -1,0 +1,181 @@
+"""How is an answer printed? The summary of a report as lines for people, at most 120 characters wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.compare import Comparison
+
+WIDTH = 120
+BAR = 40  # characters for the whole window
+KERNELS = 10  # the longest; the others are counted
+
+
+def answer(found: dict) -> list[str]:
+    """The lines for a summary (stepbudget.say.summary)."""
+    gpu = found["gpu"] or "GPU not named"
+    number = "" if found["gpu_number"] is None or len(found["gpus_used"]) < 2 else f" (number {found['gpu_number']})"
+    steps = f", {found['steps']} step{'s' * (found['steps'] > 1)}" if found["steps"] else ""
+    lines = [
+        f"{found['report']}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
+        f"range '{found['range']}': {found['duration_ms']:,.1f} ms{steps}; "
+        f"the GPU was busy for {100 * found['gpu_busy_fraction']:.1f} % of it",
+    ]
+    lines += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
+    lines += _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _kernels(found)
+    return _printable([_cut(line) for line in lines] + _advice(found))
+
+
+def comparison(made: Comparison, said: dict) -> list[str]:
+    """The lines for a comparison."""
+    lines = [f"before {said['before']}, after {said['after']}"]
+    lines += [f"  not comparable: {text}" for text in said["obstacles"]]
+    lines += _wrapped([f"note: {text}" for text in said["remarks"]])
+    rows = [
+        (row.cause, f"{row.before_ms:,.1f}", f"{row.after_ms:,.1f}", f"{row.change_ms:+,.1f}")
+        for row in made.table().itertuples()
+    ]
+    whole = (said["before_ms"], said["after_ms"])
+    rows.append(("all", *(f"{ms:,.1f}" for ms in whole), f"{whole[1] - whole[0]:+,.1f}"))
+    lines += _table(["cause", "before ms", "after ms", "change"], rows)
+    if made.comparable:
+        lines.append(f"{made.speedup:.2f} times as fast")
+        score = made.score()
+        lines += _wrapped([str(score) if score else "no cause that a fix treats has shrunk: nothing to score"])
+    return _printable(lines)
+
+
+def _step_budget(found: dict) -> list[str]:
+    whole_ms = found["duration_ms"]
+    rows = [
+        (CAUSES[cause], f"{share * whole_ms:,.1f}", f"{100 * share:.1f}", "█" * round(BAR * share))
+        for cause, share in found["budget"].items()
+        if share
+    ]
+    return ["", "Where the time goes", *_table(["cause", "ms", "%", ""], rows)]
+
+
+def _steps(found: dict) -> list[str]:
+    steps = found["per_step"]
+    if not steps:
+        return []
+    std = "" if steps["std_ms"] != steps["std_ms"] else f", standard deviation {steps['std_ms']:,.2f}"
+    line = (
+        f"a step takes {steps['mean_ms']:,.2f} ms on average (median {steps['median_ms']:,.2f}{std}, "
+        f"{steps['shortest_ms']:,.2f} to {steps['longest_ms']:,.2f})"
+    )
+    period = steps["loader_period_steps"]
+    return ["", line, *([f"every {period} steps the loader keeps it waiting"] if period else [])]
+
+
+def _phases(found: dict) -> list[str]:
+    if not found["phases"]:
+        return []
+    rows = [
+        (
+            phase["name"],
+            f"{phase['count']:,}",
+            "" if phase["cpu_ms"] != phase["cpu_ms"] else f"{phase['cpu_ms']:,.1f}",
+            f"{phase['kernels']:,}",
+            f"{phase['gpu_ms']:,.1f}",
+        )
+        for phase in found["phases"][:20]
+    ]
+    more = len(found["phases"]) - len(rows)
+    lines = ["", "Phases", *_table(["phase", "ranges", "CPU ms", "kernels", "GPU ms"], rows)]
+    return lines + ([f"  and {more} more"] if more else [])
+
+
+def _copies(found: dict) -> list[str]:
+    if not found["copies"]:
+        return []
+    rows = [
+        (
+            f"{copy['direction']}, {copy['host_memory']}",
+            f"{copy['count']:,}",
+            f"{copy['bytes'] / 1e6:,.2f}",
+            f"{copy['gpu_ms']:,.2f}",
+            f"{copy['overlap_ms']:,.2f}",
+            f"{copy['api_ms']:,.2f}",
+            f"{copy['gb_per_s']:,.1f}",
+        )
+        for copy in found["copies"]
+    ]
+    columns = ["copies", "count", "MB", "GPU ms", "beside kernels", "held ms", "GB/s"]
+    return ["", *_table(columns, rows)]
+
+
+def _kernels(found: dict) -> list[str]:
+    kernels = found["kernels"]
+    if not kernels:
+        return []
+    rows = [
+        (
+            _cut(one["name"], 60),
+            f"{one['count']:,}",
+            f"{one['gpu_ms']:,.2f}",
+            f"{one['tensor_core']} ({one['evidence']})",
+        )
+        for one in kernels[:KERNELS]
+    ]
+    lines = ["", *_table(["kernels, longest first", "count", "GPU ms", "Tensor Cores"], rows)]
+    if len(kernels) > KERNELS:
+        rest_ms = sum(one["gpu_ms"] for one in kernels[KERNELS:])
+        lines.append(f"  and {len(kernels) - KERNELS} more, {rest_ms:,.2f} ms")
+    used = found["tensor_cores"]
+    line = f"Tensor Cores: yes {used['yes_ms']:,.1f} ms, no {used['no_ms']:,.1f}, unknown {used['unknown_ms']:,.1f}"
+    if used["samples"]:
+        line += f"; Tensor Active {used['active_mean_pct']:.1f} % on average ({used['samples']:,} samples)"
+    lines += ["", line]
+    ops = found["operations"]
+    if ops["efficiency"] is not None:
+        lines += textwrap.wrap(
+            f"convolutions and matrix products (by {ops['by']}): {100 * ops['efficiency']:.1f} % of their kernel time "
+            f"on Tensor Cores, {ops['at_stake_ms']:,.1f} ms at stake",
+            WIDTH,
+        )
+    return lines
+
+
+def _advice(found: dict) -> list[str]:
+    lines = ["", "What to do next"]
+    lines += _wrapped(
+        f"{CAUSES[one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
+        + (f"; see labs/{one['lab']}.ipynb." if one["lab"] else ".")
+        for one in found["advice"]
+    ) or ["  nothing stands out"]
+    if found["not_looked_at"]:
+        lines += ["", "Not looked at, since the report does not hold it"]
+        lines += _wrapped(found["not_looked_at"])
+    return lines
+
+
+def _table(columns: list[str], rows: list[tuple]) -> list[str]:
+    """Columns of text: the first to the left, numbers to the right, the last as it is."""
+    widths = [max(len(column), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
+    lines = []
+    for row in [tuple(columns), *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[0] = row[0].ljust(widths[0])
+        if columns[-1] in ("", "Tensor Cores"):
+            cells[-1] = row[-1]
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    return lines
+
+
+def _wrapped(sentences: Iterable[str]) -> list[str]:
+    lines = []
+    for sentence in sentences:
+        lines += textwrap.wrap(sentence, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    return lines
+
+
+def _printable(lines: list[str]) -> list[str]:
+    """The lines without what would steer a terminal: a program may put anything into its names."""
+    return ["".join(letter if letter.isprintable() else "\ufffd" for letter in line) for line in lines]
+
+
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
