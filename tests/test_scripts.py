@@ -263,7 +263,7 @@ def test_the_loss_falls_and_accuracy_rises_above_chance(outcome):
 FIELDS = {
     "format": int, "script": str, "status": str, "arguments": dict, "profiled": bool, "started": str, "wall_s": float,
     "startup_s": float, "training_s": float, "test_s": float, "epochs": list, "test_loss": float,
-    "test_accuracy_pct": float, "extras": dict, "peak_gpu_memory_mb": type(None), "data_source": str,
+    "test_accuracy_pct": float, "extras": dict, "manifest": dict, "peak_gpu_memory_mb": type(None), "data_source": str,
     "train_samples": int, "test_samples": int, "device": str, "gpu": type(None), "driver": type(None), "cpu": str,
     "cpu_cores": int, "versions": dict,
 }  # fmt: skip
