@@ -26,7 +26,8 @@ from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
 from labkit.training import ranges as nvtx_ranges
 from labkit.training import run as training_run
-from labkit.training.model import LeanNet, Net, flops_per_sample, training_flops_per_sample
+from labkit.training.model import LeanNet, Net
+from labkit.training.sizes import flops_per_sample, parameters, training_flops_per_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
 
@@ -553,7 +554,7 @@ def test_every_step_script_is_tested_here():
 
 
 def test_the_model_is_the_examples():
-    assert sum(parameter.numel() for parameter in Net().parameters()) == 1_199_882
+    assert sum(parameter.numel() for parameter in Net().parameters()) == sum(parameters().values()) == 1_199_882
     assert Net()(torch.zeros(2, 1, 28, 28)).exp().sum(1).tolist() == pytest.approx([1, 1], rel=1e-5)
 
 
