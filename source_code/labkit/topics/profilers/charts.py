@@ -166,11 +166,12 @@ def overhead_table(rows: Sequence[dict], steps: int) -> Table:
 
 
 def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
-    """Allocated GPU memory over a few steps by what it is for, a panel a step script, on the same scale.
+    """Allocated GPU memory over a few steps by what it is for, a panel a step script, both axes on the same scale.
 
     ``named`` maps a name to ``{"us": [...], "mb": {category: [...]}}``, as ``torch_profiler.memory_by_category`` gives.
     """
     highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
+    longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
     with style.house_style():
         fig = _figure(0.9 + 1.9 * len(named))
         axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
@@ -186,7 +187,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
                 linewidth=0,
             )
             used |= {category: (CATEGORIES[category], None) for category in CATEGORIES if category in known}
-            ax.set(title=f"{name}: megabytes allocated", xlim=(ms[0], ms[-1]), ylim=(0, 1.08 * highest))
+            ax.set(title=f"{name}: megabytes allocated", xlim=(0, longest_ms), ylim=(0, 1.08 * highest))
             ax.grid(axis="y")
             ax.set_axisbelow(True)
         axes[-1].set_xlabel("milliseconds")
@@ -273,6 +274,8 @@ def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: floa
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
             ax.fill_between(samples["t_s"], samples[column], step="post", color=style.SKY, linewidth=0)
+            if samples[column].isna().all():
+                ax.text(longest / 2, highest / 2, "the driver does not say", ha="center", va="center", size=SMALL)
             for edge in nvml.busy_stretch(program):
                 ax.axvline(edge, color=style.VERMILION, linewidth=1)
             ax.set(ylim=(0, 1.05 * highest), xlim=(0, longest))
