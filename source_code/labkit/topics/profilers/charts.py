@@ -198,10 +198,11 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
 # --- the driver's counters ----------------------------------------------------------------------------------
 
 
-def driver_table(programs: Sequence[dict]) -> Table:
+def driver_frame(programs: Sequence[dict]) -> pd.DataFrame:
     """What the driver's counters say of each program on average: while it trains, or while its kernel runs.
 
     The power is the energy counter's difference over the time: the driver's own power lags behind a short program.
+    NaN: the driver does not say.
     """
     names = {
         "gpu_pct": "utilisation %", "memory_pct": "memory %", "used_mb": "MB in use", "sm_mhz": "SM MHz",
@@ -213,7 +214,12 @@ def driver_table(programs: Sequence[dict]) -> Table:
         found = {name: nvml.mean(samples, column, start, end) for column, name in names.items()}
         watts = nvml.energy_j(samples, start, end) / (end - start)
         rows.append({"program": short_program(program), "W": watts, **found})
-    frame = pd.DataFrame(rows)[["program", "utilisation %", "W", *list(names.values())[1:]]]
+    return pd.DataFrame(rows)[["program", "utilisation %", "W", *list(names.values())[1:]]]
+
+
+def driver_table(programs: Sequence[dict]) -> Table:
+    """``driver_frame`` as a table."""
+    frame = driver_frame(programs)
     measured = list(frame.columns[1:])
     return table(frame, "What the driver says, on average", dict.fromkeys(measured, "{:,.0f}"), measured)
 
