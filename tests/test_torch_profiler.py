@@ -12,6 +12,8 @@ import sys
 import pandas as pd
 import pytest
 import torch
+from torch.nn.functional import nll_loss
+from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import paths
 from labkit.display.diffs import diff
@@ -21,6 +23,7 @@ from labkit.paths import SOURCE_CODE
 from labkit.topics.profilers import charts as profilers
 from labkit.topics.profilers import torch_profiler
 from labkit.training import ranges, steps
+from labkit.training.model import Net, training_flops_per_sample
 from stepbudget import intervals
 from stepbudget.ask import budget, copies
 from stepbudget.ask.iterations import step_windows
@@ -281,6 +284,15 @@ def test_a_real_step_is_profiled_on_the_cpu(run, tmp_path):
     assert [step.name for step in report.steps] == ["ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"]
     assert {"data loading", "forward", "backward", "optimizer step"} <= set(report.ranges["name"])
     assert found["window_ms"] == pytest.approx(torch_profiler.steps_window(report).duration_ms)
+
+
+def test_the_other_counter_of_pytorch_counts_what_a_step_needs_with_autocast_too():
+    """What lab 13 says of ``FlopCounterMode``, against the arithmetic of ``training_flops_per_sample``."""
+    for autocast in (False, True):
+        net, images = Net(), torch.randn(8, 1, 28, 28)
+        with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            nll_loss(net(images), torch.arange(8)).backward()
+        assert counter.get_total_flops() == 8 * training_flops_per_sample()
 
 
 def test_a_recorded_profile_opens_and_its_tables_agree_with_its_trace():

@@ -73,8 +73,11 @@ def timeline(
     window: Window | None = None,
     rows: Sequence[str] = ("phases", "api", "kernels", "copies", "tensor_active"),
     title: str | None = None,
+    marked_by: str = "NVTX",
 ) -> Figure:
     """The report's rows over a window (default: the training range), milliseconds since the window's start.
+
+    ``marked_by`` names what marked the phases, for their label.
 
     Where more is going on than a pixel can show, a row of kernels or calls becomes a curve: its height is the share of
     the time in which the GPU, or the CPU inside a call, was busy. Nsight Systems does the same when zoomed out.
@@ -90,7 +93,7 @@ def timeline(
         axes[0].set_xlim(0, window.duration_ms)
         keys = {}
         for row, ax in zip((ROWS[row] for row in rows), axes, strict=True):
-            _name(ax, row.name)
+            _name(ax, row.name.replace("NVTX", marked_by))
             if handles := row.draw(ax, report, window):
                 keys[row.name] = handles
         for ax in axes[:-1]:
