@@ -145,12 +145,15 @@ def test_the_costliest_cause_comes_first(reports):
         assert [one.upper_bound_ms for one in found] == sorted((one.upper_bound_ms for one in found), reverse=True)
 
 
-def test_each_finding_names_its_evidence_and_a_lab_that_exists(reports):
-    labs = {path.stem for path in (recorded.folder().parents[2] / "labs").glob("*.ipynb")}
+def test_each_finding_names_its_evidence_and_the_lab_that_was_handed_in_for_its_fix(reports):
+    labs = {fix: f"lab of {fix}" for fix in predict.FIXES}
     for report in reports.values():
-        for one in advice.advice(report, budget(report)):
+        found = budget(report)
+        for one, without in zip(advice.advice(report, found, labs), advice.advice(report, found), strict=True):
             assert any(letter.isdigit() for letter in one.evidence), one
-            assert one.lab is None or one.lab in labs
+            treating = {labs[fix] for fix, about in predict.FIXES.items() if one.cause in about.causes}
+            assert one.lab in treating if one.cause not in advice.UNTREATED else one.lab is None
+            assert without.lab is None and without.evidence == one.evidence
 
 
 def test_what_is_missing_is_said_and_nothing_made_up(tmp_path):

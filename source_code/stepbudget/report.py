@@ -1,8 +1,7 @@
 """What does a report hold? One Nsight Systems report as tables: kernels, copies, API calls, NVTX ranges, counters.
 
-A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, or from the slim
-``.sqlite.xz`` that the course ships. It is only ever read. Times are nanoseconds on the report's own clock, which need
-not start near 0. A table that the report does not hold (nothing was recorded, or not asked for) comes back empty, and
+A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, or from a packed
+``.sqlite.xz``. It is only ever read. Times are nanoseconds on the report's own clock, which need not start near 0. A table that the report does not hold (nothing was recorded, or not asked for) comes back empty, and
 so does a column that its version of Nsight Systems did not write; what could not be read is said in ``notes``.
 
 Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the exports themselves, from 2021 to 2025.
@@ -541,7 +540,7 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 def open_report(path: str | Path) -> Report:
-    """Open a report: ``.nsys-rep``, ``.sqlite`` or the course's slim ``.sqlite.xz``."""
+    """Open a report: ``.nsys-rep``, ``.sqlite`` or a packed ``.sqlite.xz``."""
     return Report(path)
 
 

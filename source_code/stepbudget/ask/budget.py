@@ -70,7 +70,7 @@ LAUNCHING_CALLS = (
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
-LOST_MS = 10  # the whole reports that the course ships hold up to 4 ms of work of the GPU after the last traced one
+LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
 
 _KEPT: WeakKeyDictionary[Report, dict] = WeakKeyDictionary()

@@ -29,22 +29,20 @@ SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Fix:
-    """Something to be done about a bottleneck: which causes it treats, and which lab treats it."""
+    """Something to be done about a bottleneck, and the causes that it treats."""
 
     label: str
     causes: tuple[str, ...]
-    lab: str
 
 
 FIXES = {
-    "loader": Fix("enough loader workers, kept alive", ("loader",), "02_pytorch_mnist"),
-    "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies"), "03_data_transfer"),
-    "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",), "03_data_transfer"),
-    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels"), "04_tensor_cores"),
+    "loader": Fix("enough loader workers, kept alive", ("loader",)),
+    "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies")),
+    "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",)),
+    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels")),
     "cuda_graph": Fix(
         "fewer, cheaper launches (CUDA graph, compilation)",
         ("launch_overhead", "python", "optimizer", "cuda_setup"),
-        "07_launch_overhead",
     ),
 }
 
