@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labkit.paths import ROOT
-from stepbudget import intervals
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.export.files import sqlite_file
 from stepbudget.report import open_report
@@ -103,10 +103,10 @@ NAMES = [
 
 @pytest.mark.parametrize(("verdict", "product", "name"), NAMES, ids=[name[:60] for *_, name in NAMES])
 def test_what_names_prove(verdict, product, name):
-    rule = tensor_cores.rule_of(name)
-    assert rule.verdict == tensor_cores.by_name(name) == verdict
+    rule = kernel_names.rule_of(name)
+    assert rule.verdict == kernel_names.by_name(name) == verdict
     assert rule.why, "each answer has a reason in words"
-    assert ops.is_product_kernel(name) == product
+    assert kernel_names.is_product(name) == product
 
 
 PIECES = [
@@ -128,8 +128,8 @@ SIZE_PIECES = ["[", "]", ", ", "8", "1", "-3", "null", "{}", "2.5", '"a"', "[[4,
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4)).map("".join))
 def test_any_name_has_an_answer(name):
-    assert tensor_cores.by_name(name) in ("yes", "no", "unknown")
-    assert ops.is_product_kernel(name) in (True, False)
+    assert kernel_names.by_name(name) in ("yes", "no", "unknown")
+    assert kernel_names.is_product(name) in (True, False)
     assert ops.is_eligible(name) in (True, False)
 
 

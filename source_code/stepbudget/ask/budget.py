@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pandas as pd
 
-from stepbudget import intervals
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
 from stepbudget.ask.phases import phase_ranges
 from stepbudget.ask.work import device_of, work_of
@@ -195,12 +195,12 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
     kernels = work_of(report.kernels, device)
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     # A kernel that began before the window is told by its name alone.
-    known = {name: known.get(name) or tensor_cores.by_name(name) for name in kernels["name"].unique()}
+    known = {name: known.get(name) or kernel_names.by_name(name) for name in kernels["name"].unique()}
     verdicts = kernels["name"].map(known)
     kinds = {
-        "tensor_core_kernels": [kernels[verdicts == tensor_cores.YES]],
-        "other_kernels": [kernels[verdicts == tensor_cores.NO]],
-        "unknown_kernels": [kernels[verdicts == tensor_cores.UNKNOWN]],
+        "tensor_core_kernels": [kernels[verdicts == kernel_names.YES]],
+        "other_kernels": [kernels[verdicts == kernel_names.NO]],
+        "unknown_kernels": [kernels[verdicts == kernel_names.UNKNOWN]],
         "cuda_graph": [work_of(report.graphs, device)],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }

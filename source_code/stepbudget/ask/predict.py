@@ -15,16 +15,13 @@ A bound is no forecast: another cause may take the place of the one that went.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from stepbudget import kernel_names
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.budget import WORK, Budget
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
-
-SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
-SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -97,9 +94,9 @@ def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> fl
     """
     table = tensor_cores.verdicts(report, budget.window)
     names, ms = table["kernel"], table["gpu_ms"]
-    product = names.map(ops.is_product_kernel) | names.str.contains(SERVES)
-    vanishes = (table["tensor_core"] == tensor_cores.UNKNOWN) | product & (table["tensor_core"] == tensor_cores.NO)
-    halves = (table["tensor_core"] == tensor_cores.NO) & ~vanishes & ~names.str.contains(SIXTEEN_BITS)
+    product = names.map(kernel_names.is_product) | names.str.contains(kernel_names.SERVES)
+    vanishes = (table["tensor_core"] == kernel_names.UNKNOWN) | product & (table["tensor_core"] == kernel_names.NO)
+    halves = (table["tensor_core"] == kernel_names.NO) & ~vanishes & ~names.str.contains(kernel_names.SIXTEEN_BITS)
     vanishing_ms = max(float(ms[vanishes].sum()), ops.summary(report, budget.window).at_stake_ms)
     rest_ms = max(0.0, float(ms[vanishes | halves].sum()) - vanishing_ms)
     return min(vanishing_ms + rest_ms / 2, exposed_ms)
