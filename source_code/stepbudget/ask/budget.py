@@ -353,14 +353,9 @@ def _profiler(report: Report, window: Window, drivers: list[int], calls: pd.Data
 
 def _innermost(ranges: pd.DataFrame, chosen: pd.Series, window: Window) -> np.ndarray:
     """When is the innermost range one of the chosen?"""
-    if not chosen.any():
-        return intervals.EMPTY
-    rows = zip(ranges["start"], ranges["end"], chosen, strict=True)
-    edges, labels = intervals.innermost([(start, end, "x" if own else "") for start, end, own in rows])
-    own = np.flatnonzero(labels[:-1] == "x") if len(labels) else []
-    return intervals.clip(
-        intervals.from_edges(edges[own], edges[np.asarray(own, dtype=int) + 1]), window.start, window.end
-    )
+    edges, own = intervals.innermost(zip(ranges["start"], ranges["end"], chosen, strict=True))
+    own = np.flatnonzero(own.astype(bool))  # None, where no range runs, is not chosen
+    return intervals.clip(intervals.from_edges(edges[own], edges[own + 1]), window.start, window.end)
 
 
 def _deliveries(report: Report, main: int, process: int | None, window: Window) -> tuple[np.ndarray, str]:

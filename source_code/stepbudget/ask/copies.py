@@ -56,19 +56,11 @@ def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     The host's side of a copy is its source, or its target on the way from the device; a copy between devices has none,
     and its source's kind stands there.
     """
-    directions = _words(report, "ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)
-    memory = _words(report, "ENUM_CUDA_MEM_KIND", MEMORY)
+    directions = report.words("ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)
+    memory = report.words("ENUM_CUDA_MEM_KIND", MEMORY)
     direction = table["copy_kind"].map(directions).astype(object).fillna("other")
     host = table["source_kind"].where(direction != "device to host", table["target_kind"])
     return table.assign(direction=direction, host_memory=host.map(memory).astype(object).fillna("unknown"))
-
-
-def _words(report: Report, enumeration: str, known: dict[str, tuple[int, str]]) -> dict[int, str]:
-    """Number → word: by the report's own table of names, or by the usual numbers where it has none."""
-    own = report.kind_names(enumeration)
-    if own:
-        return {number: known[name][1] for number, name in own.items() if name in known}
-    return dict(known.values())
 
 
 def _synchronise_after(report: Report, table: pd.DataFrame) -> pd.Series:

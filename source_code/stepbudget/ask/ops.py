@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from stepbudget import intervals
 from stepbudget.ask import tensor_cores
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
 from stepbudget.report import Report
@@ -245,30 +246,13 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
         if not len(own):
             continue
         order = own[np.lexsort((-ends[own], starts[own]))]  # an outer range before the ones inside it
-        inner = _innermost(order, starts, ends, calls[kernels])
+        named = zip(starts[order].tolist(), ends[order].tolist(), rows[order].tolist(), strict=True)
+        inner = intervals.innermost_at(named, calls[kernels])
         outer = _outermost(order[suits[order]], starts, ends, calls[kernels])
-        pick = np.where(outer >= 0, outer, inner)
-        owner[kernels] = np.where(pick >= 0, rows[np.maximum(pick, 0)], -1)
+        pick = np.where(outer >= 0, rows[np.maximum(outer, 0)], inner)
+        owner[kernels] = [-1 if row is None else row for row in pick]
         chosen[kernels] = outer >= 0
     return owner, chosen
-
-
-def _innermost(order: np.ndarray, starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The range that began last among those that run at each time; -1: none."""
-    around = np.full(len(order), -1, dtype=np.int64)  # of each range, the one that runs around its start
-    begins, finishes = starts[order], ends[order]
-    running: list[int] = []
-    reach = finishes.tolist()
-    for number, begin in enumerate(begins.tolist()):
-        while running and reach[running[-1]] <= begin:
-            running.pop()
-        if running:
-            around[number] = running[-1]
-        running.append(number)
-    found = np.searchsorted(begins, times, side="right") - 1
-    while (over := (found >= 0) & (finishes[found] <= times)).any() if len(order) else False:
-        found[over] = around[found[over]]
-    return np.where(found >= 0, order[found], -1) if len(order) else found
 
 
 def _outermost(order: np.ndarray, starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -79,9 +79,5 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
 
 def phase_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """The innermost range at each time (nanoseconds), ``"(outside any phase)"`` where none runs."""
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
-    if not len(edges):
-        return np.full(len(times), OUTSIDE, dtype=object)
-    found = np.searchsorted(edges, times, side="right") - 1
-    labels = np.where(found >= 0, names[found], None)
-    return np.array([OUTSIDE if label is None else label for label in labels], dtype=object)
+    found = intervals.innermost_at(ranges[["start", "end", "name"]].itertuples(index=False, name=None), times)
+    return np.array([OUTSIDE if name is None else name for name in found], dtype=object)

@@ -324,12 +324,12 @@ def operators(report: TraceReport) -> pd.DataFrame:
         own = [event for event in called if _thread(event) == thread]
         starts = [round(1000 * event["ts"]) - report.origin for event in own]
         ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
-        edges, names = intervals.innermost(zip(starts, ends, (event["name"] for event in own), strict=True))
         launched = kernels[kernels["api_thread"] == thread]
-        at = np.searchsorted(edges, launched["api_start"].to_numpy(dtype=np.int64), side="right") - 1
-        for place, kernel in zip(at, launched.itertuples(), strict=True):
-            if place >= 0 and names[place] is not None:
-                rows.append((names[place], kernel.end - kernel.start, kernel_names.by_name(kernel.name)))
+        named = zip(starts, ends, (event["name"] for event in own), strict=True)
+        names = intervals.innermost_at(named, launched["api_start"].to_numpy(dtype=np.int64))
+        for name, kernel in zip(names, launched.itertuples(), strict=True):
+            if name is not None:
+                rows.append((name, kernel.end - kernel.start, kernel_names.by_name(kernel.name)))
     table = pd.DataFrame(rows, columns=["operator", "ns", "verdict"])
     found = []
     for name, own in table.groupby("operator"):

@@ -151,7 +151,8 @@ def _by_kernels(names: Sequence[list[str]], times: Sequence[list[float]]) -> dic
     """What the kernels of a call tell, of the first round; each round's list begins with the longest kernel."""
     first = names[0]
     shares = [
-        sum(us for name, us in zip(own, each, strict=True) if kernel_names.CHANGES_LAYOUT.search(name)) / (sum(each) or 1.0)
+        sum(us for name, us in zip(own, each, strict=True) if kernel_names.CHANGES_LAYOUT.search(name))
+        / (sum(each) or 1.0)
         for own, each in zip(names, times, strict=True)
     ]
     return {
