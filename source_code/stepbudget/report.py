@@ -11,8 +11,8 @@ Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the e
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
 
 import numpy as np
@@ -374,6 +374,21 @@ class Report(Export):
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def remembered(question: Callable) -> Callable:
+    """Answer a question about a report, a window (default: training) and more only once; tables are copied."""
+
+    @wraps(question)
+    def answer(report: Report, window: Window | None = None, *more: object) -> object:
+        window = window or report.window()
+        key = (question, window, window.thread, *more)
+        if key not in report.answers:
+            report.answers[key] = question(report, window, *more)
+        found = report.answers[key]
+        return found.copy() if isinstance(found, pd.DataFrame) else found
+
+    return answer
 
 
 def open_report(path: str | Path) -> Report:

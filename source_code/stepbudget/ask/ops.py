@@ -25,8 +25,9 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask import tensor_cores
+from stepbudget.ask.threads import begins_in
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -76,7 +77,7 @@ class Summary:
     at_stake_ms: float  # GPU time of the eligible ops that do not use Tensor Cores
 
 
-@tensor_cores.remembered
+@remembered
 def instances(report: Report, window: Window) -> pd.DataFrame:
     """One row an op that launched kernels starting within the window (default: training), in order of those kernels.
 
@@ -85,10 +86,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``reason`` and ``evidence``
     (texts for the group "not using", else None).
     """
-    table = report.kernels
-    table = table[(table["start"] >= window.start) & (table["start"] < window.end)]
-    if window.process is not None:
-        table = table[table["process"] == window.process]
+    table = report.kernels[begins_in(report.kernels, window)]
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     names, codes = _coded(table["name"])
     facts = _facts(names, known)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
+from stepbudget.ask.threads import begins_in
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -61,11 +62,8 @@ def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
     For a window that is a range itself: those of its process.
     """
     ranges = report.ranges
-    inside = (ranges["start"] >= window.start) & (ranges["start"] < window.end)
     itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
-    if window.process is not None:
-        inside &= ranges["process"] == window.process
-    ranges = ranges[inside & ~itself].copy()
+    ranges = ranges[begins_in(ranges, window) & ~itself].copy()
     ranges["end"] = ranges["end"].clip(upper=window.end)
     return ranges
 

@@ -10,16 +10,14 @@ Source: NVIDIA, Nsight Systems User Guide, "GPU Metrics", for the counter.
 from __future__ import annotations
 
 import re
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 
 import numpy as np
 import pandas as pd
 
+from stepbudget.ask.threads import begins_in
 from stepbudget.kernel_names import FP64, NO, UNKNOWN, YES, by_name, rule_of
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 # The counter reads a little even where no Tensor Core can have worked. On an H200 (GH100, Nsight Systems 2025.3): 1 %
@@ -66,7 +64,7 @@ def kernels(report: Report, window: Window | None = None) -> pd.DataFrame:
     Columns: ``kernel``, ``count``, ``gpu_ms``, ``mean_us``, ``share`` of all kernel time, ``tensor_cores`` (by name).
     """
     window = window or report.window()
-    result = _by_kernel_name(_within(report.kernels, window))
+    result = _by_kernel_name(report.kernels[begins_in(report.kernels, window)])
     result["gpu_ms"] = result["ns"] / 1e6
     result["mean_us"] = result["ns"] / result["count"] / 1e3
     result["share"] = result["ns"] / max(1, result["ns"].sum())
@@ -80,24 +78,6 @@ def kernel_time_by_verdict(report: Report, window: Window | None = None) -> dict
     return {
         verdict: float(table.loc[table["tensor_cores"] == verdict, "gpu_ms"].sum()) for verdict in (YES, NO, UNKNOWN)
     }
-
-
-_ANSWERS: weakref.WeakKeyDictionary[Report, dict] = weakref.WeakKeyDictionary()
-
-
-def remembered(question: Callable[[Report, Window], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """Answer a question about a report and a window (default: training) once; later askers get a copy."""
-
-    @wraps(question)
-    def answer(report: Report, window: Window | None = None) -> pd.DataFrame:
-        window = window or report.window()
-        known = _ANSWERS.setdefault(report, {})
-        key = (question.__module__, question.__name__, window.start, window.end, window.thread)
-        if key not in known:
-            known[key] = question(report, window)
-        return known[key].copy()
-
-    return answer
 
 
 @remembered
@@ -115,11 +95,8 @@ def verdicts(report: Report, window: Window) -> pd.DataFrame:
     nothing between; the constants of this module say where these bounds come from. Turing's counter (*Tensor Active /
     FP16 Active*) counts plain FP16 arithmetic too, and FP64 shares the pipe: there a high reading says nothing.
     """
-    table = report.kernels
-    inside = ((table["start"] >= window.start) & (table["start"] < window.end)).to_numpy()
-    if window.process is not None:
-        inside = inside & (table["process"] == window.process).to_numpy()
-    result = _by_kernel_name(table[inside])
+    inside = begins_in(report.kernels, window).to_numpy(dtype=bool)
+    result = _by_kernel_name(report.kernels[inside])
     found = sampled(report, inside).reindex(result["kernel"])
     without = has_tensor_cores(report) is False
     answers = []
@@ -229,10 +206,6 @@ def _counter_verdict(name: str, mean: float, samples: float, highest: float, sms
         return YES if proves_yes is True and not FP64.search(name) else UNKNOWN
     enough = samples >= ENOUGH_SAMPLES and sms >= ENOUGH_SMS_PCT
     return NO if highest <= FLOOR_PCT and enough else UNKNOWN
-
-
-def _within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
-    return table[(table["start"] >= window.start) & (table["start"] < window.end)]
 
 
 def _by_kernel_name(table: pd.DataFrame) -> pd.DataFrame:
