@@ -108,8 +108,8 @@ def comparison_table(made: Comparison, caption: str = "The same epoch before and
     frame = made.table()
     frame.loc[len(frame)] = {
         "cause": "the whole epoch",
-        "before_ms": made.before.window.duration_ms,
-        "after_ms": made.after.window.duration_ms,
+        "before_ms": made.first.duration_ms,
+        "after_ms": made.second.duration_ms,
         "change_ms": -made.gained_ms,
     }
     frame = frame.rename(columns={"before_ms": "before ms", "after_ms": "after ms", "change_ms": "change ms"})

@@ -95,12 +95,12 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
         "comparable": comparison.comparable,
         "obstacles": list(comparison.obstacles),
         "remarks": list(comparison.remarks),
-        "before_ms": comparison.before.window.duration_ms,
-        "after_ms": comparison.after.window.duration_ms,
+        "before_ms": comparison.first.duration_ms,
+        "after_ms": comparison.second.duration_ms,
         "gained_ms": comparison.gained_ms,
         "budget_ms": {
-            cause: {"before": comparison.before.ms[cause], "after": comparison.after.ms[cause]}
-            for cause in comparison.before.ms
+            cause: {"before": before, "after": after}
+            for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
         },
         "prediction": score
         and {
