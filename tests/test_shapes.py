@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from labkit.topics.shapes import charts as pictures
 from labkit.topics.shapes import readings as shapes
 from labkit.training import steps
 from labkit.training.model import Net
+from stepbudget import kernel_names
 from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -158,8 +160,8 @@ MANGLED = (
 
 
 def test_a_mangled_name_is_read_by_its_words():
-    assert shapes.readable(TENSOR) == TENSOR
-    words = shapes.readable(MANGLED).split("::")
+    assert kernel_names.demangled(TENSOR) == TENSOR
+    words = re.findall(r"\w+", kernel_names.demangled(MANGLED))
     assert words[:4] == ["cutlass__5x_cudnn", "Kernel", "conv", "kernel"]
     assert {"ImplicitGemmConvolution", "GemmShape", "MmaTensorOp", "Params"} <= set(words)
     assert shapes.verdict([MANGLED]) == "yes"

@@ -16,7 +16,7 @@ from labkit.display.diagrams.drawn import tint
 from labkit.display.table import Table, short_kernel, table
 from labkit.topics.roofline.charts import ROOFS
 from labkit.topics.shapes.readings import TYPES
-from stepbudget.ask.tensor_cores import NO, YES
+from stepbudget.kernel_names import NO, YES
 
 SMALL = 8.5  # points
 COLOURS = ROOFS | {"fp8": style.ORANGE}
