@@ -23,7 +23,8 @@ from labkit.paths import SOURCE_CODE
 from labkit.topics.profilers import charts as profilers
 from labkit.topics.profilers import torch_profiler
 from labkit.training import ranges, steps
-from labkit.training.model import Net, training_flops_per_sample
+from labkit.training.model import Net
+from labkit.training.sizes import training_flops_per_sample
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import budget, copies
 from stepbudget.ask.iterations import step_windows

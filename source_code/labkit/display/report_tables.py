@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from labkit.course import TREATED_IN
 from labkit.display import table as tables
 from labkit.display.table import Table, table
 from labkit.source.timing import MEASURED
-from labkit.treats import LABS
 from stepbudget import ask as nsight
 from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.compare import Comparison
@@ -121,7 +121,7 @@ def comparison_table(made: Comparison, caption: str = "The same epoch before and
 def advice(report: Report) -> None:
     """Print what to do next, the costliest cause first: what shows it, what it can gain, which lab treats it."""
     found = budget(report)
-    for one in nsight.advice.advice(report, found, LABS):
+    for one in nsight.advice.advice(report, found, TREATED_IN):
         lab = f" See lab {one.lab}." if one.lab else ""
         print(_marked(f"{CAUSES[one.cause]}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
     for missing in nsight.advice.not_looked_at(report, found):
