@@ -10,7 +10,7 @@ from numbers import Number
 
 import pandas as pd
 
-from labkit.source.timing import MEASURED
+from labkit.display.spread import MEASURED
 
 NOTHING = "–"  # there is no number here
 Format = str | Callable[[object], str]
