@@ -46,7 +46,7 @@ NCU_PLACES = (
     "/usr/local/bin/ncu",
     "/usr/local/NVIDIA-Nsight-Compute*/ncu",
 )
-
+NOT_FOUND = "Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md)."
 UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
 
 
@@ -74,7 +74,7 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
     """Run a counting command on this machine; afterwards ``log`` holds ncu's CSV. LabError in one sentence if not."""
     ncu = find_ncu()
     if ncu is None:
-        raise NotHere("Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md).")
+        raise NotHere(NOT_FOUND)
     if machine.gpu_name() is None:
         raise NotHere("Nsight Compute counts on a GPU, and none answers here.")
     check_writable(log.parent)

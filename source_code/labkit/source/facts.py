@@ -1,4 +1,4 @@
-"""What has this machine? The facts that decide what can run here, found once, without PyTorch where CUDA does not start."""
+"""What has this machine? The facts that decide what can run here; where CUDA does not start, PyTorch is not asked."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from labkit.errors import LabError
 from labkit.source import recorded
-from labkit.source.quick import quick, shortened
 
 LONG_S = 20.0  # what takes less is not announced
 
@@ -62,16 +61,6 @@ def roughly(seconds: float) -> str:
 def recorded_s(kind: str, command: str) -> float | None:
     """How long a run of ``command`` took on the recorded machine (process, median); None where it was not recorded."""
     try:
-        found = recorded.records(kind, command)
+        return statistics.median(record["process_s"] for record in recorded.long_or_short(kind, command))
     except LabError:
-        found = _shortened_ones(kind, command)
-    return statistics.median(record["process_s"] for record in found) if found else None
-
-
-def _shortened_ones(kind: str, command: str) -> list[dict]:
-    """Of a quick form that was not recorded: the long runs of the same command, shortened."""
-    full = command.rpartition(" --epochs ")[0]
-    try:
-        return [shortened(record) for record in recorded.records(kind, full)] if quick(full) == command else []
-    except LabError:
-        return []
+        return None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
-from labkit.source.quick import quick
+from labkit.source.quick import quick, shortened
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = "h200"  # the machine whose recordings the text is written from
@@ -58,6 +58,17 @@ def records(kind: str, command: str, where: Path | None = None) -> list[dict]:
     A machine that was recorded in a quick session holds a command's quick form instead.
     """
     return _records(kind, "{key}-[0-9]*.json", command, where)
+
+
+def long_or_short(kind: str, command: str, where: Path | None = None) -> list[dict]:
+    """The same, where a quick form that was not recorded is made of the long runs of its command."""
+    try:
+        return records(kind, command, where)
+    except LabError:
+        whole = command.rpartition(" --epochs ")[0]
+        if quick(whole) != command:
+            raise
+        return [shortened(record) for record in records(kind, whole, where)]
 
 
 def accuracy(command: str, where: Path | None = None) -> list[dict]:
