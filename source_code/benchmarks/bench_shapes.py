@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from labkit.source.timing import Spread, stopwatch
+from labkit.display.spread import Spread, stopwatch
 from labkit.topics.roofline.readings import gpu_times
 from labkit.topics.shapes.readings import flops, verdict
 from labkit.training import steps

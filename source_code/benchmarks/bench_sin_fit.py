@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.source.timing import stopwatch
+from labkit.display.spread import stopwatch
 from labkit.training import steps
 
 POINTS, ITERATIONS, LR = 2000, 5000, 1e-3

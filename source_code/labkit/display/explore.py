@@ -30,8 +30,8 @@ from labkit.display import style, timeline
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.show import title as title_of
+from labkit.display.spread import MEASURED
 from labkit.display.table import short_kernel
-from labkit.source.timing import MEASURED
 from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import OUTSIDE, phase_at, phase_ranges

@@ -9,8 +9,8 @@ import pandas as pd
 
 from labkit.course import TREATED_IN
 from labkit.display import table as tables
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, table
-from labkit.source.timing import MEASURED
 from stepbudget import ask as nsight
 from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.compare import Comparison

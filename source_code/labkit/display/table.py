@@ -9,7 +9,7 @@ from numbers import Number
 
 import pandas as pd
 
-from labkit.source.timing import MEASURED
+from labkit.display.spread import MEASURED
 from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
 
 __all__ = ["Format", "Table", "short_kernel", "table"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED, spread
 from labkit.display.table import Table, table
-from labkit.source.timing import MEASURED, spread
 from labkit.topics.keras import readings as keras_records
 from stepbudget.report import Report
 

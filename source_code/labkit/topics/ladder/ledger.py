@@ -18,7 +18,7 @@ import pandas as pd
 
 from labkit.display.pieces import part, text_of
 from labkit.paths import SOURCE_CODE
-from labkit.source.timing import MEASURED, Spread
+from labkit.display.spread import MEASURED, Spread
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).

@@ -20,15 +20,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from labkit import source
 from labkit.errors import LabError
-from labkit.paths import REPORTS, typed
-from labkit.source import mode, recorded, timing
+from labkit.source import recorded
 from stepbudget import intervals, kernel_names
 from stepbudget.report import Report
 from stepbudget.window import Window
-
-KIND = "torch_profiler"
-TRACE = ".trace.json.gz"
 
 GPU_WORK = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -108,46 +105,8 @@ def read_trace(path: str | Path) -> dict:
 
 def profile(command: str, show: Callable[[str], None] = print) -> Profile:
     """Run ``profile_torch.py STEP …``, or open what was recorded with it; either way show the command."""
-    show(f"$ {typed(command)}")
-    if mode.is_live():
-        folder = REPORTS / KIND
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / file_name(command)
-        record = run(command, file)
-        show(f"live: {recorded.shown(file)}")
-    else:
-        file = recorded.folder() / KIND / file_name(command)
-        if not file.is_file():
-            raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
-        record = json.loads(file.read_text())
-        if record["command"] != command:
-            raise LabError(f"{file.name} was recorded with another command: {record['command']}")
-        show(f"recorded ({recorded.origin()}): {recorded.shown(file)}")
-    trace = trace_beside(file)
-    return Profile(file.stem, record, open_trace(trace), trace)
-
-
-def run(command: str, file: Path) -> dict:
-    """Run ``source_code/<command>``; its record goes to ``file`` and its trace beside it. LabError where it fails."""
-    with tempfile.TemporaryDirectory(prefix="labkit-trace-", dir=file.parent) as scratch:
-        draft = Path(scratch) / file.name
-        record = timing.run_once(f"{command} --trace {trace_beside(draft)}", draft)
-        record["arguments"].pop("trace")
-        record["command"] = command
-        draft.write_text(json.dumps(record, indent=1) + "\n")
-        trace_beside(draft).replace(trace_beside(file))
-        draft.replace(file)
-    return record
-
-
-def file_name(command: str) -> str:
-    """``profile_torch.py main_opt2.py --overhead 3`` → ``main_opt2.json``"""
-    return f"{recorded.key(command.split()[1])}.json"
-
-
-def trace_beside(file: Path) -> Path:
-    """Where the trace of a record lies."""
-    return file.with_name(file.stem + TRACE)
+    record, trace = source.current().trace(command, show)
+    return Profile(recorded.key(command.split()[1]), record, open_trace(trace), trace)
 
 
 # --- a trace becomes a report -------------------------------------------------------------------------------
