@@ -14,6 +14,7 @@ from functools import cache
 import pandas as pd
 
 from labkit.errors import LabError
+from labkit.source.timing import MEASURED, Spread
 from labkit.topics.roofline.readings import matmul_flops
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.tensor_cores import NO, UNKNOWN, YES
@@ -84,6 +85,21 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
     ``layout_share``: of the call's kernel time, what only changes the layout in memory.
     """
     return _joined(records, "conv")
+
+
+def half_type(found: pd.DataFrame) -> str:
+    """``"bf16"``, or ``"fp16"`` where the GPU has no BF16: what stands for the 16-bit types in the labs' sentences."""
+    return "bf16" if found.loc[found["dtype"] == "bf16", "us"].notna().any() else "fp16"
+
+
+def apart(ratio: Spread) -> str:
+    """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round."""
+    low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
+    if ratio.n == 1:
+        return f"{middle} in a single round, in which a few per cent mean nothing"
+    if ratio.low > 1 or ratio.high < 1:
+        return f"{'longer' if ratio.low > 1 else 'shorter'} in each of {ratio.n} rounds, by {low} to {high}"
+    return f"no difference shows: {low} to {high} in {ratio.n} rounds"
 
 
 def by_channels(found: pd.DataFrame, layer: str, dtype: str) -> pd.DataFrame:
