@@ -260,8 +260,8 @@ def claims_table(
         (
             "A",
             "column-major can be much faster",
-            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, {_times(gain.get('tf32'))} in "
-            f"TF32; FP8 takes {len(taken)} of four",
+            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, "
+            f"{_times(gain.get('tf32'))} in TF32; FP8 takes {len(taken)} of four",
         ),
         (
             "A",

@@ -93,11 +93,14 @@ def half_type(found: pd.DataFrame) -> str:
 
 
 def apart(ratio: Spread) -> str:
-    """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round."""
+    """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round.
+
+    They differ where each round says so, by more than the rounds differ among themselves.
+    """
     low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
     if ratio.n == 1:
         return f"{middle} in a single round, in which a few per cent mean nothing"
-    if ratio.low > 1 or ratio.high < 1:
+    if max(ratio.low - 1, 1 - ratio.high) > ratio.high - ratio.low:
         return f"{'longer' if ratio.low > 1 else 'shorter'} in each of {ratio.n} rounds, by {low} to {high}"
     return f"no difference shows: {low} to {high} in {ratio.n} rounds"
 
