@@ -210,13 +210,14 @@ def product_frame(report: Report, variants: Sequence[str]) -> pd.DataFrame:
 
     Empty where the report holds no kernels (there was no GPU). A variant that was not profiled is left out.
     """
-    found = [pd.DataFrame(columns=["kernel", "count", "gpu_ms", "tensor_core", "evidence", "variant", "share_pct"])]
+    found = []
     for name in filter(report.windows, variants):
         kernels = tensor_cores.verdicts(report, report.window(name))
         total_ms = kernels["gpu_ms"].sum()
         own = kernels[kernels["kernel"].astype(str).str.contains(PRODUCT)]
         found.append(own.assign(variant=name, share_pct=100 * own["gpu_ms"] / total_ms))
-    return pd.concat(found, ignore_index=True)
+    columns = ["kernel", "count", "gpu_ms", "tensor_core", "evidence", "variant", "share_pct"]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
 
 
 def product_table(report: Report, variants: Sequence[str]) -> Table:
