@@ -11,9 +11,9 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
-from labkit.source.timing import Spread
 from labkit.topics.ladder import charts as figures
 from labkit.topics.ladder import ledger
 

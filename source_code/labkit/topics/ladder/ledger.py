@@ -17,8 +17,8 @@ from functools import cache
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
-from labkit.paths import SOURCE_CODE
 from labkit.display.spread import MEASURED, Spread
+from labkit.paths import SOURCE_CODE
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).

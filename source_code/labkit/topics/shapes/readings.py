@@ -12,6 +12,7 @@ from functools import cache
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED, Spread
 from labkit.errors import LabError
 from labkit.topics.roofline.readings import matmul_flops
 from stepbudget import kernel_names
@@ -63,6 +64,24 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
     ``layout_share``: of the call's kernel time, what only changes the layout in memory.
     """
     return _joined(records, "conv")
+
+
+def half_type(found: pd.DataFrame) -> str:
+    """``"bf16"``, or ``"fp16"`` where the GPU has no BF16: what stands for the 16-bit types in the labs' sentences."""
+    return "bf16" if found.loc[found["dtype"] == "bf16", "us"].notna().any() else "fp16"
+
+
+def apart(ratio: Spread) -> str:
+    """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round.
+
+    They differ where each round says so, by more than the rounds differ among themselves.
+    """
+    low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
+    if ratio.n == 1:
+        return f"{middle} in a single round, in which a few per cent mean nothing"
+    if max(ratio.low - 1, 1 - ratio.high) > ratio.high - ratio.low:
+        return f"{'longer' if ratio.low > 1 else 'shorter'} in each of {ratio.n} rounds, by {low} to {high}"
+    return f"no difference shows: {low} to {high} in {ratio.n} rounds"
 
 
 def by_channels(found: pd.DataFrame, layer: str, dtype: str) -> pd.DataFrame:
