@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -29,7 +30,7 @@ def _stopwatch(number: str, answer: Callable | None) -> bool:
         gpu = PretendGPU()
         gpu.launch(0.2)  # somebody else's work is still running
         seconds = measure(lambda: gpu.launch(0.05), gpu.synchronize)
-        if not isinstance(seconds, float):
+        if not isinstance(seconds, float) or not math.isfinite(seconds):
             return f"it returns {seconds!r}, not seconds"
         if seconds < 0.04:
             return f"it says {seconds:.3f} s for 0.05 s of work: the clock stops before the GPU has finished"
@@ -49,7 +50,7 @@ def _waiting_steps(number: str, answer: int | None, report: Report) -> bool:
 
 
 def _loader_bound(number: str, answer: float | None, report: Report) -> bool:
-    hint = "What is left of the epoch when the time of the cause 'loader' is gone?"
+    hint = "What is left of the epoch without all the time for which the loader held the program (held_ms)?"
     return answer_number(number, answer, bounds(report, budget(report))["loader"].at_most_times, hint)
 
 
@@ -62,9 +63,13 @@ def _hidden_copies(number: str, answer: float | None, report: Report) -> bool:
 def _pinned_copy(number: str, answer: Callable | None) -> bool:
     def trial(to_gpu: Callable) -> str | None:
         batch = PretendBatch()
-        to_gpu(batch, "cuda")
+        result = to_gpu(batch, "cuda:1")
         if not batch.said.get("copied"):
             return "it never copies the batch to the device"
+        if batch.said["device"] != "cuda:1":
+            return f"it copies to {batch.said['device']}, not to the device that it was given"
+        if not isinstance(result, PretendBatch):
+            return f"it returns {result!r}, not the copy"
         if not batch.said.get("from_pinned"):
             return "the batch is copied from pageable memory: pin it first"
         if not batch.said.get("non_blocking"):
@@ -158,8 +163,8 @@ class PretendBatch:
         return self._pinned
 
     def to(self, device: object = None, non_blocking: bool = False, **_: object) -> PretendBatch:
-        self.said.update(copied=True, from_pinned=self._pinned, non_blocking=non_blocking)
-        return self
+        self.said.update(copied=True, device=str(device), from_pinned=self._pinned, non_blocking=non_blocking)
+        return PretendBatch(False, self.said)
 
     def cuda(self, device: object = None, non_blocking: bool = False) -> PretendBatch:
         return self.to(device, non_blocking)
