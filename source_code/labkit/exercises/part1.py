@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -123,7 +124,8 @@ def _share_of_bound(number: str, answer: float | None, before: Report, after: Re
 def _idle_bound(number: str, answer: float | None, report: Report) -> bool:
     found = idle(report)
     hint = "If the GPU never idled, the epoch would last as long as the GPU is busy now."
-    return answer_number(number, answer, found.window.duration_ms / found.busy_ms, hint)
+    right = found.window.duration_ms / found.busy_ms if found.busy_ms else math.inf
+    return answer_number(number, answer, right, hint)
 
 
 def _next_after_loader(number: str, answer: str | None, report: Report) -> bool:
