@@ -11,9 +11,9 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
-from labkit.source.timing import Spread
 from labkit.topics.ladder import charts as figures
 from labkit.topics.ladder import ledger
 
@@ -181,8 +181,8 @@ def test_even_epochs_leave_a_share_of_the_epoch_before():
     [
         ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
         ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
-        ([0.98, 1.05, 1.02], "3 rounds do not agree which is the faster: no difference can be claimed"),
-        ([2.0], "~2.00 times as fast in the one round that was run"),
+        ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
+        ([2.0], "~2.00 times as fast in one round; another may say otherwise"),
     ],
 )
 def test_rounds_that_disagree_claim_nothing(ratios, says):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from labkit import paths
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.recording import record
 from labkit.source import counting, mode, recorded, timing
-from labkit.source.timing import Spread
 from labkit.training import machine
 from stepbudget.export import nsys
 

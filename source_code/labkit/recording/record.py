@@ -31,10 +31,10 @@ from pathlib import Path
 
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED, REPORTS, ROOT
-from labkit.source import command, counting, timing
+from labkit.source import command, counting, recorded
+from labkit.source import running as timing
 from labkit.source.recorded import key
-from labkit.topics.break_even.costs import run_cold
-from labkit.topics.profilers import torch_profiler
+from labkit.source.running import run_cold
 from labkit.training import keras_run, machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
@@ -154,7 +154,7 @@ def plan(folder: Path, rounds: int, seeds: int, reference: Path | None) -> list[
         *_profiles("ledger", LIMIT_PROFILES, folder / "profiles"),
         *_nsys_stats(folder),
         *_counters(folder / "counters"),
-        *_torch_profiles(folder / torch_profiler.KIND),
+        *_torch_profiles(folder / recorded.TRACES),
         _timed("nvml", NVML, folder / "benchmarks" / f"{key(NVML)}-01.json", ""),
         *_profiles("nvml", NVML_PROFILES, folder / "profiles"),
         *_shapes(folder, rounds),
@@ -241,13 +241,13 @@ def _counters(folder: Path) -> Iterator[Item]:
 
 def _torch_profiles(folder: Path) -> Iterator[Item]:
     for program in TORCH_PROFILES:
-        file = folder / torch_profiler.file_name(program)
-        make = _bind(torch_profiler.run, program, file)
+        file = folder / recorded.traced_name(program)
+        make = _bind(timing.run_traced, program, file)
         yield Item("torch_profiler", program, file, _is_whole_profile(file, program), make)
 
 
 def _is_whole_profile(file: Path, program: str) -> Callable[[], bool]:
-    return lambda: timing.finished(file, program) is not None and torch_profiler.trace_beside(file).is_file()
+    return lambda: timing.finished(file, program) is not None and timing.trace_beside(file).is_file()
 
 
 def _shapes(folder: Path, rounds: int) -> Iterator[Item]:

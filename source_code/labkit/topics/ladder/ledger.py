@@ -17,8 +17,8 @@ from functools import cache
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
+from labkit.display.spread import MEASURED, Spread
 from labkit.paths import SOURCE_CODE
-from labkit.source.timing import MEASURED, Spread
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
@@ -124,11 +124,11 @@ def in_rounds(ratio: Spread) -> str:
     """What rounds in pairs say, as the end of a sentence: how many times as fast, and whether every round agrees."""
     times = f"{MEASURED}{ratio.median:.2f} times as fast"
     if ratio.n == 1:
-        return f"{times} in the one round that was run, and what a second would say, nobody knows"
+        return f"{times} in one round; another may say otherwise"
     times = f"{times} ({ratio.low:.2f}–{ratio.high:.2f})"
     if ratio.low > 1 or ratio.high < 1:
         return f"{times}, and {'faster' if ratio.low > 1 else 'slower'} in each of {ratio.n} rounds"
-    return f"{times}, but {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
+    return f"{times}, but the {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
 
 
 def _later_epochs_ms(records: Sequence[dict]) -> list[float]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from labkit.display.spread import Spread
 from labkit.errors import LabError
-from labkit.source.timing import Spread
 from labkit.training import sizes
 
 COUNTED = "Nsight Compute"
