@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import REPORTS
 from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
-from labkit.source import command, counting, timing
-from labkit.topics.break_even.costs import run_cold
-from labkit.topics.profilers import torch_profiler
+from labkit.source import command, counting, running
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
@@ -42,26 +41,26 @@ _warmed: set[str] = set()  # commands that this session has run: what they compi
 
 def run(item: Item, file: Path) -> None:
     """Time a script; those that are about the CPU see no GPU."""
-    timing.run_once(item.command, file, {"CUDA_VISIBLE_DEVICES": ""} if item.kind in ON_CPU else None)
+    running.run_once(item.command, file, {"CUDA_VISIBLE_DEVICES": ""} if item.kind in ON_CPU else None)
 
 
 def warm(item: Item, file: Path) -> None:
     """Time a step that compiles, once this session has run it before, so that the compilers' caches are warm."""
     if item.command not in _warmed:
         with tempfile.TemporaryDirectory() as scratch:
-            timing.run_once(item.command, Path(scratch) / file.name)
+            running.run_once(item.command, Path(scratch) / file.name)
         _warmed.add(item.command)
-    timing.run_once(item.command, file)
+    running.run_once(item.command, file)
 
 
 def cold(item: Item, file: Path) -> None:
     """Time a step whose compilers find nothing that they made before."""
-    run_cold(item.command, file)
+    running.run_cold(item.command, file)
 
 
 def torch_profile(item: Item, file: Path) -> None:
     """Run a step under PyTorch's own profiler; the trace lies beside the record."""
-    torch_profiler.run(item.command, file)
+    running.run_traced(item.command, file)
 
 
 def profile(item: Item, file: Path) -> None:
@@ -103,9 +102,9 @@ def work(item: Item, file: Path) -> None:
     write_json(file, works.describe(item.command) | {"run_at": _now()})
 
 
-def reference(item: Item, file: Path) -> None:
-    """Time PyTorch's own MNIST example, the file that ``LAB_REFERENCE`` names, with the course's batch and epochs."""
-    script, data = Path(os.environ["LAB_REFERENCE"]), os.environ.get("LAB_DATA_DIR")
+def reference(item: Item, file: Path, script: Path) -> None:
+    """Time PyTorch's own MNIST example, given as ``script``, with the course's batch size and epochs."""
+    data = os.environ.get("LAB_DATA_DIR")
     if not data or not raw_folder(Path(data)).is_dir():
         raise LabError("--reference reads MNIST from LAB_DATA_DIR: set it.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -124,13 +123,22 @@ def reference(item: Item, file: Path) -> None:
     write_json(file, record | {"script_sha256": checksum(script), "manifest": manifest.manifest([])})
 
 
-WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, count, stats, work, reference)}
+WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, count, stats, work)}
 
 
 def make(
-    folder: Path, items: list[Item], jobs: int, time_limit_s: float, is_done: Callable[[Item], bool]
+    folder: Path,
+    items: list[Item],
+    is_done: Callable[[Item], bool],
+    jobs: int = 1,
+    time_limit_s: float = float("inf"),
+    script: Path | None = None,
 ) -> list[Item]:
-    """Make the items that are not done; those that are still missing afterwards."""
+    """Make the items that are not done, ``jobs`` at a time where nothing is timed; those still missing afterwards.
+
+    ``time_limit_s``: begin nothing new after so many seconds. ``script``: PyTorch's MNIST example, where that is asked.
+    """
+    ways = WAYS | {"reference": partial(reference, script=script)}
     stop_at = time.monotonic() + time_limit_s
     todo = [item for item in items if not is_done(item)]
     made = iter(range(len(items) - len(todo) + 1, len(items) + 1))
@@ -140,7 +148,7 @@ def make(
             file = folder / item.file
             file.parent.mkdir(parents=True, exist_ok=True)
             start = time.monotonic()
-            WAYS[item.how](item, file)
+            ways[item.how](item, file)
             took = f"{time.monotonic() - start:.1f} s"
             print(f"[{next(made)}/{len(items)}] {item.kind}: {item.label} ({took})", flush=True)
 

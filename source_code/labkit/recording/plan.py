@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from labkit import course
 from labkit.source import command, counting
-from labkit.source.recorded import key
+from labkit.source.recorded import TRACES, key, traced_name
 from labkit.topics.ladder.sweep import worker_counts
-from labkit.topics.profilers import torch_profiler
 
 KINDS = (
-    "runs", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
+    "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
     "shapes", "loss_scaling",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
@@ -29,7 +28,8 @@ QUICK_ROUNDS, QUICK_EPOCHS = 2, 3
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
 STEPS = [step.script for step in course.STEPS]
-VARIANTS = [f"main_opt3.py {flags}" for flags in ("--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler")]
+OTHER_ARITHMETIC = ("--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler")
+VARIANTS = [f"main_opt3.py {flags}" for flags in OTHER_ARITHMETIC]
 RUNGS = [*STEPS, *VARIANTS]
 COMPILED = [step.script for step in course.STEPS if step.compiled]
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
@@ -60,9 +60,7 @@ GRAPH_FLAGS = ["--cuda-graph-trace", "node"]
 WITH_GRAPHS = [step.name for step in course.STEPS if not step.loader][1:]  # beside those of Keras
 
 # One step of each rung under Nsight Compute, its bytes; of the last two also what each of the GPU's units did.
-COUNTED = {
-    f"{step.name}_bytes": counting.count_command(f"{step.name}_bytes", step.counted) for step in course.ladder()
-}
+COUNTED = {f"{step.name}_bytes": counting.count_command(f"{step.name}_bytes", step.counted) for step in course.ladder()}
 COUNTED |= {
     f"{step.name}_units": counting.count_command(f"{step.name}_units", step.counted, in_depth=True)
     for step in course.STEPS
@@ -164,13 +162,14 @@ def plan(
     sweep = [f"main_opt1.py --epochs {QUICK_EPOCHS} --workers {workers}" for workers in worker_counts(cores)]
     if quick:
         return [
-            *_runs([quickly(step) for step in RUNGS], sweep, rounds, reference=False),
+            *_runs([quickly(step) for step in RUNGS], sweep, rounds),
             *(_timed("benchmarks", script, "benchmarks", 1) for script in PART_1_BENCHMARKS),
             *_profiles("profiles", PROFILES),
             *_profiles("operators", OPERATORS),
         ]
     return [
-        *_runs(RUNGS, sweep, rounds, reference),
+        *_runs(RUNGS, sweep, rounds),
+        *(_reference(rounds) if reference else ()),
         *_in_turn("benchmarks", BENCHMARKS, "benchmarks", rounds),
         _timed("benchmarks", LAUNCHES, "benchmarks", 1),
         *_profiles("profiles", PROFILES),
@@ -205,16 +204,21 @@ def profile_command(name: str, program: str) -> str:
     return command.profile_command(name, program, GRAPH_FLAGS if has_graphs else ())
 
 
-def _runs(rungs: list[str], sweep: list[str], rounds: int, reference: bool) -> Iterator[Item]:
+def _runs(rungs: list[str], sweep: list[str], rounds: int) -> Iterator[Item]:
     """Each compiled step once with cold caches; then all rungs, and the numbers of workers, round by round."""
     for step in rungs:
         if step.split()[0] in COMPILED:
             yield Item("runs", "cold", step, f"runs/{key(step)}-cold.json", f"{step}, cold caches")
     for number in range(1, rounds + 1):
-        if reference:
-            file = f"runs/{key(REFERENCE)}-{number:02d}.json"
-            yield Item("runs", "reference", REFERENCE, file, f"{REFERENCE}, round {number}")
         yield from (_timed("runs", step, "runs", number) for step in (*rungs, *sweep))
+
+
+def _reference(rounds: int) -> Iterator[Item]:
+    """PyTorch's own example and our baseline, in turn: is the baseline a straw man?"""
+    for number in range(1, rounds + 1):
+        file = f"reference/{key(REFERENCE)}-{number:02d}.json"
+        yield Item("reference", "reference", REFERENCE, file, f"{REFERENCE}, round {number}")
+        yield _timed("reference", STEPS[0], "reference", number)
 
 
 def _in_turn(kind: str, commands: list[str], folder: str, rounds: int) -> Iterator[Item]:
@@ -246,8 +250,7 @@ def _stats(name: str) -> Item:
 
 
 def _torch_profile(program: str) -> Item:
-    file = f"{torch_profiler.KIND}/{torch_profiler.file_name(program)}"
-    return Item("torch_profiler", "torch_profile", program, file, program)
+    return Item("torch_profiler", "torch_profile", program, f"{TRACES}/{traced_name(program)}", program)
 
 
 def _shapes(rounds: int) -> Iterator[Item]:

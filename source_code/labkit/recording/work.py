@@ -70,13 +70,14 @@ def watch(program: Path, flags: list[str]) -> dict:
             return [told(one) for one in value]
         if isinstance(value, dict):
             return {str(name): told(one) for name, one in value.items()}
-        return value if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
+        if isinstance(value, (torch.dtype, torch.memory_format)):
+            return str(value)
+        return value if isinstance(value, (int, float, str, type(None))) else type(value).__name__
 
     class Operators(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            settings = {name: str(value) if name == "dtype" else told(value) for name, value in (kwargs or {}).items()}
-            found["operators"].append([str(function), told(args), settings, told(result) if result is not None else None])
+            found["operators"].append([str(function), told(args), told(kwargs or {}), told(result)])
             return result
 
     class Copies(TorchFunctionMode):
@@ -103,7 +104,7 @@ def watch(program: Path, flags: list[str]) -> dict:
 
     noting(DataLoader, "loaders", asked_of)
     noting(Optimizer, "optimizers", lambda one: {name: told(value) for name, value in one.defaults.items()})
-    noting(LRScheduler, "schedulers", lambda one: {n: v for n in ("step_size", "gamma") if (v := getattr(one, n, None))})
+    noting(LRScheduler, "schedulers", lambda one: {name: getattr(one, name, None) for name in ("step_size", "gamma")})
 
     sys.argv = [str(program), *flags]
     sys.path.insert(0, str(program.parent))
