@@ -100,7 +100,14 @@ def test_the_last_rung_costs_the_most():
 
 def run(process_s: float, training_s: float, warm_up_s: float | None = None) -> dict:
     extras = {} if warm_up_s is None else {"warm_up_s": warm_up_s}
-    return {"process_s": process_s, "startup_s": 1.0, "training_s": training_s, "test_s": 0.5, "extras": extras}
+    return {
+        "process_s": process_s,
+        "startup_s": 1.0,
+        "training_s": training_s,
+        "test_s": 0.5,
+        "extras": extras,
+        "epochs": [{}] * 10,
+    }
 
 
 RUNS = {"main_a.py": [run(20, 16), run(24, 20), run(22, 17)], "main_b.py": [run(5, 1, 1.0), run(6, 2, 2.0)]}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from labkit.errors import LabError
 from labkit.paths import REPORTS, typed
 from labkit.source import mode, recorded, timing
 
@@ -52,10 +51,20 @@ def break_even(slow: Cost, fast: Cost) -> float:
     return ahead_s / gains_s if gains_s > 0 else inf
 
 
-def cold_run(command: str, show: Callable[[str], None] = print) -> dict:
+def in_words(epochs: float) -> str:
+    """What ``break_even`` found, for a sentence: ``at once``, ``after ~60 epochs``, ``never``."""
+    return "at once" if epochs == 0 else "never" if epochs == inf else f"after ~{epochs:.0f} epochs"
+
+
+def end_s(records: Sequence[dict]) -> float:
+    """Seconds from the last line of a script to the end of its process: the median over its runs."""
+    return statistics.median(record["process_s"] - record["wall_s"] for record in records)
+
+
+def cold_run(command: str, show: Callable[[str], None] = print) -> dict | None:
     """The record of one whole-process run whose compilers find nothing that they made before: the shipped one, or new.
 
-    LabError where none was recorded.
+    None where none was recorded, and that is said.
     """
     show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in CACHES)} {typed(command)}")
     name = f"{recorded.key(command)}-cold.json"
@@ -67,7 +76,8 @@ def cold_run(command: str, show: Callable[[str], None] = print) -> dict:
         return record
     file = recorded.folder() / "runs" / name
     if not file.is_file():
-        raise LabError(f"no run of '{command}' with cold caches was recorded: run the lab live (LAB_MODE=live).")
+        show(f"no run of '{command}' with cold caches was recorded ({recorded.origin()})")
+        return None
     show(f"recorded ({recorded.origin()}), one run: {recorded.shown(file)}")
     return json.loads(file.read_text())
 
