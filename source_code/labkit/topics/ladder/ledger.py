@@ -80,8 +80,8 @@ def gpu_functions(source: str) -> list[str]:
 def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
-    Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing), ``training_s``, ``test_s``,
-    ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
+    Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
+    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
     where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
     """
     rows = []

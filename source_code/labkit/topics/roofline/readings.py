@@ -53,8 +53,8 @@ class Peaks:
         return next(faster, "fp32")
 
     def rate(self, dtype: str) -> float:
-        """The most TFLOP/s of ``dtype``; of a type that this GPU was not measured in, those of FP32."""
-        return self.tflops.get(dtype, self.tflops.get("fp32", min(self.tflops.values())))
+        """The most TFLOP/s of ``dtype``; of a type that this GPU was not measured in, those of ``narrow``."""
+        return self.tflops.get(dtype, self.tflops[self.narrow])
 
     def ridge(self, dtype: str) -> float:
         """FLOP/byte at which the memory's roof meets that of ``dtype``: with less, memory binds."""
@@ -194,6 +194,17 @@ def step_point(
         seconds,
         FROM_SHAPES if counted is None else COUNTED,
     )
+
+
+def ladder_points(runs: Mapping[str, Sequence[dict]], counted: Mapping[str, pd.DataFrame]) -> list[Point]:
+    """A step of every rung as a point: seconds from its ``runs``, bytes as ``counted``, of the others from shapes.
+
+    ``runs``: a script's name (``main_opt7.py``) → its records; ``counted``: a rung (``main_opt7``) → its kernels.
+    """
+    return [
+        step_point(rung, step_seconds(records), counted.get(rung), dtype=number_type(rung, records))
+        for rung, records in ((step.removesuffix(".py"), records) for step, records in runs.items())
+    ]
 
 
 def counted_points(counted: pd.DataFrame) -> list[Point]:
