@@ -7,7 +7,6 @@ slows both. The middle is the median, the spread is the range.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -24,9 +23,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import REPORTS, ROOT, SOURCE_CODE, script, typed
+from labkit.paths import REPORTS, ROOT, script, typed
 from labkit.source import mode, recorded
-from labkit.training import machine
+from labkit.training import machine, manifest
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
 REPEATS = 3  # whole-process runs of each step; LAB_REPEATS sets another number for live runs
@@ -112,9 +111,8 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
         words = [sys.executable, *_script(command), "--record", str(draft)]
         started = datetime.now(timezone.utc)
         start = time.perf_counter()
-        done = subprocess.run(
-            words, cwd=ROOT, env={**_environment(), **(environment or {})}, capture_output=True, text=True
-        )
+        variables = {**_environment(), **manifest.watched(Path(scratch)), **(environment or {})}
+        done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
         process_s = time.perf_counter() - start
         if done.returncode != 0:
             raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
@@ -124,7 +122,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             command=command,
             process_s=process_s,
             run_at=started.isoformat(timespec="seconds"),
-            code=code_sum(command),
+            manifest=manifest.gathered(Path(scratch)),
         )
         draft.write_text(json.dumps(record, indent=1) + "\n")
         draft.replace(file)
@@ -132,30 +130,18 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
 
 
 def finished(file: Path, command: str) -> dict | None:
-    """The complete record in ``file`` if the same command and the same code made it, else None."""
+    """The complete record in ``file`` if this command and the code of today made it, else None."""
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    same = record.get("command") == command and record.get("code") == code_sum(command)
-    return record if same and record.get("status") == "complete" else None
+    return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
 
 
 def _made_here(record: dict) -> bool:
     """Was this record measured on the GPU, the number of cores and the PyTorch of this machine?"""
     there = (record.get("gpu"), record.get("cpu_cores"), record.get("versions", {}).get("torch"))
     return there == (machine.gpu_name(), machine.usable_cores(), importlib.metadata.version("torch"))
-
-
-def code_sum(command: str) -> str:
-    """A checksum of what the command runs: its script, the labkit rooms that train, and those that it alone uses."""
-    file, labkit = Path(_script(command)[0]), SOURCE_CODE / "labkit"
-    files = [file, *sorted(path for path in (labkit / "training").glob("*.py") if "keras" not in path.name)]
-    if file.is_file() and b"labkit.kernels" in file.read_bytes():
-        files += sorted((labkit / "kernels").glob("*.py"))
-    if file.is_file() and b"keras_net" in file.read_bytes():
-        files += [labkit / "training" / "keras_net.py", labkit / "training" / "keras_run.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()[:16]
 
 
 def spread(records: Sequence[dict], field: str = "process_s") -> Spread:

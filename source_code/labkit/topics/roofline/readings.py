@@ -5,7 +5,7 @@ TFLOP/s) and at least B / (bandwidth). The larger of the two is the roof that bi
 says which: left of the ridge it is memory, right of it arithmetic.
 (Williams, Waterman, Patterson 2009, "Roofline: An Insightful Visual Performance Model for Multicore Architectures".)
 
-Operations are counted from the layers' shapes (``labkit.training.model``). Bytes come from Nsight Compute's counters
+Operations are counted from the layers' shapes (``labkit.training.sizes``). Bytes come from Nsight Compute's counters
 where it ran (``stepbudget.ncu.counters``); elsewhere they are counted from the tensors' shapes, under assumptions that
 the result names. Roofs are what ``bench_peaks.py`` measured, not what a data sheet says.
 """
@@ -21,7 +21,7 @@ import torch
 from labkit.errors import LabError
 from labkit.source import recorded
 from labkit.source.timing import Spread
-from labkit.training import model
+from labkit.training import sizes
 from stepbudget.ncu import counters
 from stepbudget.ncu.counters import Counted
 
@@ -189,7 +189,7 @@ def step_point(
     return Point(
         name,
         dtype,
-        batch * model.training_flops_per_sample(),
+        batch * sizes.training_flops_per_sample(),
         moved,
         seconds,
         FROM_SHAPES if counted is None else COUNTED,
@@ -326,7 +326,7 @@ def conv2_products(kernels: pd.DataFrame, batch: int = BATCH) -> pd.DataFrame:
     ``needed_gflop``, ``done_gflop``, ``blocks``, ``waves`` (how often its blocks fill the GPU).
     """
     shapes_mb = kernel_traffic("as a compiler fuses", batch).set_index("kernel").sum(axis=1)
-    needed = batch * model.flops_per_sample()["conv2"] / 1e9
+    needed = batch * sizes.flops_per_sample()["conv2"] / 1e9
     rows = []
     for word, product in CONV2.items():
         for own in kernels[kernels["kernel"].str.contains(word)].head(1).itertuples():
@@ -353,7 +353,7 @@ def opt7_flops(batch: int = BATCH) -> dict[str, int]:
 
     The gradient of conv1 needs that of its output, which is conv2's data gradient, in the same kernel.
     """
-    layers = model.flops_per_sample()
+    layers = sizes.flops_per_sample()
     each = {
         "_conv1_relu": layers["conv1"],
         "_conv2_pool": layers["conv2"],
@@ -491,8 +491,7 @@ def step_traffic(step: str, batch: int = BATCH, dtype: str = "bf16") -> float:
 
 def parameters() -> int:
     """How many numbers the network learns."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in model.Net().parameters())
+    return sum(sizes.parameters().values())
 
 
 def floor(
@@ -506,7 +505,7 @@ def floor(
     and traffic can overlap, so the floor of a way to cut the step is the larger of the two, not their sum.
     """
     dtype = dtype or peaks.narrow
-    tflop = epochs * samples * model.training_flops_per_sample() / 1e12
+    tflop = epochs * samples * sizes.training_flops_per_sample() / 1e12
     rows = [("arithmetic", tflop, "TFLOP", peaks.rate(dtype), "TFLOP/s")]
     whole, last = divmod(samples, batch)
     for step in STEPS:
@@ -530,7 +529,7 @@ def training_floor_s(peaks: Peaks, runs: Mapping[str, Sequence[dict]] | None = N
 def step_floor_s(peaks: Peaks, dtype: str | None = None, batch: int = BATCH) -> float:
     """Seconds of one step at the roofs: its arithmetic or the traffic of an ideally fused step, whichever is longer."""
     dtype = dtype or peaks.narrow
-    arithmetic = batch * model.training_flops_per_sample() / peaks.rate(dtype)
+    arithmetic = batch * sizes.training_flops_per_sample() / peaks.rate(dtype)
     return max(arithmetic, step_traffic("ideally fused", batch, dtype) / peaks.tb_per_s) / 1e12
 
 
