@@ -42,6 +42,11 @@ def test_break_even(slow, fast, epochs):
         assert slow.seconds(epochs) == fast.seconds(epochs)
 
 
+def test_words_for_a_break_even():
+    assert [room.in_words(epochs) for epochs in (0, 59.9, inf)] == ["at once", "after ~60 epochs", "never"]
+    assert room.end_s([{"process_s": 5.0, "wall_s": s} for s in (4.0, 2.0, 4.5)]) == pytest.approx(1.0)
+
+
 def test_lines_cross_where_they_should():
     costs = {"eager": Cost(2, 1.0), "compiled": Cost(7, 0.5), "slower": Cost(8, 2.0)}
     fig = break_even_lines(costs, 40)

@@ -147,6 +147,28 @@ def test_the_tables_and_figures_show_it():
     assert ends == pytest.approx([1 + 17 + 0.5 + 2.5, 1 + 1.5 + 1.5 + 0.5 + 1])
 
 
+def trained(*seconds: float) -> dict:
+    return {"epochs": [{"training_s": s} for s in seconds]}
+
+
+def test_epochs_are_compared_round_by_round_without_the_first():
+    slow, fast = [trained(9, 2, 2, 5), trained(9, 3, 3, 3)], [trained(9, 1, 1, 1), trained(9, 1, 1, 1)]
+    found = ledger.epoch_times(slow, fast)
+    assert (found.low, found.median, found.high, found.n) == (2, 2.5, 3, 2)
+    assert ledger.first_epoch_longer_s(slow) == pytest.approx(6.5)
+
+
+def test_captions_say_how_many_epochs_were_run():
+    short = {step: [{**own, "epochs": [{}] * 3} for own in records] for step, records in RUNS.items()}
+    entries = ledger.table(short)
+    assert entries["epochs"].tolist() == [3, 3] and entries["cold_s"].isna().all()
+    assert str(figures.ledger_table(entries)).startswith("3 epochs, medians")
+    assert str(figures.ledger_table(ledger.table(RUNS))).startswith("Ten epochs, medians")
+    axes = figures.ladder(short, floor_s=0.75).axes[0], figures.process_parts(entries).axes[0]
+    assert [ax.get_xlabel() for ax in axes] == ["seconds, 3 epochs"] * 2
+    assert ledger.epochs_words(1) == "1 epoch"
+
+
 def test_a_listing_is_what_stands_in_the_file():
     found = listing.listing("source_code/labkit/kernels/matmul.py", "TOO_LONG", "_matmul")
     lines = str(found).splitlines()

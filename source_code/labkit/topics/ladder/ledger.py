@@ -81,8 +81,8 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
     Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
-    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
-    where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
+    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
@@ -98,6 +98,11 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
 def epoch_times(slow: Sequence[dict], fast: Sequence[dict]) -> Spread:
     """How many times as fast is an epoch after the first, round by round (the median over a run's epochs)?"""
     return Spread.of([_epoch_s(one) / _epoch_s(other) for one, other in zip(slow, fast, strict=False)])
+
+
+def first_epoch_longer_s(records: Sequence[dict]) -> float:
+    """How many seconds a run's first epoch takes longer than its others: the median over the runs."""
+    return statistics.median(record["epochs"][0]["training_s"] - _epoch_s(record) for record in records)
 
 
 def _epoch_s(record: dict) -> float:
