@@ -19,7 +19,7 @@ from labkit.topics.roofline import charts as figure
 from labkit.topics.roofline import readings as roofline
 from labkit.topics.roofline import tables as roofline_tables
 from labkit.topics.roofline.readings import COUNTED, FROM_SHAPES, Peaks, Point
-from labkit.training import model
+from labkit.training import model, sizes
 
 PEAKS = Peaks("a GPU", {"fp32": 50.0, "fp16": 780.0, "bf16": 800.0}, tb_per_s=4.0, launch_us={})
 
@@ -105,7 +105,7 @@ def test_a_step_takes_its_bytes_from_the_counters_where_there_are_some():
     guessed = roofline.step_point("main_opt7", 4e-4)
     assert (known.moved, known.source) == (4e8, COUNTED)
     assert (guessed.moved, guessed.source) == (roofline.step_traffic("by hand (main_opt7)"), FROM_SHAPES)
-    assert known.flops == guessed.flops == 1024 * model.training_flops_per_sample()
+    assert known.flops == guessed.flops == 1024 * sizes.training_flops_per_sample()
     assert roofline.step_point("main_baseline", 1.0).dtype == "fp32"
 
 
@@ -175,7 +175,7 @@ def test_the_distance_to_the_floor_is_a_product_of_three():
     found = roofline.distances(points, kernels, PEAKS).set_index("step")
     assert found.loc["main_opt3", ["waiting", "slow"]].tolist() == pytest.approx([6 / 2.4, 2400 / 700])
     assert (found["waiting"] * found["slow"] * found["detour"]).tolist() == pytest.approx(found["all"].tolist())
-    least = 1024 * model.training_flops_per_sample() / 800e12
+    least = 1024 * sizes.training_flops_per_sample() / 800e12
     assert found["floor_us"].tolist() == pytest.approx([1e6 * least] * 2)
     assert found.loc["main_opt7", "all"] == pytest.approx(4e-4 / least)
     assert roofline.training_floor_s(PEAKS) == pytest.approx(600_000 / 1024 * least)
@@ -195,8 +195,8 @@ def test_the_tables_of_the_lab():
 
 
 def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():
-    layers = model.flops_per_sample()
-    assert sum(roofline.opt7_flops(1).values()) == model.training_flops_per_sample() - 3 * layers["fc1"]
+    layers = sizes.flops_per_sample()
+    assert sum(roofline.opt7_flops(1).values()) == sizes.training_flops_per_sample() - 3 * layers["fc1"]
 
 
 # --- bytes from shapes --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,7 +35,7 @@ from labkit.source import command, counting, recorded
 from labkit.source import running as timing
 from labkit.source.recorded import key
 from labkit.source.running import run_cold
-from labkit.training import keras_run, machine
+from labkit.training import keras_run, machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
 from stepbudget.export import nsys, stats
@@ -125,6 +126,8 @@ KERAS_PROFILES = {
 }
 KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
 CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
+SLIM_MODULE = "stepbudget/export/slim.py"  # what is kept of a report
+STATS_MODULE = "stepbudget/export/stats.py"  # what nsys stats is asked
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 
 
@@ -218,20 +221,22 @@ def _accuracy(folder: Path, seeds: int) -> Iterator[Item]:
 def _profiles(kind: str, programs: dict[str, str], folder: Path) -> Iterator[Item]:
     for name, program in programs.items():
         target = folder / f"{name}.sqlite.xz"
-        yield Item(kind, name, target, target.is_file, _bind(_profile, name, program, target))
+        words = _profile_command(name, program)
+        yield Item(kind, name, target, _bind(_is_made_so, target, words), _bind(_profile, name, words, target))
 
 
 def _nsys_stats(folder: Path) -> Iterator[Item]:
     for name in CHECKED:
         target = folder / "nsys_stats" / f"{name}.json"
         source = folder / "profiles" / f"{name}.sqlite.xz"
-        yield Item("nsys_stats", f"nsys stats {name}", target, target.is_file, _bind(_stats, source, target))
+        done = _bind(_is_of, target, source)
+        yield Item("nsys_stats", f"nsys stats {name}", target, done, _bind(_stats, source, target))
 
 
 def _counters(folder: Path) -> Iterator[Item]:
     for name, words in COUNTED.items():
         target = folder / f"{name}.csv"
-        yield Item("counters", name, target, _bind(_is_counted, target, words), _bind(_count, name, words, target))
+        yield Item("counters", name, target, _bind(_is_made_so, target, words), _bind(_count, name, words, target))
 
 
 def _torch_profiles(folder: Path) -> Iterator[Item]:
@@ -283,11 +288,11 @@ def _profile_command(name: str, program: str) -> str:
     return command.profile_command(name, program, GRAPH_FLAGS if has_graphs else ())
 
 
-def _profile(name: str, program: str, target: Path) -> None:
-    words = shlex.split(_profile_command(name, program))
+def _profile(name: str, words: str, target: Path) -> None:
     report = REPORTS / f"{name}.nsys-rep"
-    command.run_profile(words, report, show=lambda line: None)
-    slim(nsys.export(report), target)
+    with _record_beside(target, words, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+        command.run_profile(shlex.split(words), report, show=lambda line: None)
+        slim(nsys.export(report), target)
 
 
 def _stats(source: Path, target: Path) -> None:
@@ -295,23 +300,68 @@ def _stats(source: Path, target: Path) -> None:
     with open_report(source) as report:
         tables = stats.stats(report, list(stats.TABLES))
     made = {"command": f"nsys stats {source.name}", "nsys": nsys.need_nsys().version_text, "tables": tables}
-    write_json(target, made | {"run_at": datetime.now(timezone.utc).isoformat(timespec="seconds")})
+    made |= {"run_at": _now(), "of": checksum(source), "manifest": manifest.manifest([STATS_MODULE])}
+    write_json(target, made)
 
 
-def _is_counted(file: Path, words: str) -> bool:
-    """Was ``file`` counted by this command?"""
-    return file.is_file() and counters.made_with(file.read_text()) == words
+def _is_of(file: Path, source: Path) -> bool:
+    """Was ``file`` made by today's code of the report that is there?"""
+    record = _read(file)
+    same = source.is_file() and record.get("of") == checksum(source)
+    return same and manifest.is_current(record, f"nsys stats {source.name}")
 
 
 def _count(name: str, words: str, target: Path) -> None:
     """Count a step under Nsight Compute and keep what the labs read of it."""
     log = REPORTS / f"{name}.csv"
-    started = datetime.now(timezone.utc)
-    counting.run(shlex.split(words), log, show=lambda line: None)
-    text = counters.slim(log.read_text(errors="replace"), words, f"{machine.gpu_name()}, {started.date()}")
-    draft = target.with_suffix(".tmp")
-    draft.write_text(text)
-    draft.replace(target)
+    with _record_beside(target, words, ncu=counting.version()):
+        counting.run(shlex.split(words), log, show=lambda line: None)
+        origin = f"{machine.gpu_name()}, {datetime.now(timezone.utc).date()}"
+        text = counters.slim(log.read_text(errors="replace"), words, origin)
+        draft = target.with_suffix(".tmp")
+        draft.write_text(text)
+        draft.replace(target)
+
+
+@contextmanager
+def _record_beside(target: Path, words: str, *modules: str, **tool: str | None) -> Iterator[None]:
+    """While ``target`` is made by this command, watch which of our modules run; then keep that beside it, as JSON.
+
+    ``modules``: those that make ``target`` of what the tool wrote.
+    """
+    run_at, start = _now(), time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= manifest.watched(Path(scratch))
+        try:
+            yield
+        finally:
+            del os.environ["LAB_MANIFEST"]
+        seconds, made_by = time.monotonic() - start, manifest.gathered(Path(scratch), modules)
+    about = {"command": words, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
+    about |= {"cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": seconds, "manifest": made_by}
+    write_json(_beside(target), about)
+
+
+def _beside(target: Path) -> Path:
+    """The record of a report or of counts: ``main_opt3.sqlite.xz`` → ``main_opt3.json``"""
+    return target.with_name(f"{target.name.partition('.')[0]}.json")
+
+
+def _is_made_so(target: Path, words: str) -> bool:
+    """Is ``target`` there, made by this command and by today's code?"""
+    return target.is_file() and manifest.is_current(_read(_beside(target)), words)
+
+
+def _read(file: Path) -> dict:
+    """A record, or nothing where there is none that can be read."""
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _run_reference(script: Path, file: Path) -> None:

@@ -120,6 +120,14 @@ def find_ncu() -> str | None:
     return next(filter(_answers, filter(None, [named] if named else [shutil.which("ncu"), *usual])), None)
 
 
+def version() -> str | None:
+    """The version of the ncu in use, as it prints it, or None."""
+    ncu = find_ncu()
+    said = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout if ncu else ""
+    found = re.search(r"Version (\S+)", said)
+    return found.group(1) if found else None
+
+
 def _answers(path: str) -> bool:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)

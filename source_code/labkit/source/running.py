@@ -6,7 +6,6 @@ PyTorch's profiler beside the record.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -19,7 +18,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, SOURCE_CODE, script
+from labkit.paths import ROOT, script
+from labkit.training import manifest
 
 REPEATS = 3  # whole-process runs of each step, as they are recorded
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
@@ -37,9 +37,8 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
         words = [sys.executable, *_script(command), "--record", str(draft)]
         started = datetime.now(timezone.utc)
         start = time.perf_counter()
-        done = subprocess.run(
-            words, cwd=ROOT, env={**_environment(), **(environment or {})}, capture_output=True, text=True
-        )
+        variables = {**_environment(), **manifest.watched(Path(scratch)), **(environment or {})}
+        done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
         process_s = time.perf_counter() - start
         if done.returncode != 0:
             raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
@@ -49,7 +48,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             command=command,
             process_s=process_s,
             run_at=started.isoformat(timespec="seconds"),
-            code=code_sum(command),
+            manifest=manifest.gathered(Path(scratch)),
         )
         draft.write_text(json.dumps(record, indent=1) + "\n")
         draft.replace(file)
@@ -81,24 +80,12 @@ def trace_beside(file: Path) -> Path:
 
 
 def finished(file: Path, command: str) -> dict | None:
-    """The complete record in ``file`` if the same command and the same code made it, else None."""
+    """The complete record in ``file`` if this command and the code of today made it, else None."""
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    same = record.get("command") == command and record.get("code") == code_sum(command)
-    return record if same and record.get("status") == "complete" else None
-
-
-def code_sum(command: str) -> str:
-    """A checksum of what the command runs: its script, the labkit rooms that train, and those that it alone uses."""
-    file, labkit = Path(_script(command)[0]), SOURCE_CODE / "labkit"
-    files = [file, *sorted(path for path in (labkit / "training").glob("*.py") if "keras" not in path.name)]
-    if file.is_file() and b"labkit.kernels" in file.read_bytes():
-        files += sorted((labkit / "kernels").glob("*.py"))
-    if file.is_file() and b"keras_net" in file.read_bytes():
-        files += [labkit / "training" / "keras_net.py", labkit / "training" / "keras_run.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()[:16]
+    return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
 
 
 def _script(command: str) -> list[str]:

@@ -100,7 +100,8 @@ def steps_window(report: Report) -> Window:
 def last_event_ms(report: Report) -> float:
     """When the last kernel, call or range began that the report holds, in ms after its training range did."""
     tables = (report.kernels, report.api, report.os_calls, report.ranges)
-    return (max(table["start"].max() for table in tables if len(table)) - report.window().start) / 1e6
+    start = report.window().start
+    return (max((table["start"].max() for table in tables if len(table)), default=start) - start) / 1e6
 
 
 def flushes(report: Report) -> int:

@@ -5,7 +5,7 @@ TFLOP/s) and at least B / (bandwidth). The larger of the two is the roof that bi
 says which: left of the ridge it is memory, right of it arithmetic.
 (Williams, Waterman, Patterson 2009, "Roofline: An Insightful Visual Performance Model for Multicore Architectures".)
 
-Operations are counted from the layers' shapes (``labkit.training.model``). Bytes come from Nsight Compute's counters
+Operations are counted from the layers' shapes (``labkit.training.sizes``). Bytes come from Nsight Compute's counters
 where it ran (``stepbudget.ncu.counters``); elsewhere they are counted from the tensors' shapes, under assumptions that
 the result names. Roofs are what ``bench_peaks.py`` measured, not what a data sheet says.
 """
@@ -20,7 +20,7 @@ import torch
 
 from labkit.display.spread import Spread
 from labkit.errors import LabError
-from labkit.training import model
+from labkit.training import sizes
 
 COUNTED = "Nsight Compute"
 FROM_SHAPES = "shapes"
@@ -164,7 +164,7 @@ def step_point(
     return Point(
         name,
         dtype,
-        batch * model.training_flops_per_sample(),
+        batch * sizes.training_flops_per_sample(),
         moved,
         seconds,
         FROM_SHAPES if counted is None else COUNTED,
@@ -254,7 +254,7 @@ def opt7_flops(batch: int = BATCH) -> dict[str, int]:
 
     The gradient of conv1 needs that of its output, which is conv2's data gradient, in the same kernel.
     """
-    layers = model.flops_per_sample()
+    layers = sizes.flops_per_sample()
     each = {
         "_conv1_relu": layers["conv1"],
         "_conv2_pool": layers["conv2"],
@@ -392,8 +392,7 @@ def step_traffic(step: str, batch: int = BATCH, dtype: str = "bf16") -> float:
 
 def parameters() -> int:
     """How many numbers the network learns."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in model.Net().parameters())
+    return sum(sizes.parameters().values())
 
 
 def floor(
@@ -404,7 +403,7 @@ def floor(
     Columns: ``what``, ``amount`` with its ``unit``, ``rate`` with its ``rate_unit``, ``ms`` for all epochs. Arithmetic
     and traffic can overlap, so the floor of a way to cut the step is the larger of the two, not their sum.
     """
-    tflop = epochs * samples * model.training_flops_per_sample() / 1e12
+    tflop = epochs * samples * sizes.training_flops_per_sample() / 1e12
     rows = [("arithmetic", tflop, "TFLOP", peaks.tflops[dtype], "TFLOP/s")]
     whole, last = divmod(samples, batch)
     for step in STEPS:
@@ -423,7 +422,7 @@ def training_floor_s(peaks: Peaks) -> float:
 
 def step_floor_s(peaks: Peaks, dtype: str = "bf16", batch: int = BATCH) -> float:
     """Seconds of one step at the least: its arithmetic or the traffic of an ideally fused step, whichever is longer."""
-    arithmetic = batch * model.training_flops_per_sample() / peaks.tflops[dtype]
+    arithmetic = batch * sizes.training_flops_per_sample() / peaks.tflops[dtype]
     return max(arithmetic, step_traffic("ideally fused", batch, dtype) / peaks.tb_per_s) / 1e12
 
 
