@@ -61,8 +61,8 @@ class Source(ABC):
             show(f"$ time {typed(command)}")
         return self._runs(commands, repeats, show, kind)
 
-    def cold_run(self, command: str, show: Show = print) -> dict:
-        """The record of one whole-process run whose compilers find nothing that they made before."""
+    def cold_run(self, command: str, show: Show = print) -> dict | None:
+        """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
         show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in running.CACHES)} {typed(command)}")
         return self._cold_run(command, show)
 
@@ -98,7 +98,7 @@ class Source(ABC):
     def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]: ...
 
     @abstractmethod
-    def _cold_run(self, command: str, show: Show) -> dict: ...
+    def _cold_run(self, command: str, show: Show) -> dict | None: ...
 
     @abstractmethod
     def _benchmark(self, command: str, show: Show) -> list[dict]: ...
@@ -147,8 +147,11 @@ class Recorded(Source):
         show(f"recorded ({recorded.origin(self.folder)}), {fewest}{_count(times[-1])} each: {where}")
         return found
 
-    def _cold_run(self, command: str, show: Show) -> dict:
+    def _cold_run(self, command: str, show: Show) -> dict | None:
         file = recorded.cold_file(command, self.folder)
+        if file is None:
+            show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
+            return None
         show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
         return json.loads(file.read_text())
 

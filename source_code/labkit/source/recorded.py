@@ -86,13 +86,10 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
     raise LabError(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 
-def cold_file(command: str, where: Path | None = None) -> Path:
-    """The record of a run with cold caches; LabError where none was recorded."""
-    for form in (command, quick(command)):
-        file = (where or folder()) / "runs" / f"{key(form)}-cold.json"
-        if file.is_file():
-            return file
-    raise LabError(f"no run of '{command}' with cold caches was recorded: run the lab live (LAB_MODE=live).")
+def cold_file(command: str, where: Path | None = None) -> Path | None:
+    """The record of a run with cold caches; None where none was recorded."""
+    files = [(where or folder()) / "runs" / f"{key(form)}-cold.json" for form in (command, quick(command))]
+    return next(filter(Path.is_file, files), None)
 
 
 def report_file(name: str, command: str, where: Path | None = None) -> Path:

@@ -19,7 +19,6 @@ import pandas as pd
 from labkit.display.pieces import part, text_of
 from labkit.display.spread import MEASURED, Spread
 from labkit.paths import SOURCE_CODE
-from labkit.source.timing import Spread
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
@@ -84,7 +83,8 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
 
     Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
     ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
-    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row,
+    ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
