@@ -102,7 +102,7 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
         return float(len(events))
 
     monkeypatch.setattr(spread.time, "perf_counter", clock)
-    with spread.stopwatch(lambda: events.append("synchronize")) as seconds:
+    with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
     assert events == ["synchronize", "clock", "work", "synchronize", "clock"]
