@@ -16,8 +16,8 @@ from labkit.errors import LabError
 from labkit.recording import record
 from labkit.source import Live, Programs, Recorded, counting, pace, quick, recorded, running
 from labkit.training import machine
+from stand_in import StandIn
 from stepbudget.export import nsys
-from support.stand_in import StandIn
 
 SCRIPT = """
 import argparse, json, sys
