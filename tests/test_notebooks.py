@@ -12,10 +12,10 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.recording import pages
-from labkit.recording.notebooks import course
+from labkit.recording.notebooks import files
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = course()
+NOTEBOOKS = files()
 LABS = [path for path in NOTEBOOKS if path.parent.name == "labs"]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
 

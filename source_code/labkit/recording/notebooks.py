@@ -15,7 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from labkit import course as catalogue
+from labkit import course
 from labkit.paths import ROOT
 from labkit.recording import pages
 
@@ -23,9 +23,9 @@ CELL_TIMEOUT_S = 600
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
-def course() -> list[Path]:
+def files() -> list[Path]:
     """The notebooks of the course, in reading order."""
-    return [pages.FRONT_PAGE, *(lab.path for lab in catalogue.LABS)]
+    return [pages.FRONT_PAGE, *(lab.path for lab in course.LABS)]
 
 
 def execute(file: Path) -> nbformat.NotebookNode:
@@ -57,7 +57,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("LAB_MODE", "recorded")
     pages.README.write_text(pages.filled(pages.README.read_text()))
-    for file in args.files or course():
+    for file in args.files or files():
         try:
             store(execute(file.resolve()), file.resolve())
         except CellExecutionError as error:

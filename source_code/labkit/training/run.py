@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from labkit.errors import LabError, one_sentence
-from labkit.training import machine, ranges
+from labkit.training import machine, manifest, ranges
 from labkit.training.data import Digits, DigitSet, load_digits, transform
 from labkit.training.devices import pick_device, set_fp32_precision
 from labkit.training.ranges import phase
@@ -225,7 +225,8 @@ class Run:
 
     def _write_record(self, status: str) -> None:
         if self.args.record:
-            write_json(Path(self.args.record), self.record(status))
+            code = {} if status == "running" else manifest.for_record()  # at the end: it takes a moment
+            write_json(Path(self.args.record), self.record(status) | code)
 
 
 @contextmanager
