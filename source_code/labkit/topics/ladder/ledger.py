@@ -82,7 +82,8 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
 
     Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
     ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
-    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row,
+    ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
