@@ -11,6 +11,7 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.topics.ladder import charts as figures
@@ -188,3 +189,30 @@ def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_b
     assert list(found["process_s"]) == [0.6, 2.1, 1.5]
     assert list(found["own_s"]) == pytest.approx([0.6, 1.5, 0.9])
     assert found["after"]["torchvision"] == "Python starts"
+
+
+def runs_of(*epochs_ms: list[float]) -> list[dict]:
+    return [{"epochs": [{"training_s": ms / 1e3} for ms in own]} for own in epochs_ms]
+
+
+def test_the_noise_of_an_epoch_is_both_ranges_without_first_epochs():
+    before, after = runs_of([900, 400, 430], [800, 390, 400]), runs_of([700, 300, 310, 325])
+    assert ledger.epoch_noise_ms(before, after) == pytest.approx((430 - 390) + (325 - 300))
+
+
+def test_even_epochs_leave_a_share_of_the_epoch_before():
+    assert ledger.epoch_noise_ms(runs_of([900, 400]), runs_of([800, 300])) == pytest.approx(0.05 * 400)
+    assert ledger.epoch_noise_ms(runs_of([900]), runs_of([300])) == pytest.approx(0.05 * 900), "one epoch is all it has"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "says"),
+    [
+        ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
+        ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
+        ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
+        ([2.0], "~2.00 times as fast in one round; another may say otherwise"),
+    ],
+)
+def test_rounds_that_disagree_claim_nothing(ratios, says):
+    assert says in ledger.in_rounds(Spread.of(ratios))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from labkit.source.timing import Spread, stopwatch
+from labkit.display.spread import Spread, stopwatch
 from labkit.training import steps
 from labkit.training.data import normalise
 from labkit.training.devices import reduced_precision

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from labkit.display.spread import Spread
 from labkit.kernels.matmul import (
     GROUP,
     TILES,
@@ -16,7 +17,6 @@ from labkit.kernels.matmul import (
     matmul_reference,
     multiplying_instructions,
 )
-from labkit.source.timing import Spread
 from labkit.topics.roofline.readings import gpu_times, matmul_flops
 from labkit.training import machine, steps
 from labkit.training.devices import reduced_precision

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from labkit.source.timing import Spread
+from labkit.display.spread import Spread
 from labkit.topics.roofline.readings import gpu_times, matmul_flops
 from labkit.training import machine, steps
 

@@ -10,8 +10,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from labkit.display import style
+from labkit.display.spread import spread
 from labkit.display.table import Table, table
-from labkit.source.timing import spread
 from labkit.topics.ladder import ledger
 
 SMALL = 8.5  # points

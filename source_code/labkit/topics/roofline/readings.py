@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
-from labkit.source.timing import Spread
 from labkit.training import sizes
 from stepbudget.ncu import counters
 from stepbudget.ncu.counters import Counted

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labkit.paths import ROOT
-from stepbudget import intervals
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.export.files import sqlite_file
 from stepbudget.report import open_report
@@ -103,10 +103,10 @@ NAMES = [
 
 @pytest.mark.parametrize(("verdict", "product", "name"), NAMES, ids=[name[:60] for *_, name in NAMES])
 def test_what_names_prove(verdict, product, name):
-    rule = tensor_cores.rule_of(name)
-    assert rule.verdict == tensor_cores.by_name(name) == verdict
+    rule = kernel_names.rule_of(name)
+    assert rule.verdict == kernel_names.by_name(name) == verdict
     assert rule.why, "each answer has a reason in words"
-    assert ops.is_product_kernel(name) == product
+    assert kernel_names.is_product(name) == product
 
 
 PIECES = [
@@ -128,8 +128,8 @@ SIZE_PIECES = ["[", "]", ", ", "8", "1", "-3", "null", "{}", "2.5", '"a"', "[[4,
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4)).map("".join))
 def test_any_name_has_an_answer(name):
-    assert tensor_cores.by_name(name) in ("yes", "no", "unknown")
-    assert ops.is_product_kernel(name) in (True, False)
+    assert kernel_names.by_name(name) in ("yes", "no", "unknown")
+    assert kernel_names.is_product(name) in (True, False)
     assert ops.is_eligible(name) in (True, False)
 
 
@@ -294,12 +294,6 @@ def test_with_two_gpus_a_kernel_meets_the_samples_of_its_own(tmp_path):
     assert list(two(mapped=False)["samples"]) == [0, 0], "the report does not say which GPU is which"
 
 
-class StandIn(SimpleNamespace):
-    """Tables that act as a report."""
-
-    __hash__ = object.__hash__
-
-
 KERNELS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 900), st.sampled_from("abc")), max_size=8)
 SAMPLES = st.lists(st.integers(0, 60), min_size=3, max_size=40)
 
@@ -312,7 +306,7 @@ def test_samples_inside_kernels_as_a_slow_search_finds_them(rows, values, interv
     table[["start", "end"]] = table[["start", "end"]].astype("int64")
     times = np.arange(len(values)) * interval
     counter = pd.DataFrame({"time": times, "value": np.array(values, float), "counter": "Tensor Active", "device": 0})
-    report = StandIn(
+    report = SimpleNamespace(
         kernels=table, graphs=table[:0], counter=lambda name, window=None: counter[: None if "Tensor" in name else 0],
         sampled_gpu=lambda: None,
     )  # fmt: skip
@@ -339,8 +333,9 @@ def test_a_large_report_takes_well_under_a_second():
         {"time": np.arange(samples, dtype=np.int64) * 1000, "value": 1.0, "counter": "Tensor Active", "device": 0}
     )
     busy = counter.assign(value=100.0, counter="SMs Active")
-    report = StandIn(
-        kernels=table, graphs=table[:0], counter=lambda name, window=None: counter if "Tensor" in name else busy,
+    report = SimpleNamespace(
+        answers={}, kernels=table, graphs=table[:0],
+        counter=lambda name, window=None: counter if "Tensor" in name else busy,
         sampled_gpu=lambda: None, gpu="NVIDIA H200",
         gpus=pd.DataFrame({"gpu": [0], "major": [9], "minor": [0]}),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from stepbudget.report import Report, open_report
 from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 
-RECORDED = Path(__file__).resolve().parents[1] / "reports" / "recorded" / "h200" / "profiles"
+RECORDED = Path(__file__).resolve().parents[2] / "reports" / "recorded" / "h200" / "profiles"
 OTHER = 4712  # a second process
 
 

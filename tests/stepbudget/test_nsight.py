@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepbudget import intervals
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, idle, phases, tensor_cores
 from stepbudget.errors import ReportError
 from stepbudget.export.slim import slim
@@ -131,7 +131,7 @@ def test_a_kernel_meets_the_launch_of_its_own_process(build):
     assert by_start.loc[400, "process"] == SECOND
     assert by_start.loc[340, "api_thread"] == tid(PROCESS, AUTOGRAD)
     assert pd.isna(by_start.loc[20, "api_start"]), "its launch lies before the capture"
-    assert by_start.loc[150, "name"] == "void conv(float *)" and by_start.loc[150, "short_name"] == "void conv"
+    assert by_start.loc[150, "name"] == "void conv(float *)"
 
 
 def test_api_names_lose_their_version_and_nothing_else(build):
@@ -407,7 +407,7 @@ KERNEL_NAMES = [
 
 @pytest.mark.parametrize(("verdict", "name"), KERNEL_NAMES, ids=[name[:48] for _, name in KERNEL_NAMES])
 def test_what_a_kernels_name_says_of_tensor_cores(verdict, name):
-    assert tensor_cores.by_name(name) == verdict
+    assert kernel_names.by_name(name) == verdict
 
 
 def test_kernels_by_name_with_their_verdicts(build):
@@ -432,8 +432,8 @@ def test_kernels_by_name_with_their_verdicts(build):
 
 
 def test_a_kernel_of_an_unheard_of_name_is_unknown():
-    assert tensor_cores.by_name("void deep_gemm::fp8_gemm_kernel<128>(float*)") == "unknown"
-    assert tensor_cores.by_name("void my_own_thing(float*)") == "unknown"
+    assert kernel_names.by_name("void deep_gemm::fp8_gemm_kernel<128>(float*)") == "unknown"
+    assert kernel_names.by_name("void my_own_thing(float*)") == "unknown"
 
 
 def test_with_several_gpus_sampled_only_the_one_that_worked_counts_or_none(build):

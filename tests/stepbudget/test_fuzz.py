@@ -1,10 +1,10 @@
 """Mutated reports: an answer that adds up or one sentence, never an exception, a hang, or a change to the file.
 
-    LAB_FUZZ=10000 pytest tests/test_fuzz.py
+    LAB_FUZZ=10000 pytest tests/stepbudget/test_fuzz.py
 
 tries that many files (default: few enough for every day). A failure names its seed; this tries that one file again:
 
-    python3 tests/test_fuzz.py SEED [SEED ...]
+    PYTHONPATH=tests/support python3 tests/stepbudget/test_fuzz.py SEED [SEED ...]
 """
 
 from __future__ import annotations

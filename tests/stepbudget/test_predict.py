@@ -135,6 +135,81 @@ def test_a_gain_beyond_the_bound_breaks_it(tmp_path):
     assert "more has changed than this fix" in str(made.score("pinned_memory"))
 
 
+# --- noise --------------------------------------------------------------------------------------------------
+
+
+def pages(folder, name, wait_us, copy_us=30):
+    """A small training whose copies hold the program: what pinned memory treats, beside waits for the loader."""
+    build = SyntheticReport(folder / f"{name}.sqlite").gpu("NVIDIA H200")
+    length = wait_us + copy_us + 100
+    build.range(0, 3 * length, "training")
+    for start in range(0, 3 * length, length):
+        at = start + wait_us
+        build.range(start, at, "data loading").range(at, start + length - 1, "forward")
+        build.copy(at + 5, at + copy_us, 1000, call=(at + 2, at + copy_us))
+        build.kernel(at + copy_us + 10, at + copy_us + 90, FP32, call=(at + copy_us + 2, at + copy_us + 4))
+    return open_report(build.write())
+
+
+def test_a_loader_that_was_faster_by_itself_is_told_from_what_the_fix_gained(tmp_path):
+    made = compare(pages(tmp_path, "a", wait_us=400), pages(tmp_path, "b", wait_us=150))
+    score = made.score("pinned_memory")
+    assert score.gained_ms == pytest.approx(0.75) and score.removed_ms == pytest.approx(0)
+    assert score.beside == {"loader": pytest.approx(0.75)} and score.beside_ms == pytest.approx(0.75)
+    assert not score.kept, "one profile a side: nothing says that it was noise"
+    noisy = made.score("pinned_memory", noise_ms=0.8)
+    assert noisy.kept and noisy.noise_ms == 0.8
+    assert (noisy.gained_ms, noisy.bound, noisy.share) == (score.gained_ms, score.bound, score.share)
+    assert made.score("loader").beside == {} and made.score("loader").beside_ms == 0
+
+
+def test_what_a_cause_takes_over_is_no_gain_beside_the_fix(tmp_path):
+    made = compare(pages(tmp_path, "a", wait_us=100, copy_us=80), pages(tmp_path, "b", wait_us=140, copy_us=30))
+    score = made.score("pinned_memory")
+    assert score.gained_ms == pytest.approx(0.03) and score.removed_ms == pytest.approx(0.15)
+    assert score.beside_ms == 0, "the loader's row grew"
+    back = compare(pages(tmp_path, "c", wait_us=140, copy_us=30), pages(tmp_path, "d", wait_us=100, copy_us=80))
+    assert back.score("pinned_memory").gained_ms < 0 == back.score("pinned_memory").beside_ms, "nothing was gained"
+
+
+def test_of_several_profiles_the_medians_are_compared_and_their_spread_is_noise(tmp_path):
+    slow = [pages(tmp_path, f"a{wait}", wait) for wait in (400, 200)]
+    fast = [pages(tmp_path, f"b{wait}", wait) for wait in (180, 150)]
+    made = compare(slow, fast)
+    assert made.comparable, made.obstacles
+    assert made.gained_ms == pytest.approx(3 * (300 - 165) / 1000)
+    assert made.noise_ms == pytest.approx(3 * (200 + 30) / 1000), "what each side's profiles differ by"
+    assert made.table()["change_ms"].sum() == pytest.approx(-made.gained_ms)
+    assert made.bounds["loader"].at_most_ms == pytest.approx(0.9, abs=0.01), "the mean of the two bounds"
+    assert made.score("pinned_memory").kept, "the same program, whose loader is not always as fast"
+    single = compare(slow[0], fast[1])
+    assert not single.score("pinned_memory").kept
+    assert single.noise_ms == pytest.approx(0.02 * single.before.window.duration_ms)
+
+
+def test_the_profile_of_median_length_stands_for_three(tmp_path):
+    waits = (150, 400, 160)
+    made = compare([pages(tmp_path, f"a{wait}", wait) for wait in waits], pages(tmp_path, "b", 100))
+    assert made.before.window.duration_ms == made.first.duration_ms == pytest.approx(3 * 0.29)
+    assert sum(made.first.ms.values()) == pytest.approx(made.first.duration_ms)
+
+
+def test_one_unlike_profile_makes_two_sides_incomparable(tmp_path):
+    same = [training(tmp_path / f"{number}.sqlite") for number in range(3)]
+    made = compare(same[:2], [same[2], training(tmp_path / "other.sqlite", gpu="NVIDIA A100")])
+    assert made.obstacles == ("different GPUs: NVIDIA H200, NVIDIA A100",)
+    assert made.score("loader") is None
+
+
+def test_windows_of_several_profiles_are_one_of_each(tmp_path):
+    two = [training(tmp_path / f"{number}.sqlite") for number in range(2)]
+    windows = [report.window("data loading", 2) for report in two]
+    made = compare(two, two, windows, windows)
+    assert made.first.duration_ms == pytest.approx(0.1) and made.gained_ms == 0
+    with pytest.raises(ValueError):
+        compare(two, two, windows[:1])
+
+
 # --- advice -------------------------------------------------------------------------------------------------
 
 
@@ -145,12 +220,15 @@ def test_the_costliest_cause_comes_first(reports):
         assert [one.upper_bound_ms for one in found] == sorted((one.upper_bound_ms for one in found), reverse=True)
 
 
-def test_each_finding_names_its_evidence_and_a_lab_that_exists(reports):
-    labs = {path.stem for path in (recorded.folder().parents[2] / "labs").glob("*.ipynb")}
+def test_each_finding_names_its_evidence_and_the_lab_that_was_handed_in_for_its_fix(reports):
+    labs = {fix: f"lab of {fix}" for fix in predict.FIXES}
     for report in reports.values():
-        for one in advice.advice(report, budget(report)):
+        found = budget(report)
+        for one, without in zip(advice.advice(report, found, labs), advice.advice(report, found), strict=True):
             assert any(letter.isdigit() for letter in one.evidence), one
-            assert one.lab is None or one.lab in labs
+            treating = {labs[fix] for fix, about in predict.FIXES.items() if one.cause in about.causes}
+            assert one.lab in treating if one.cause not in advice.UNTREATED else one.lab is None
+            assert without.lab is None and without.evidence == one.evidence
 
 
 def test_what_is_missing_is_said_and_nothing_made_up(tmp_path):

@@ -355,6 +355,14 @@ def test_a_fix_is_held_against_its_prediction(answer, ask, before, after, fix):
     assert status == 0 and "the bound held" in out and "times as fast" in out
 
 
+def test_the_advice_names_labs_only_where_they_are_handed_in(capsys):
+    path = str(PROFILES / "main_baseline_nvtx.sqlite.xz")
+    assert main([path]) == 0
+    plain = capsys.readouterr().out
+    assert main([path], labs={"loader": "of the loader"}) == 0
+    assert " lab" not in plain and capsys.readouterr().out.count("see lab of the loader.") == 1
+
+
 def comparable(folder: Path, number: int, gpu="NVIDIA H200", steps=3, size=3000, name="training") -> Path:
     """A made report, one of a pair."""
     build = SyntheticReport(folder / f"{number}.sqlite").gpu(gpu).range(0, 1000, name)
