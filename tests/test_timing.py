@@ -13,7 +13,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
-from support.stand_in import StandIn
+from stand_in import StandIn
 
 SCRIPT = """
 import argparse, json, sys
@@ -98,7 +98,7 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
         return float(len(events))
 
     monkeypatch.setattr(spread.time, "perf_counter", clock)
-    with spread.stopwatch(lambda: events.append("synchronize")) as seconds:
+    with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
     assert events == ["synchronize", "clock", "work", "synchronize", "clock"]

@@ -61,8 +61,8 @@ class Source(ABC):
             show(f"$ time {typed(command)}")
         return self._runs(commands, repeats, show, kind)
 
-    def cold_run(self, command: str, show: Show = print) -> dict:
-        """The record of one whole-process run whose compilers find nothing that they made before."""
+    def cold_run(self, command: str, show: Show = print) -> dict | None:
+        """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
         show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in running.CACHES)} {typed(command)}")
         return self._cold_run(command, show)
 
@@ -98,7 +98,7 @@ class Source(ABC):
     def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]: ...
 
     @abstractmethod
-    def _cold_run(self, command: str, show: Show) -> dict: ...
+    def _cold_run(self, command: str, show: Show) -> dict | None: ...
 
     @abstractmethod
     def _benchmark(self, command: str, show: Show) -> list[dict]: ...
@@ -147,8 +147,11 @@ class Recorded(Source):
         show(f"recorded ({recorded.origin(self.folder)}), {fewest}{_count(times[-1])} each: {where}")
         return found
 
-    def _cold_run(self, command: str, show: Show) -> dict:
+    def _cold_run(self, command: str, show: Show) -> dict | None:
         file = recorded.cold_file(command, self.folder)
+        if file is None:
+            show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
+            return None
         show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
         return json.loads(file.read_text())
 
@@ -265,7 +268,8 @@ class Live(Source):
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         def run() -> Report:
             report = self.reports / f"{name}.nsys-rep"
-            self.programs.profile(words, report, show)
+            with self._paced(recorded.took_s("profiles", name), show):
+                self.programs.profile(words, report, show)
             show(f"live: {recorded.shown(report)}")
             return open_report(report)
 
@@ -274,7 +278,8 @@ class Live(Source):
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         def run() -> Counted:
             log = self.reports / f"{name}.csv"
-            self.programs.count(words, log, (lambda line: None) if brief else show)
+            with self._paced(recorded.took_s("counters", name), show):
+                self.programs.count(words, log, (lambda line: None) if brief else show)
             show(f"live: {recorded.shown(log)}")
             counted = parse(log.read_text(errors="replace"), log.name)
             return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
@@ -305,6 +310,14 @@ class Live(Source):
         record = run()
         self.pace.note(recorded_s(kind, words), record["process_s"])
         return record
+
+    @contextmanager
+    def _paced(self, expected_s: float | None, show: Show) -> Iterator[None]:
+        """Say before the block how long it will take, and note how long it took."""
+        self._announce([expected_s], show)
+        start = time.monotonic()
+        yield
+        self.pace.note(expected_s, time.monotonic() - start)
 
     def _announce(self, expected: Sequence[float | None], show: Show) -> None:
         if line := self.pace.announcement(expected):

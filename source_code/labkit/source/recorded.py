@@ -86,13 +86,10 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
     raise LabError(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 
-def cold_file(command: str, where: Path | None = None) -> Path:
-    """The record of a run with cold caches; LabError where none was recorded."""
-    for form in (command, quick(command)):
-        file = (where or folder()) / "runs" / f"{key(form)}-cold.json"
-        if file.is_file():
-            return file
-    raise LabError(f"no run of '{command}' with cold caches was recorded: run the lab live (LAB_MODE=live).")
+def cold_file(command: str, where: Path | None = None) -> Path | None:
+    """The record of a run with cold caches; None where none was recorded."""
+    files = [(where or folder()) / "runs" / f"{key(form)}-cold.json" for form in (command, quick(command))]
+    return next(filter(Path.is_file, files), None)
 
 
 def report_file(name: str, command: str, where: Path | None = None) -> Path:
@@ -115,6 +112,12 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
     return file
+
+
+def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
+    """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells."""
+    file = (where or folder()) / kind / f"{name}.json"
+    return _read_json(file).get("took_s") if file.is_file() else None
 
 
 def traced_file(command: str, where: Path | None = None) -> Path:

@@ -41,3 +41,13 @@ def break_even(slow: Cost, fast: Cost) -> float:
     if ahead_s <= 0:
         return 0.0 if gains_s >= 0 else inf
     return ahead_s / gains_s if gains_s > 0 else inf
+
+
+def in_words(epochs: float) -> str:
+    """What ``break_even`` found, for a sentence: ``at once``, ``after ~60 epochs``, ``never``."""
+    return "at once" if epochs == 0 else "never" if epochs == inf else f"after ~{epochs:.0f} epochs"
+
+
+def end_s(records: Sequence[dict]) -> float:
+    """Seconds from the last line of a script to the end of its process: the median over its runs."""
+    return statistics.median(record["process_s"] - record["wall_s"] for record in records)
