@@ -189,7 +189,7 @@ def test_recorded_mode_names_the_reports_there_are(shipped):
 
 def test_another_gpus_records_are_refused_by_name(monkeypatch):
     monkeypatch.setenv("LAB_RECORDED", "b200")
-    with pytest.raises(ReportError, match="nothing was recorded on b200: there are .*h200"):
+    with pytest.raises(ReportError, match=r"nothing was recorded on b200: there are .*h200"):
         recorded.folder()
 
 

@@ -13,6 +13,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
+from labkit.training import clock
 from stand_in import StandIn
 
 SCRIPT = """
@@ -93,11 +94,11 @@ def test_a_speedup_is_median_over_median():
 def test_the_stopwatch_waits_before_both_readings(monkeypatch):
     events = []
 
-    def clock():
+    def reading():
         events.append("clock")
         return float(len(events))
 
-    monkeypatch.setattr(spread.time, "perf_counter", clock)
+    monkeypatch.setattr(clock.time, "perf_counter", reading)
     with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
