@@ -17,18 +17,7 @@ from pathlib import Path
 
 from stepbudget import nesting
 from stepbudget.export.kinds import DIRECTIONS, MEMORY
-from stepbudget.export.sqlite import (
-    CALLS,
-    COPIES,
-    FILLS,
-    KERNEL_NAME,
-    KERNELS,
-    LAUNCHED_BY,
-    LAUNCHES,
-    NO_LAUNCHES,
-    RANGES,
-    Export,
-)
+from stepbudget.export.sqlite import CALLS, COPIES, FILLS, KERNEL_NAME, KERNELS, LAUNCHED_BY, RANGES, Export
 
 OUTSIDE = "(outside any range)"
 
@@ -194,8 +183,7 @@ def _kernels_by_range(export: Export, last: int) -> list[tuple]:
     """The innermost range is found by one walk over time, thread by thread: a join would try all pairs."""
     if not export.has(KERNELS):
         return []
-    launches = LAUNCHES if export.has(CALLS) else NO_LAUNCHES
-    launched = export.rows(BY_THREAD.format(launches=launches, nameId=_kernel_name(export)))
+    launched = export.rows(BY_THREAD.format(launches=export.launches, nameId=_kernel_name(export)))
     found = _ranges(export, NESTED, last)
     ranges = [((thread, start), (thread, until), name) for name, thread, start, until in found]
     moments = [(thread, moment) for thread, moment, *_ in launched if thread is not None]  # the others come first
