@@ -20,22 +20,9 @@ import pandas as pd
 
 from stepbudget import metrics
 from stepbudget.errors import ReportError
+from stepbudget.export import sqlite
 from stepbudget.export.kinds import EXACT
-from stepbudget.export.sqlite import (
-    CALLS,
-    COPIES,
-    FILLS,
-    GRAPHS,
-    KERNEL_NAME,
-    KERNELS,
-    LAUNCHED_BY,
-    LAUNCHES,
-    NO_LAUNCHES,
-    OS_CALLS,
-    OVERHEAD,
-    RANGES,
-    Export,
-)
+from stepbudget.export.sqlite import KERNELS, LAUNCHED_BY, RANGES, Export
 from stepbudget.window import Window
 
 # One GPU activity: when it ran on the GPU, and when the API call that launched it ran on the CPU.
@@ -107,7 +94,7 @@ class Report(Export):
         outside CUDA graphs), ``api_start``, ``api_end``, ``api_thread`` of the call that launched it (NaN where the
         capture holds none), ``gpu`` (number of the card).
         """
-        name = self.column(KERNELS, *KERNEL_NAME)
+        name = self.column(KERNELS, *sqlite.KERNEL_NAME)
         found = self._activity(KERNELS, {"name": name, "graph_node": self.column(KERNELS, "graphNodeId")})
         found["name"] = self._text(found["name"]).fillna("(unnamed kernel)")
         return found
@@ -117,13 +104,14 @@ class Report(Export):
         """Copies: as kernels, with bytes, copy_kind, source_kind, target_kind (the report's numbers)."""
         kinds = {"copy_kind": "copyKind", "source_kind": "srcKind", "target_kind": "dstKind"}
         return self._activity(
-            COPIES, {"bytes": "bytes", **{name: self.column(COPIES, kind) for name, kind in kinds.items()}}
+            sqlite.COPIES,
+            {"bytes": "bytes", **{name: self.column(sqlite.COPIES, kind) for name, kind in kinds.items()}},
         )
 
     @cached_property
     def memsets(self) -> pd.DataFrame:
         """Memory fills: as kernels, with ``bytes``."""
-        return self._activity(FILLS, {"bytes": "bytes"})
+        return self._activity(sqlite.FILLS, {"bytes": "bytes"})
 
     @cached_property
     def graphs(self) -> pd.DataFrame:
@@ -131,25 +119,25 @@ class Report(Export):
 
         ``nsys profile --cuda-graph-trace=node`` records the kernels instead.
         """
-        return self._activity(GRAPHS, {"graph": self.column(GRAPHS, "graphId")})
+        return self._activity(sqlite.GRAPHS, {"graph": self.column(sqlite.GRAPHS, "graphId")})
 
     @cached_property
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
-        calls = self._calls(CALLS)
+        calls = self._calls(sqlite.CALLS)
         calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
         return calls
 
     @cached_property
     def os_calls(self) -> pd.DataFrame:
         """Calls into the operating system that may block (``--trace osrt``): start, end, thread, process, name."""
-        return self._calls(OS_CALLS)
+        return self._calls(sqlite.OS_CALLS)
 
     @cached_property
     def overhead(self) -> pd.DataFrame:
         """What the profiler itself cost: start, end, thread, process, name."""
-        self.span(OVERHEAD)  # checks it; it is no part of the capture's extent
-        return self._calls(OVERHEAD)
+        self.span(sqlite.OVERHEAD)  # checks it; it is no part of the capture's extent
+        return self._calls(sqlite.OVERHEAD)
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
@@ -271,11 +259,6 @@ class Report(Export):
         """The version of Nsight Systems that exported the report, or None where it does not say."""
         return self._meta("EXPORT_PRODUCT_VERSION")
 
-    @cached_property
-    def schema_version(self) -> str | None:
-        """The version of the export's schema, such as ``3.20.3``, or None where it does not say."""
-        return self._meta("EXPORT_SCHEMA_VERSION")
-
     # --- reading ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -304,7 +287,7 @@ class Report(Export):
     def _activity(self, table: str, columns: dict[str, str]) -> pd.DataFrame:
         """Rows of a GPU activity table, each with its launch call where the report holds it; ``columns``: SQL."""
         query = _ACTIVITY.format(
-            launches=LAUNCHES if self.has(CALLS) else NO_LAUNCHES,
+            launches=self.launches,
             device=f"coalesce({self.column(table, 'deviceId')}, 0)",
             stream=f"coalesce({self.column(table, 'streamId')}, 0)",
             columns=", ".join(f"{source} AS {name}" for name, source in columns.items()),

@@ -428,7 +428,8 @@ def test_kernels_by_name_with_their_verdicts(build):
     assert list(table["count"]) == [2, 1, 1]
     assert list(table["mean_us"]) == pytest.approx([0.2, 0.05, 0.05])
     assert list(table["share"]) == pytest.approx([0.8, 0.1, 0.1])
-    assert tensor_cores.kernel_time_by_verdict(report) == pytest.approx({"yes": 4e-4, "no": 5e-5, "unknown": 5e-5})
+    assert list(table["gpu_ms"]) == pytest.approx([4e-4, 5e-5, 5e-5])
+    assert list(table["tensor_cores"]) == ["yes", "no", "unknown"]
 
 
 def test_a_kernel_of_an_unheard_of_name_is_unknown():
@@ -475,7 +476,7 @@ def everything(report: Report) -> list[object]:
     """Each question that the labs ask of a report."""
     return [
         phases.phases(report), phases.phases(report, by="thread"), idle.idle(report), idle.idle_by_phase(report),
-        copies.copies(report), tensor_cores.kernels(report), tensor_cores.kernel_time_by_verdict(report),
+        copies.copies(report), tensor_cores.kernels(report),
         tensor_cores.tensor_active(report), report.api, report.memsets, report.gpu,
     ]  # fmt: skip
 

@@ -194,7 +194,8 @@ def test_each_kind_of_evidence(tmp_path):
     assert found.loc[["nvjet_short", "triton_short"], "sampled_pct"].isna().all(), "unsampled is not 0"
     assert list(found["gpu_ms"]) == sorted(found["gpu_ms"], reverse=True)
     with open_report(report.write()) as opened:
-        assert set(tensor_cores.disagreements(opened)["kernel"]) == {
+        table = tensor_cores.verdicts(opened)
+        assert set(table.loc[table["evidence"] == "disagreement", "kernel"]) == {
             "nvjet_contradicted",
             "void at::native::contradicted()",
         }

@@ -93,20 +93,21 @@ class Comparison:
         after_ms = self.second.duration_ms
         return self.first.duration_ms / after_ms if after_ms else float("inf")
 
+    @property
+    def shrank_ms(self) -> dict[str, float]:
+        """By how much each cause has shrunk (negative: grown)."""
+        second_ms = self.second.ms
+        return {cause: ms - second_ms[cause] for cause, ms in self.first.ms.items()}
+
     def table(self) -> pd.DataFrame:
         """One row a cause that occurs in either: cause, before_ms, after_ms, change_ms."""
-        first_ms, second_ms = self.first.ms, self.second.ms
-        rows = [
-            (CAUSES[cause], first_ms[cause], second_ms[cause], second_ms[cause] - first_ms[cause])
-            for cause in CAUSES
-            if first_ms[cause] or second_ms[cause]
-        ]
+        both = zip(CAUSES.values(), self.first.ms.values(), self.second.ms.values(), strict=True)
+        rows = [(cause, before, after, after - before) for cause, before, after in both if before or after]
         return pd.DataFrame(rows, columns=["cause", "before_ms", "after_ms", "change_ms"])
 
     def removed_ms(self, fix: str) -> float:
         """By how much the causes that a fix removes have shrunk."""
-        first_ms, second_ms = self.first.ms, self.second.ms
-        return sum(first_ms[cause] - second_ms[cause] for cause in FIXES[fix].causes)
+        return sum(self.shrank_ms[cause] for cause in FIXES[fix].causes)
 
     @property
     def likely_fix(self) -> str | None:
@@ -123,9 +124,8 @@ class Comparison:
         fix = fix or self.likely_fix
         if fix is None or not self.comparable:
             return None
-        first_ms, second_ms = self.first.ms, self.second.ms
-        shrank = {cause: first_ms[cause] - second_ms[cause] for cause in CAUSES if cause not in FIXES[fix].causes}
-        beside = {cause: ms for cause, ms in shrank.items() if ms > 0}
+        treated = FIXES[fix].causes
+        beside = {cause: ms for cause, ms in self.shrank_ms.items() if ms > 0 and cause not in treated}
         noise_ms = max(noise_ms, self.noise_ms)
         return Score(self.bounds[fix], self.gained_ms, self.removed_ms(fix), noise_ms, beside)
 

@@ -66,14 +66,8 @@ def idle_by_phase(report: Report, window: Window | None = None) -> pd.DataFrame:
     ranges = ranges[ranges["thread"] == main_thread(report, window)]
     edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
     edges = np.concatenate([[window.start], edges, [window.end]])
-    labels = [OUTSIDE, *(OUTSIDE if name is None else name for name in names)]
-    idle_ns: dict[str, int] = {}
-    for name in dict.fromkeys(labels):
-        own = [i for i, label in enumerate(labels) if label == name]
-        spans = np.column_stack([edges[own], edges[np.array(own) + 1]])
-        spans = intervals.clip(spans, window.start, window.end)
-        idle_ns[name] = intervals.total(intervals.intersect(gaps, spans))
-    whole = intervals.total(gaps)
-    rows = [(name, ns / 1e6, ns / whole if whole else 0.0) for name, ns in idle_ns.items()]
-    table = pd.DataFrame(rows, columns=["phase", "idle_ms", "share"])
+    phases = [OUTSIDE, *(OUTSIDE if name is None else name for name in names)]
+    ns = pd.Series(intervals.covered(gaps, edges[:-1], edges[1:])).groupby(phases, sort=False).sum()
+    share = ns / (ns.sum() or 1)
+    table = pd.DataFrame({"phase": ns.index, "idle_ms": ns.to_numpy() / 1e6, "share": share.to_numpy()})
     return table.sort_values("idle_ms", ascending=False, ignore_index=True)

@@ -59,15 +59,10 @@ class Launch:
     launch_us: float  # from one launch call's start to the next one's on the same thread: median
     api_us: float  # duration of a launch call: median
     latency_us: float  # from the call's start to the kernel's where the stream had drained: median
-    shorter_share: float  # of the kernels that are shorter than break-even
+    shorter_share: float  # of the kernels that are shorter than launch_us: with these the CPU cannot keep up
     queue_mean: float  # works launched and not finished: mean over the window's time
     queue_0_share: float  # of the window's time with none
     queue_1_share: float  # and with one
-
-    @property
-    def break_even_us(self) -> float:
-        """The kernel duration below which the CPU cannot keep up: the time that it takes from launch to launch."""
-        return self.launch_us
 
 
 def launch(report: Report, window: Window | None = None, gpu: int | None = None) -> Launch:

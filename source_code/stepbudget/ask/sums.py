@@ -13,22 +13,13 @@ ranges what PyTorch's emit_nvtx adds to a name; median and standard deviation ar
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from stepbudget import nesting
 from stepbudget.export.kinds import DIRECTIONS, MEMORY
-from stepbudget.export.sqlite import (
-    CALLS,
-    COPIES,
-    FILLS,
-    KERNEL_NAME,
-    KERNELS,
-    LAUNCHED_BY,
-    LAUNCHES,
-    NO_LAUNCHES,
-    RANGES,
-    Export,
-)
+from stepbudget.export.sqlite import CALLS, COPIES, FILLS, KERNEL_NAME, KERNELS, LAUNCHED_BY, RANGES, Export
 
 OUTSIDE = "(outside any range)"
 
@@ -194,12 +185,13 @@ def _kernels_by_range(export: Export, last: int) -> list[tuple]:
     """The innermost range is found by one walk over time, thread by thread: a join would try all pairs."""
     if not export.has(KERNELS):
         return []
-    launches = LAUNCHES if export.has(CALLS) else NO_LAUNCHES
-    launched = export.rows(BY_THREAD.format(launches=launches, nameId=_kernel_name(export)))
-    found = _ranges(export, NESTED, last)
-    ranges = [((thread, start), (thread, until), name) for name, thread, start, until in found]
-    moments = [(thread, moment) for thread, moment, *_ in launched if thread is not None]  # the others come first
-    around = [None] * (len(launched) - len(moments)) + [*nesting.innermost(ranges, moments)]
+    launched = export.rows(BY_THREAD.format(launches=export.launches, nameId=_kernel_name(export)))
+    ranges: dict[int, list[tuple]] = {}
+    for name, thread, start, until in _ranges(export, NESTED, last):
+        ranges.setdefault(thread, []).append((start, until, name))
+    around: list[tuple | None] = []
+    for thread, own in groupby(launched, key=itemgetter(0)):  # None: the launch is not known
+        around += nesting.innermost(ranges.get(thread, ()), [moment for _, moment, *_ in own])
     numbers = {number for _, _, number, _ in launched}
     names = {number: name for number, name in export.rows("SELECT id, value FROM StringIds") if number in numbers}
     spans: dict[tuple[str, str], list[int]] = {}

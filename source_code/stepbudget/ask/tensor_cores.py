@@ -72,14 +72,6 @@ def kernels(report: Report, window: Window | None = None) -> pd.DataFrame:
     return result.drop(columns="ns").sort_values(["gpu_ms", "kernel"], ascending=[False, True], ignore_index=True)
 
 
-def kernel_time_by_verdict(report: Report, window: Window | None = None) -> dict[str, float]:
-    """Milliseconds of kernel time within the window for each of the three answers, by name."""
-    table = kernels(report, window)
-    return {
-        verdict: float(table.loc[table["tensor_cores"] == verdict, "gpu_ms"].sum()) for verdict in (YES, NO, UNKNOWN)
-    }
-
-
 @remembered
 def verdicts(report: Report, window: Window) -> pd.DataFrame:
     """One row a kernel name within the window (default: training), longest total first, with the evidence.
@@ -170,12 +162,6 @@ def sampled(report: Report, chosen: np.ndarray | None = None) -> pd.DataFrame:
     result["sms_pct"] = sums["sm_total"] / sums["sm_count"].where(sums["sm_count"] > 0)
     result["proves_yes"] = found["proves"].all()
     return result
-
-
-def disagreements(report: Report, window: Window | None = None) -> pd.DataFrame:
-    """The kernels whose name and whose counter contradict each other: rows of ``verdicts``."""
-    found = verdicts(report, window)
-    return found[found["evidence"] == "disagreement"].reset_index(drop=True)
 
 
 def capability(report: Report) -> tuple[int, int] | None:

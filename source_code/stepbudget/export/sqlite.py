@@ -131,6 +131,11 @@ class Export:
         own = self.enumeration("ENUM_NSYS_EVENT_TYPE")
         return ", ".join(map(str, sorted({own.get(name, number) for name, number in RANGE_TYPES.items()})))
 
+    @property
+    def launches(self) -> str:
+        """SQL that defines the table ``launches``."""
+        return LAUNCHES if self.has(CALLS) else NO_LAUNCHES
+
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """First and last moment of each table that holds events (ns, the export's own clock).

@@ -248,23 +248,6 @@ def _tensor_work(kernels: pd.DataFrame) -> pd.Series:
     return kernels["tensor_instructions"].fillna(kernels["tensor_flops"])
 
 
-def totals(kernels: pd.DataFrame) -> dict[str, float]:
-    """A step in numbers: ``kernels``, ``time_us``, ``bytes``, ``tb_per_s``, ``tensor_pct``, ``tensor_flops``, and
-    ``tensor_time_share``: how much of the time was in kernels that used Tensor Cores. NaN: not counted."""
-    time_us = float(kernels["time_us"].sum())
-    work = _tensor_work(kernels)
-    share = float(kernels.loc[work > 0, "time_us"].sum() / time_us) if work.notna().any() else float("nan")
-    return {
-        "kernels": len(kernels),
-        "time_us": time_us,
-        "bytes": float(kernels["bytes"].sum()),
-        "tb_per_s": float(kernels["bytes"].sum()) / time_us / 1e6,
-        "tensor_flops": float(kernels["tensor_flops"].sum(min_count=1)),
-        "tensor_pct": float((kernels["tensor_pct"] * kernels["time_us"]).sum() / time_us),
-        "tensor_time_share": share,
-    }
-
-
 def made_with(text: str) -> str:
     """The command that made recorded counts."""
     return noted(text, COMMAND)
