@@ -15,7 +15,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 
@@ -187,7 +188,10 @@ class Recorded(Source):
 
 
 class Live(Source):
-    """The commands run on this machine; what they leave lies in ``reports``, and timed runs are used again."""
+    """The commands run on this machine, and what they leave lies in ``reports``.
+
+    Timed runs that the same command, code and machine made are used again; in quick mode so is all else.
+    """
 
     name = "live"
 
@@ -213,7 +217,6 @@ class Live(Source):
         return Recorded(recorded.folder())
 
     def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]:
-        """Runs of the same code on the same machine that are in ``reports`` already are used again."""
         repeats, folder = repeats or quick.rounds(), self._folder("runs")
         form = quick.quick if quick.is_quick() else str
         slots = [
@@ -238,11 +241,10 @@ class Live(Source):
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict:
-        folder, words = self._folder("runs"), quick.quick(command) if quick.is_quick() else command
-        self._announce([recorded_s("runs", words)], show)
-        file = folder / f"{recorded.key(words)}-cold.json"
-        record = self.programs.run_cold(words, file)
-        show(f"live: one run: {recorded.shown(file)}")
+        words = quick.quick(command) if quick.is_quick() else command
+        file = self._folder("runs") / f"{recorded.key(words)}-cold.json"
+        record, when = self._new_or_kept("runs", words, file, self.programs.run_cold, show)
+        show(f"live{when}: one run: {recorded.shown(file)}")
         return record
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
@@ -258,19 +260,17 @@ class Live(Source):
         return self._else_recorded(run, lambda other: other._record(command, kind, show), show)
 
     def _once(self, command: str, kind: str, show: Show) -> dict:
-        folder = self._folder(kind)
-        self._announce([recorded_s(kind, command)], show)
-        file = folder / f"{recorded.key(command)}-01.json"
-        record = self._timed(kind, command, lambda: self.programs.run(command, file))
-        show(f"live: {recorded.shown(folder)}")
+        file = self._folder(kind) / f"{recorded.key(command)}-01.json"
+        record, when = self._new_or_kept(kind, command, file, self.programs.run, show)
+        show(f"live{when}: {recorded.shown(file.parent)}")
         return record
 
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         def run() -> Report:
             report = self.reports / f"{name}.nsys-rep"
-            with self._paced(recorded.took_s("profiles", name), show):
-                self.programs.profile(words, report, show)
-            show(f"live: {recorded.shown(report)}")
+            expected_s = recorded.took_s("profiles", name)
+            when = self._made(report, words, expected_s, lambda: self.programs.profile(words, report, show), show)
+            show(f"live{when}: {recorded.shown(report)}")
             return open_report(report)
 
         return self._else_recorded(run, lambda other: other._profile(name, words, show), show)
@@ -278,9 +278,9 @@ class Live(Source):
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         def run() -> Counted:
             log = self.reports / f"{name}.csv"
-            with self._paced(recorded.took_s("counters", name), show):
-                self.programs.count(words, log, (lambda line: None) if brief else show)
-            show(f"live: {recorded.shown(log)}")
+            expected_s, output = recorded.took_s("counters", name), (lambda line: None) if brief else show
+            when = self._made(log, words, expected_s, lambda: self.programs.count(words, log, output), show)
+            show(f"live{when}: {recorded.shown(log)}")
             counted = parse(log.read_text(errors="replace"), log.name)
             return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
 
@@ -289,9 +289,8 @@ class Live(Source):
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
         def run() -> tuple[dict, Path]:
             file = self._folder(recorded.TRACES) / recorded.traced_name(command)
-            self._announce([recorded_s(recorded.TRACES, command)], show)
-            record = self._timed(recorded.TRACES, command, lambda: self.programs.trace(command, file))
-            show(f"live: {recorded.shown(file)}")
+            record, when = self._new_or_kept(recorded.TRACES, command, file, self.programs.trace, show)
+            show(f"live{when}: {recorded.shown(file)}")
             return record, running.trace_beside(file)
 
         return self._else_recorded(run, lambda other: other._trace(command, show), show)
@@ -311,13 +310,35 @@ class Live(Source):
         self.pace.note(recorded_s(kind, words), record["process_s"])
         return record
 
-    @contextmanager
-    def _paced(self, expected_s: float | None, show: Show) -> Iterator[None]:
-        """Say before the block how long it will take, and note how long it took."""
+    def _new_or_kept(
+        self, kind: str, words: str, file: Path, run: Callable[[str, Path], dict], show: Show
+    ) -> tuple[dict, str]:
+        """A record, and how long ago it was made: in quick mode one that is still true is used again."""
+        if quick.is_quick() and (record := self._there(file, words)):
+            return record, _ago(record)
+        self._announce([recorded_s(kind, words)], show)
+        return self._timed(kind, words, lambda: run(words, file)), ""
+
+    def _made(
+        self, made: Path, words: list[str], expected_s: float | None, make: Callable[[], None], show: Show
+    ) -> str:
+        """Make a report or counts; in quick mode one that is still true is used again. How long ago it was made."""
+        file, command = made.with_suffix(".json"), shlex.join(words)
+        machine = json.loads(json.dumps(asdict(self.facts)))
+        record = running.finished(file, command) if quick.is_quick() and made.is_file() else None
+        if record and record["machine"] == machine:
+            return _ago(record)
+        file.unlink(missing_ok=True)
         self._announce([expected_s], show)
-        start = time.monotonic()
-        yield
-        self.pace.note(expected_s, time.monotonic() - start)
+        start, now = time.monotonic(), datetime.now(timezone.utc)
+        with running.watching() as made_by:
+            make()
+        took_s = time.monotonic() - start
+        self.pace.note(expected_s, took_s)
+        about = {"command": command, "status": "complete", "machine": machine, "took_s": took_s}
+        about |= {"run_at": now.isoformat(timespec="seconds"), **made_by}
+        file.write_text(json.dumps(about, indent=1) + "\n")
+        return ""
 
     def _announce(self, expected: Sequence[float | None], show: Show) -> None:
         if line := self.pace.announcement(expected):
@@ -405,6 +426,12 @@ def _recorded_capability(folder: Path) -> tuple[int, int] | None:
             for row in report.rows("SELECT computeMajor, computeMinor FROM TARGET_INFO_GPU LIMIT 1"):
                 return int(row[0]), int(row[1])
     return None
+
+
+def _ago(record: dict) -> str:
+    """How long ago a record was made, as the text has it."""
+    seconds = (datetime.now(timezone.utc) - datetime.fromisoformat(record["run_at"])).total_seconds()
+    return f", {duration(seconds)} ago"
 
 
 def _count(runs: int) -> str:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
         draft.write_text(json.dumps(record, indent=1) + "\n")
         draft.replace(file)
     return record
+
+
+@contextmanager
+def watching() -> Iterator[dict]:
+    """Watch which of our modules the programs run that the block starts; its end puts ``manifest`` into the dict."""
+    made_by: dict = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= manifest.watched(Path(scratch))
+        try:
+            yield made_by
+        finally:
+            del os.environ["LAB_MANIFEST"]
+        made_by["manifest"] = manifest.gathered(Path(scratch))
 
 
 def run_cold(command: str, file: Path) -> dict:
