@@ -18,7 +18,7 @@ def train(run, model, device, loader, optimizer, epoch):
         loss = F.nll_loss(output, target)
         loss.backward()
         optimizer.step()
-        run.log_step(epoch, step, loss, loader)
+        run.log_step(epoch, step, loss)
 
 
 @torch.no_grad()

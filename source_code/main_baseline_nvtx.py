@@ -25,7 +25,7 @@ def train(run, model, device, loader, optimizer, epoch):
             loss.backward()
         with phase("optimizer step"):
             optimizer.step()
-        run.log_step(epoch, step, loss, loader)
+        run.log_step(epoch, step, loss)
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ def train(run, model, device, loader, optimizer, scaler, autocast, epoch):
         with phase("optimizer step"):
             scaler.step(optimizer)
             scaler.update()
-        run.log_step(epoch, step, loss, loader)
+        run.log_step(epoch, step, loss)
 
 
 @torch.no_grad()

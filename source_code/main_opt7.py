@@ -45,7 +45,7 @@ def test(run, weights, images, labels, sums):
 
 def main():
     args = steps.parse_args(__doc__, workers=0)
-    run = steps.Run(args, loader=False)
+    run = steps.Run(args, loader=False, needs_bf16=True)
     (images, labels), test_set = run.on_device(run.digits.train), run.on_device(run.digits.test)
 
     net = Net().to(run.device)

@@ -17,7 +17,7 @@ import torch
 
 from labkit import paths
 from labkit.paths import SOURCE_CODE
-from labkit.training import data, machine, ranges, record
+from labkit.training import cli, data, machine, ranges, record
 from labkit.training.model import Net
 
 SCRIPTS = sorted(path.name for path in SOURCE_CODE.glob("main_*.py"))
@@ -295,3 +295,35 @@ def test_a_failed_write_leaves_no_draft(tmp_path):
     with pytest.raises(TypeError):
         record.write_json(tmp_path / "run.json", {"new": object()})
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_workers_by_default_are_the_cores_that_this_process_may_use_less_two(monkeypatch):
+    """Not those of the host: in a container, or under taskset, os.cpu_count() says more."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
+    monkeypatch.setattr(machine, "Path", lambda name: SOURCE_CODE / "no such file")  # no quota either
+    assert machine.usable_cores() == 6
+    assert cli.spare_cores() == 4
+    monkeypatch.setattr(sys, "argv", ["main_opt1.py"])
+    assert cli.parse_args("A step.").workers == 4
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
+    assert cli.spare_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [(None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")]
+)
+def test_the_type_of_mixed_precision_is_one_that_the_gpu_has(monkeypatch, capability, expected):
+    monkeypatch.setattr(machine, "gpu_name", lambda: capability and "a GPU")
+    monkeypatch.setattr(machine, "capability", lambda: capability)
+    monkeypatch.setattr(sys, "argv", ["main_opt4.py"])
+    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype == expected
+    monkeypatch.setattr(sys, "argv", ["main_opt4.py", "--amp-dtype", "float32"])
+    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype == "float32"
+
+
+def test_a_step_that_needs_bf16_says_so_on_a_gpu_without(monkeypatch, refused):
+    monkeypatch.setattr(machine, "gpu_name", lambda: "Tesla T4")
+    monkeypatch.setattr(machine, "capability", lambda: (7, 5))
+    sentence = refused("main_opt7.py", "--device", "cuda")
+    assert "main_opt7.py needs BF16, and Tesla T4 has none" in sentence

@@ -9,14 +9,15 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit import exercises
-from labkit.recording.notebooks import course, execute
+from labkit import course, exercises
+from labkit.errors import LabError
+from labkit.recording.notebooks import execute, files
 from labkit.source import recorded
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.report import open_report
 
-LABS = [path for path in course() if path.parent.name == "labs"]
+LABS = [path for path in files() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
 NEW_KERNEL = {"09_triton"}  # Triton's interpreter has to be chosen before Triton is imported
 CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
@@ -71,7 +72,15 @@ def test_the_solutions_pass_their_checks(path, monkeypatch, capsys, tmp_path):
 
 def test_every_exercise_of_the_labs_has_a_check_and_the_other_way_round():
     asked = {number for path in LABS for number in CALL.findall(path.read_text().replace('\\"', '"'))}
-    assert asked == set(exercises.EXERCISES)
+    assert asked == {number for lab in course.LABS for number in exercises.exercises_of(lab.number)}
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [("9.9", "lab 9 has no exercise 9.9: it has 9.1, 9.2"), ("77.1", "no lab 77")]
+)
+def test_an_exercise_that_there_is_not_is_named(number, said):
+    with pytest.raises(LabError, match=re.escape(said)):
+        exercises.exercise(number, 1)
 
 
 @pytest.mark.parametrize("number", ["1.2", "3.2", "4.2"])

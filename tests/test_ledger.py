@@ -11,9 +11,9 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
-from labkit.source.timing import Spread
 from labkit.topics.ladder import charts as figures
 from labkit.topics.ladder import ledger
 
@@ -101,7 +101,14 @@ def test_the_last_rung_costs_the_most():
 
 def run(process_s: float, training_s: float, warm_up_s: float | None = None) -> dict:
     extras = {} if warm_up_s is None else {"warm_up_s": warm_up_s}
-    return {"process_s": process_s, "startup_s": 1.0, "training_s": training_s, "test_s": 0.5, "extras": extras}
+    return {
+        "process_s": process_s,
+        "startup_s": 1.0,
+        "training_s": training_s,
+        "test_s": 0.5,
+        "extras": extras,
+        "epochs": [{}] * 10,
+    }
 
 
 RUNS = {"main_a.py": [run(20, 16), run(24, 20), run(22, 17)], "main_b.py": [run(5, 1, 1.0), run(6, 2, 2.0)]}
@@ -139,6 +146,28 @@ def test_the_tables_and_figures_show_it():
         for y in (0, 1)
     ]
     assert ends == pytest.approx([1 + 17 + 0.5 + 2.5, 1 + 1.5 + 1.5 + 0.5 + 1])
+
+
+def trained(*seconds: float) -> dict:
+    return {"epochs": [{"training_s": s} for s in seconds]}
+
+
+def test_epochs_are_compared_round_by_round_without_the_first():
+    slow, fast = [trained(9, 2, 2, 5), trained(9, 3, 3, 3)], [trained(9, 1, 1, 1), trained(9, 1, 1, 1)]
+    found = ledger.epoch_times(slow, fast)
+    assert (found.low, found.median, found.high, found.n) == (2, 2.5, 3, 2)
+    assert ledger.first_epoch_longer_s(slow) == pytest.approx(6.5)
+
+
+def test_captions_say_how_many_epochs_were_run():
+    short = {step: [{**own, "epochs": [{}] * 3} for own in records] for step, records in RUNS.items()}
+    entries = ledger.table(short)
+    assert entries["epochs"].tolist() == [3, 3] and entries["cold_s"].isna().all()
+    assert str(figures.ledger_table(entries)).startswith("3 epochs, medians")
+    assert str(figures.ledger_table(ledger.table(RUNS))).startswith("Ten epochs, medians")
+    axes = figures.ladder(short, floor_s=0.75).axes[0], figures.process_parts(entries).axes[0]
+    assert [ax.get_xlabel() for ax in axes] == ["seconds, 3 epochs"] * 2
+    assert ledger.epochs_words(1) == "1 epoch"
 
 
 def test_a_listing_is_what_stands_in_the_file():
@@ -187,3 +216,16 @@ def test_even_epochs_leave_a_share_of_the_epoch_before():
 )
 def test_rounds_that_disagree_claim_nothing(ratios, says):
     assert says in ledger.in_rounds(Spread.of(ratios))
+
+
+def started(*minutes: int, process_s: float) -> list[dict]:
+    return [{"started": f"2030-01-01T00:{minute:02d}:00", "process_s": process_s} for minute in minutes]
+
+
+def test_runs_that_did_not_alternate_are_no_pairs():
+    slow, fast = started(1, 3, 5, process_s=3.0), started(2, 4, 6, process_s=2.0)
+    assert ledger.in_turn(slow, fast)
+    assert ledger.compared(slow, fast) == "~1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
+    later = started(7, 8, 9, process_s=2.0)
+    assert not ledger.in_turn(slow, later)
+    assert "faster in each of 3 rounds; but they were not run in turn" in ledger.compared(slow, later)

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-from labkit.recording.notebooks import course
+from labkit.recording.notebooks import files
 
 PATTERNS = get_sanitize_patterns((Path(__file__).parent / "live_sanitizer.cfg").read_text())
 
@@ -61,7 +61,7 @@ def test_what_must_not_differ_is_seen(one, other):
 
 
 def test_every_ok_line_of_the_labs_survives_it():
-    for path in course():
+    for path in files():
         for cell in nbformat.read(path, as_version=4).cells:
             for output in cell.get("outputs", []):
                 text = output.get("text", "")

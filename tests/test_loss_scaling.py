@@ -290,7 +290,8 @@ def test_how_often_a_scale_is_halved():
 def gan_record() -> dict:
     layers = [("fp32", 1.0, 0.2, 0.7), ("fp16", 1.0, 0.3, 0.6), ("fp16", 1024.0, 0.0, 0.1)]
     rows = []
-    for variant, losses in (("fp32", (1.0, 2.0)), ("fp16", (1.4, 1.7)), ("fp16 fixed", (2.5, None)), ("bf16", (3, 4))):
+    ends = {"fp32": (1.0, 2.0), "fp16": (1.4, 1.7), "fp16 fixed": (2.5, None), "bf16": (3.0, 4.2)}
+    for variant, losses in ends.items():
         for seed, loss in enumerate(losses, 1):
             probes = [
                 {"iteration": 0, "layer": "g.fc", "precision": kind, "scale": scale, "zero_share": zero * seed / 2}
@@ -308,6 +309,55 @@ def test_losses_are_held_against_the_range_of_fp32s_seeds():
     assert found.loc["fp16", ["mean", "lowest", "highest"]].tolist() == [pytest.approx(1.55), 1.4, 1.7]
     assert math.isnan(found.loc["fp16 fixed", "mean"]), "a loss that is not finite is no mean"
     assert found.loc["bf16", "p"] < found.loc["fp16", "p"]
+    assert found.loc["fp16", "furthest_pct"] == pytest.approx(40.0), "1.4 for 1.0, with the same seed"
+    assert found.loc["bf16", "furthest_pct"] == pytest.approx(200.0)
+    assert found.loc[["fp32", "fp16 fixed"], "furthest_pct"].isna().all()
+
+
+def test_the_same_seed_shows_what_the_spread_of_seeds_hides():
+    """Seeds far apart, and a variant that ends 1 % worse with each of them."""
+    rows = [
+        {"variant": name, "seed": seed, "last_quarter": {"g": loss * worse * (1 + 1e-4 * seed * (name == "fp16"))}}
+        for name, worse in (("fp32", 1.0), ("fp16", 1.01))
+        for seed, loss in enumerate((0.7, 0.9, 1.3), 1)
+    ]
+    found = tables.ends_frame({"rows": rows}).set_index("variant").loc["fp16"]
+    assert found["inside"] and found["p"] < 0.05 and 1.0 < found["furthest_pct"] < 1.1
+
+
+def test_numbers_are_rounded_to_bf16_as_pytorch_rounds_them():
+    torch.manual_seed(1)
+    values = torch.randn(5000) * 2.0 ** torch.randint(-30, 30, (5000,))
+    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0])
+    for own in (values, ties):
+        assert np.array_equal(tables.in_bf16(own.tolist()), own.bfloat16().double().numpy())
+
+
+def test_without_bf16_fits_only_the_first_rows_of_its_rounding_are_left():
+    record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
+    rows = [row for row in record["rows"] if row["variant"] != "bf16"]
+    whole, part = tables.rounding_frame(record), tables.rounding_frame(record | {"rows": rows})
+    assert len(whole) == 5 and part.equals(whole.head(2))
+    without = tables.cubic_claims(record | {"rows": rows}, pd.DataFrame())["what we measured"]
+    assert "O2 ~4 of 5 seeds" in without[2] and "bf16" not in without[2]
+
+
+def test_a_step_that_is_skipped_long_after_the_search_does_not_count_as_search():
+    record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
+    before = tables.overflow_frame(record)["steps O1 skips"]
+    rows = [row | {"skipped": [*row["skipped"], 4016]} for row in record["rows"]]
+    assert tables.overflow_frame(record | {"rows": rows})["steps O1 skips"].equals(before)
+    assert (before == tables.overflow_frame(record)["halvings needed"]).all()
+
+
+@pytest.mark.parametrize("bench", [SIN, GAN, DEEP])
+def test_a_gpu_without_bf16_leaves_that_variant_out(bench, recorded_by, short, monkeypatch):
+    monkeypatch.setattr(bench, "missing", lambda device: {"tf32", "bf16", "fp8"})
+    words = ["--seeds", "1", "--iterations", "2"]
+    if bench is not SIN:
+        words += ["--batch-size", "8", "--limit", "16"]
+    names = [row["variant"] for row in recorded_by(bench, *words)["rows"]]
+    assert "bf16" not in names and set(names) >= set(bench.VARIANTS) - {"bf16", "apex O1", "apex O2", "apex O3"}
 
 
 def test_gradients_lost_are_means_over_the_seeds_of_fp32s_way():
@@ -344,12 +394,14 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
     monkeypatch.setattr(
         tables.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
     )
-    report = SimpleNamespace(window=lambda name: name, name="report")
-    found = tables.product_frame(report, ["O1", "O3"])
+    ranges = ["O1", "O3"]  # what was profiled: a GPU without BF16 leaves that variant out
+    report = SimpleNamespace(window=lambda name: name, name="report", windows=lambda name: [name] * (name in ranges))
+    found = tables.product_frame(report, ["bf16", "O1", "O3"])
     assert found[["variant", "tensor_core"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
     assert found["share_pct"].tolist() == pytest.approx([100 / 3, 25, 25])
     assert "sm80_xmma_gemm" in str(tables.product_table(report, ["O1", "O3"]))
-    work = tables.work_frame(report, ["O1", "O3"], iterations=2)
+    assert tables.product_frame(report, ["bf16"]).empty
+    work = tables.work_frame(report, ["bf16", "O1", "O3"], iterations=2)
     assert work.values.tolist() == [["O1", 3.5, 1500.0, 500.0], ["O3", 4.0, 2000.0, 1000.0]]
 
 

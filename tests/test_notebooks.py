@@ -10,12 +10,14 @@ from urllib.parse import urlparse
 import nbformat
 import pytest
 
-from labkit.recording.notebooks import course
+from labkit.errors import LabError
+from labkit.recording import pages
+from labkit.recording.notebooks import files
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = course()
+NOTEBOOKS = files()
 LABS = [path for path in NOTEBOOKS if path.parent.name == "labs"]
-LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:href|src)=\"([^\"]+)\"")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
 
 
 def cells(path: Path, kind: str) -> list:
@@ -101,23 +103,33 @@ def test_every_picture_has_alternative_text(path):
     assert "<img" not in text_of(path)
 
 
-@lab_by_name
-def test_navigation_bars(path):
-    place = LABS.index(path)
-    markdown = cells(path, "markdown")
-    bar = markdown[0].source
-    assert markdown[-1].source == bar, "the same bar stands at both ends"
-    previous = LABS[place - 1].name if place else "../start_here.ipynb"
-    following = LABS[place + 1].name if place + 1 < len(LABS) else "../start_here.ipynb"
-    expected = [previous, *(lab.name for lab in LABS if lab != path), following, "../start_here.ipynb"]
-    assert links(bar) == expected
-    assert f"**{place + 1}**" in bar
+@by_name
+def test_what_comes_out_of_the_catalogue_is_as_the_catalogue_has_it(path):
+    notebook = nbformat.read(path, as_version=4)
+    before = [cell.source for cell in notebook.cells]
+    pages.dress(notebook, path.name)
+    assert [cell.source for cell in notebook.cells] == before, "make notebooks writes bars and tables anew"
+    if path in LABS:
+        place = LABS.index(path)
+        bar = links(before[0])
+        assert f"**{place + 1}**" in before[0] and before[0] == before[-1]
+        assert bar[0] == (LABS[place - 1].name if place else "../start_here.ipynb")
+        assert bar[1:-2] == [lab.name for lab in LABS if lab != path]
+        assert bar[-2] == (LABS[place + 1].name if place + 1 < len(LABS) else "../start_here.ipynb")
 
 
-def test_the_front_page_leads_to_every_lab_and_script():
+def test_the_front_page_and_readme_lead_to_every_lab_and_script():
     targets = links(text_of(NOTEBOOKS[0]))
     assert {f"labs/{lab.name}" for lab in LABS} <= set(targets)
     assert {f"source_code/{script.name}" for script in (ROOT / "source_code").glob("main_*.py")} <= set(targets)
+    readme = pages.README.read_text()
+    assert pages.filled(readme) == readme, "make notebooks writes README's list anew"
+    assert {f"labs/{lab.name}" for lab in LABS} <= set(links(readme))
+
+
+def test_a_table_that_the_catalogue_does_not_have_is_named():
+    with pytest.raises(LabError, match="nothing in the catalogue is called 'moons'"):
+        pages.filled("<!-- catalogue: moons -->\n<!-- end -->")
 
 
 # What a lab does without, and why.

@@ -21,24 +21,22 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from labkit import paths
+from labkit import course, paths
 from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
 from labkit.training import ranges as nvtx_ranges
 from labkit.training import run as training_run
-from labkit.training.model import LeanNet, Net, flops_per_sample, training_flops_per_sample
+from labkit.training.model import LeanNet, Net
+from labkit.training.sizes import flops_per_sample, parameters, training_flops_per_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
 
-WITH_LOADER = ["main_baseline.py", "main_baseline_nvtx.py", "main_opt1.py", "main_opt2.py", "main_opt3.py"]
-WITHOUT_LOADER = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py"]  # the digits lie on the device
+WITH_LOADER = [step.script for step in course.STEPS if step.loader]
+WITHOUT_LOADER = [step.script for step in course.STEPS if not step.loader]  # the digits lie on the device
 LADDER = [*WITH_LOADER, *WITHOUT_LOADER]
 BESIDE = {"main_shapes.py": "main_opt4.py"}  # no rung: the step that it varies
 SCRIPTS = [*LADDER, *BESIDE]
-LABS = {"main_baseline.py": "02", "main_baseline_nvtx.py": "02", "main_opt1.py": "02"}
-LABS |= {"main_opt2.py": "03", "main_opt3.py": "04"}
-LABS |= {"main_opt4.py": "06", "main_opt5.py": "07", "main_opt6.py": "07", "main_opt7.py": "09"}
-LABS |= {"main_shapes.py": "10"}
+LABS = {step.script: f"{step.lab:02d}" for step in course.STEPS} | {"main_shapes.py": "10"}
 PHASES = ["data loading", "copy to device", "zero grad", "forward", "loss", "backward", "optimizer step"]
 BATCH = 16
 COMMON = ["--batch-size", BATCH, "--test-batch-size", 40, "--device", "cpu", "--log-interval", 1]
@@ -263,7 +261,7 @@ def test_the_loss_falls_and_accuracy_rises_above_chance(outcome):
 FIELDS = {
     "format": int, "script": str, "status": str, "arguments": dict, "profiled": bool, "started": str, "wall_s": float,
     "startup_s": float, "training_s": float, "test_s": float, "epochs": list, "test_loss": float,
-    "test_accuracy_pct": float, "extras": dict, "peak_gpu_memory_mb": type(None), "data_source": str,
+    "test_accuracy_pct": float, "extras": dict, "manifest": dict, "peak_gpu_memory_mb": type(None), "data_source": str,
     "train_samples": int, "test_samples": int, "device": str, "gpu": type(None), "driver": type(None), "cpu": str,
     "cpu_cores": int, "versions": dict,
 }  # fmt: skip
@@ -556,7 +554,7 @@ def test_every_step_script_is_tested_here():
 
 
 def test_the_model_is_the_examples():
-    assert sum(parameter.numel() for parameter in Net().parameters()) == 1_199_882
+    assert sum(parameter.numel() for parameter in Net().parameters()) == sum(parameters().values()) == 1_199_882
     assert Net()(torch.zeros(2, 1, 28, 28)).exp().sum(1).tolist() == pytest.approx([1, 1], rel=1e-5)
 
 

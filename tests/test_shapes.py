@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +16,16 @@ import torch.nn.functional as F
 
 from labkit import paths
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
 from labkit.topics.shapes import charts as pictures
 from labkit.topics.shapes import readings as shapes
-from labkit.training import steps
+from labkit.training import machine, steps
 from labkit.training.model import Net
+from labkit.training.number_types import missing
+from stepbudget import kernel_names
+from stepbudget.ask import ops
 from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -158,8 +164,8 @@ MANGLED = (
 
 
 def test_a_mangled_name_is_read_by_its_words():
-    assert shapes.readable(TENSOR) == TENSOR
-    words = shapes.readable(MANGLED).split("::")
+    assert kernel_names.demangled(TENSOR) == TENSOR
+    words = re.findall(r"\w+", kernel_names.demangled(MANGLED))
     assert words[:4] == ["cutlass__5x_cudnn", "Kernel", "conv", "kernel"]
     assert {"ImplicitGemmConvolution", "GemmShape", "MmaTensorOp", "Params"} <= set(words)
     assert shapes.verdict([MANGLED]) == "yes"
@@ -258,15 +264,102 @@ def test_bars_of_layouts_are_as_long_as_forward_and_backward():
     assert sorted(patch.get_width() for patch in fig.axes[0].patches) == [5.0, 15.0, 20.0, 60.0]
 
 
+def probe(environment: str, statements: str, matmul: str | None, conv: str | None, refused: dict | None = None) -> dict:
+    errors = {"matmul_error": 3e-4 if matmul else None, "conv_error": 3e-4 if conv else None}
+    return (
+        {"environment": environment, "statements": statements, "matmul": matmul, "conv": conv}
+        | errors
+        | {"refused": refused or {}}
+    )
+
+
 def test_the_table_of_switches_says_what_was_refused():
-    rows = [
-        {"environment": "A=1", "statements": "", "refused": {}, "matmul": "TF32", "conv": "TF32"},
-        {"environment": "", "statements": "x = 1", "refused": {"matmul": "no"}, "matmul": None, "conv": "FP32"},
-    ]
-    rows = [one | {"matmul_error": 3e-4 if one["matmul"] else None, "conv_error": 3e-4} for one in rows]
-    cells = pictures.switches_table(rows, "which wins", environment=True).cells()
-    assert cells[0] == ["A=1", "nothing", "TF32", "~3.0e-04", "TF32", "~3.0e-04", "–"]
-    assert cells[1] == ["–", "x = 1", "refused", "–", "FP32", "~3.0e-04", "matmul"]
+    rows = [probe("", "", "TF32", "TF32"), probe("", "x = 1", None, "FP32", {"matmul": "no"})]
+    cells = pictures.switches_table(rows, "which wins").cells()
+    assert cells[0] == ["nothing", "TF32", "~3.0e-04", "TF32", "~3.0e-04", "–"]
+    assert cells[1] == ["x = 1", "refused", "–", "FP32", "~3.0e-04", "matmul"]
+
+
+def test_the_table_of_environments_has_a_row_for_each_and_a_column_for_each_statement():
+    both = script("bench_tf32").OLD_OFF
+    rows = [probe("", "", "FP32", "TF32"), probe("", both, "FP32", "FP32")]
+    rows += [probe("A=1", "", "TF32", "TF32"), probe("A=1", both, None, "FP32")]
+    found = pictures.environment_table(rows, "by environment")
+    assert list(found.frame) == ["environment", "nothing", "both allow_tf32 = False"]
+    assert found.cells() == [["none", "FP32, TF32", "FP32, FP32"], ["A=1", "TF32, TF32", "refused, FP32"]]
+
+
+# A GPU without some of the types
+
+
+@pytest.mark.parametrize(
+    ("capability", "lacks"),
+    [((7, 5), {"tf32", "bf16", "fp8"}), ((8, 0), {"fp8"}), ((8, 9), set()), ((9, 0), set()), ((12, 0), set())],
+)
+def test_types_came_with_generations(monkeypatch, capability, lacks):
+    monkeypatch.setattr(machine, "capability", lambda: capability)
+    assert missing(torch.device("cuda")) == lacks
+    assert missing(torch.device("cpu")) == set(), "a CPU imitates them all"
+
+
+def test_a_type_that_the_gpu_lacks_has_rows_without_times(monkeypatch):
+    bench = script("bench_shapes")
+    monkeypatch.setattr(bench, "missing", lambda device: {"tf32", "bf16", "fp8"})
+    device = torch.device("cpu")
+    cases = [case for case in bench.products(bench.TINY) if case["part"] == "layout"][:1]
+    rows = list(bench.measure(cases, bench.prepare_products, device))
+    assert {row["dtype"]: row.get("refused") for row in rows} == {
+        "fp32": None, "fp16": None, "tf32": bench.NOT_HERE, "bf16": bench.NOT_HERE, "fp8": bench.NOT_HERE,
+    }  # fmt: skip
+    assert len(bench.ask_kernels(cases, bench.prepare_products, device)) == len(rows), "a list a row, empty ones too"
+
+
+def without_new_types(record: dict) -> dict:
+    """A record of ``bench_shapes.py`` as a Turing GPU would have made it."""
+    rows = []
+    for one in record["rows"]:
+        if one["dtype"] in ("tf32", "bf16", "fp8"):
+            one = {name: value for name, value in one.items() if name not in shapes.MEASURED_FIELDS}
+            one |= {"refused": "not on this GPU", "kernels": [], "kernel_us": []}
+        rows.append(one)
+    return record | {"rows": rows}
+
+
+def test_fp16_stands_in_where_there_is_no_bf16():
+    records = recorded.records("benchmarks", "bench_shapes.py")
+    products = shapes.products(records)
+    assert shapes.half_type(products) == "bf16"
+    turing = [without_new_types(one) for one in records]
+    old, convolutions = shapes.products(turing), shapes.convolutions(turing)
+    assert shapes.half_type(old) == "fp16"
+    with open_report(recorded.folder() / "profiles" / "main_shapes_ops.sqlite.xz") as report:
+        summary = ops.summary(report)
+    nothing = replace(summary, efficiency=None)
+    claims = pictures.claims_table(old, convolutions, nothing, summary, None).frame["measured"]
+    assert "in FP16" in claims[0] and "N = 4092 (not here)" in claims[0]
+    assert claims[1].startswith("of 112 products")
+    assert "efficiency unknown with 127 units, ~43 %" in claims[4]
+    assert "FP8 takes 0 of four" in claims[5] and claims[9].endswith("not sampled here")
+    assert len(pictures.by_dimension(old).axes) == 3 and drawn_data(pictures.by_dimension(old))
+    bars = pictures.layout_bars(convolutions, {"conv2": 32})
+    assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == ["FP32", "FP16"]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ([1.043, 1.042, 1.037], "longer in each of 3 rounds, by ~+3.7 % to ~+4.3 %"),
+        ([0.907, 0.917, 0.906], "shorter in each of 3 rounds, by ~-9.4 % to ~-8.3 %"),
+        ([1.010, 0.998, 1.002], "no difference shows: ~-0.2 % to ~+1.0 % in 3 rounds"),
+        (
+            [0.989, 0.994, 0.998],
+            "no difference shows: ~-1.1 % to ~-0.2 % in 3 rounds",
+        ),  # nearer to 1 than to each other
+        ([1.04], "~+4.0 % in a single round, in which a few per cent mean nothing"),
+    ],
+)
+def test_rounds_in_pairs_say_whether_two_times_differ(rounds, said):
+    assert shapes.apart(Spread.of(rounds)) == said
 
 
 # The step script

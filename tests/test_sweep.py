@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.recording import record
 from labkit.topics.ladder import sweep
 from labkit.training import cli, machine
 
@@ -25,5 +24,5 @@ def test_few_cores_try_more_workers_than_cores():
     assert sweep.worker_counts(8) == [1, 2, 4, 6, 8]
 
 
-def test_sixteen_cores_try_what_was_recorded():
-    assert [f"main_opt1.py --epochs 3 --workers {n}" for n in sweep.worker_counts(16)] == record.SWEEP
+def test_sixteen_cores_try_what_the_text_shows():
+    assert sweep.worker_counts(16) == [1, 2, 4, 8, 14, 16]

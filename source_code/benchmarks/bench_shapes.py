@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from labkit.source.timing import Spread, stopwatch
+from labkit.display.spread import Spread, stopwatch
 from labkit.topics.roofline.readings import gpu_times
 from labkit.topics.shapes.readings import flops, verdict
 from labkit.training import steps
+from labkit.training.number_types import missing
 
 # Type as the labs name it → PyTorch's type, and whether FP32 products are allowed TF32. FP8: _scaled_mm's cases only.
 TYPES = {
@@ -30,6 +31,7 @@ TYPES = {
 FP8 = "fp8"
 ALL_TYPES = (*TYPES, FP8)
 REFUSALS = (RuntimeError, ValueError, TypeError, NotImplementedError)  # of FP8: sizes or layouts that it does not take
+NOT_HERE = "not on this GPU"  # a type that its hardware does not have: PyTorch may imitate it, which is no measure
 DIMENSIONS = "mnk"
 REPEATS = 11
 SHORT_S, GRAPH_S = 1e-4, 5e-4  # a call shorter than the first stands in a graph that lasts about the second
@@ -205,9 +207,13 @@ def short(number):
 
 def measure(cases, prepare, device):
     """A row a case and type: times, error; where a call is refused, what the library said."""
+    lacking = missing(device)
     for case in cases:
         for more, build, exact in prepare(case, device):
             row = {**case, **more}
+            if row["dtype"] in lacking:
+                yield row | {"refused": NOT_HERE}
+                continue
             steps.set_fp32_precision(row["dtype"] == "tf32")
             try:
                 work = build()
@@ -225,16 +231,17 @@ def measure(cases, prepare, device):
 def ask_kernels(cases, prepare, device):
     """For each row that ``measure`` gives, in its order: the kernels of one call, (name, µs), longest first."""
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
-    count = 0
+    count, lacking = 0, missing(device)
     with profile(activities=activities) as profiler:
         for case in cases:
             for more, build, _ in prepare(case, device):
                 steps.set_fp32_precision(more["dtype"] == "tf32")
-                with suppress(*REFUSALS):  # measure has kept what was said
-                    work = build()
-                    work()
-                    with record_function(f"case {count}"):
+                if more["dtype"] not in lacking:
+                    with suppress(*REFUSALS):  # measure has kept what was said
+                        work = build()
                         work()
+                        with record_function(f"case {count}"):
+                            work()
                 count += 1
         if device.type == "cuda":
             torch.cuda.synchronize()

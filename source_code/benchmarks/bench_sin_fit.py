@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.source.timing import stopwatch
+from labkit.display.spread import stopwatch
 from labkit.training import steps
+from labkit.training.number_types import missing
 
 POINTS, ITERATIONS, LR = 2000, 5000, 1e-3
 FP16_MAX = torch.finfo(torch.float16).max  # 65,504
@@ -282,6 +283,9 @@ def main():
     device = steps.pick_device(args.device)
     apex = device.type == "cuda" and apex_is_there()
     variants = args.variants or [name for name in VARIANTS if apex or not name.startswith("apex")]
+    variants = [
+        name for name in variants if name not in missing(device) - {"tf32"}
+    ]  # its switch is there, without effect
     if args.profile:
         profile([name for name in variants if not name.startswith("apex")], min(args.iterations, 100), device)
         return

@@ -27,7 +27,7 @@ def train(run, model, device, loader, optimizer, epoch, profiler):
             loss.backward()
         with phase("optimizer step"):
             optimizer.step()
-        run.log_step(epoch, step, loss, loader)
+        run.log_step(epoch, step, loss)
         profiler.step()
 
 

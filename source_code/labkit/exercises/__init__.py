@@ -1,28 +1,33 @@
 """Is the reader's answer right? One function an exercise; it says what is wrong, and never what is right.
 
-Each part of the course, or lab, has its functions in a module of its own, each with its ``EXERCISES`` by number.
+Each lab has its functions in a module of its own, ``labNN``, with its ``EXERCISES`` by number; it is imported when the
+first of them is asked for.
 """
 
 from __future__ import annotations
 
-from labkit.exercises import lab06, lab07, lab08, lab09, lab10, lab11, lab12, lab13, part1
+import importlib
+import importlib.util
+from collections.abc import Callable
 
-EXERCISES = (
-    part1.EXERCISES
-    | lab06.EXERCISES
-    | lab07.EXERCISES
-    | lab08.EXERCISES
-    | lab09.EXERCISES
-    | lab10.EXERCISES
-    | lab11.EXERCISES
-    | lab12.EXERCISES
-    | lab13.EXERCISES
-)
+from labkit.errors import LabError
+
+
+def exercises_of(lab: int) -> dict[str, Callable[..., bool]]:
+    """A lab's exercises: number (``"2.1"``) → the function that checks it. LabError where there is no such lab."""
+    name = f"{__name__}.lab{lab:02d}"
+    if importlib.util.find_spec(name) is None:
+        raise LabError(f"there is no lab {lab} with exercises.")
+    return importlib.import_module(name).EXERCISES
 
 
 def exercise(number: str, answer: object, *context: object) -> bool:
     """Check the answer to exercise ``number`` (``"2.1"``); ``context`` is what the exercise is about, such as a report.
 
-    ``None`` stands for no answer yet. Prints one line; True if the answer is right.
+    ``None`` stands for no answer yet. Prints one line; True if the answer is right. LabError: no such exercise.
     """
-    return EXERCISES[number](number, answer, *context)
+    lab = number.partition(".")[0]
+    found = exercises_of(int(lab) if lab.isdecimal() else 0)
+    if number not in found:
+        raise LabError(f"lab {lab} has no exercise {number}: it has {', '.join(found)}.")
+    return found[number](number, answer, *context)

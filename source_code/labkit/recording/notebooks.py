@@ -15,20 +15,23 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from labkit import course
 from labkit.paths import ROOT
+from labkit.recording import pages
 
 CELL_TIMEOUT_S = 600
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
-def course() -> list[Path]:
+def files() -> list[Path]:
     """The notebooks of the course, in reading order."""
-    return [ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("[0-9]*.ipynb"))]
+    return [pages.FRONT_PAGE, *(lab.path for lab in course.LABS)]
 
 
 def execute(file: Path) -> nbformat.NotebookNode:
     """Run a notebook in its own folder, with a new kernel of this Python; the result, with its outputs."""
     notebook = nbformat.read(file, as_version=4)
+    pages.dress(notebook, file.name)
     NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(file.parent)}}
     ).execute()
@@ -53,7 +56,8 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="default: the whole course")
     args = parser.parse_args()
     os.environ.setdefault("LAB_MODE", "recorded")
-    for file in args.files or course():
+    pages.README.write_text(pages.filled(pages.README.read_text()))
+    for file in args.files or files():
         try:
             store(execute(file.resolve()), file.resolve())
         except CellExecutionError as error:

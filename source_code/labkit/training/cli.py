@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from labkit.training import machine
+from labkit.training.devices import reduced_precision
 
 
 def spare_cores() -> int:
@@ -18,7 +19,7 @@ def parse_args(
     """The command line that all steps share; ``doc`` is the script's docstring.
 
     ``workers`` is the step's default number of loader workers (spare_cores() if None); ``amp`` adds the flags of
-    automatic mixed precision, ``amp_dtype`` that of its type alone, and its default.
+    automatic mixed precision, ``amp_dtype`` that of its type alone, and its default (BF16 only on a GPU that has it).
     Wrong arguments end the program with argparse's error and status 2.
     """
     workers = spare_cores() if workers is None else workers
@@ -48,8 +49,8 @@ def parse_args(
         add(
             "--amp-dtype",
             choices=dtypes,
-            default=amp_dtype or "float16",
-            help="float32: no autocast (default: %(default)s)",
+            default=reduced_precision() if amp_dtype == "bfloat16" else "float16",
+            help="float32: no autocast (default here: %(default)s)",
         )
     if amp:
         add("--tf32", action="store_true", help="let FP32 convolutions and products use TF32 on Tensor Cores")

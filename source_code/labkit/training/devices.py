@@ -24,6 +24,11 @@ def set_fp32_precision(tf32: bool) -> None:
         torch.backends.cudnn.allow_tf32 = tf32
 
 
+def reduced_precision() -> str:
+    """The 16-bit type for mixed precision: ``"bfloat16"``, or ``"float16"`` on a GPU that only emulates BF16."""
+    return "float16" if machine.gpu_name() and not machine.has_bf16() else "bfloat16"
+
+
 def pick_device(wanted: str) -> torch.device:
     """The device for ``--device auto|cuda|cpu``; LabError where ``cuda`` is asked for and not there."""
     if wanted == "cuda" and machine.gpu_name() is None:

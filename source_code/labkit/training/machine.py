@@ -36,6 +36,21 @@ def gpu_name() -> str | None:
     return _ask_cuda()[0]
 
 
+@cache
+def capability() -> tuple[int, int] | None:
+    """The first GPU's compute capability, for example (9, 0) for Hopper; None where no GPU answers."""
+    if gpu_name() is None:
+        return None
+    import torch
+
+    return torch.cuda.get_device_capability(0)
+
+
+def has_bf16() -> bool:
+    """Does the GPU multiply in BF16 on its Tensor Cores? From Ampere (8.0) on; older ones emulate it."""
+    return (capability() or (0, 0)) >= (8, 0)
+
+
 def device() -> str:
     """Where PyTorch computes here: ``"cuda"`` or ``"cpu"``."""
     return "cuda" if gpu_name() else "cpu"

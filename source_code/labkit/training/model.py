@@ -104,23 +104,3 @@ class LeanNet(Net):
         x = F.relu(F.linear(x.flatten(1), weight, self.fc1.bias))
         x = self.fc2(self.dropout2(x))
         return F.log_softmax(x, dim=1)
-
-
-def flops_per_sample() -> dict[str, int]:
-    """Floating-point operations of one sample's forward pass, a layer each (a multiply and an add count as two)."""
-    return {
-        "conv1": 2 * 26 * 26 * 32 * 1 * 9,
-        "conv2": 2 * 24 * 24 * 64 * 32 * 9,
-        "fc1": 2 * 9216 * 128,
-        "fc2": 2 * 128 * 10,
-    }
-
-
-def training_flops_per_sample() -> int:
-    """Forward and backward of one sample.
-
-    Backward costs a convolution or product twice (gradients of weights and of inputs), except in the first layer,
-    whose input needs no gradient.
-    """
-    layers = flops_per_sample()
-    return 3 * sum(layers.values()) - layers["conv1"]

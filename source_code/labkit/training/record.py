@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from labkit.training import machine
+from labkit.training import machine, manifest
 
 RECORD_FORMAT = 1
 
@@ -39,7 +39,7 @@ def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows:
     """Write a benchmark's rows, with where they were measured, to ``--record FILE``; nothing without that flag."""
     if args.record:
         record = {"format": RECORD_FORMAT, "script": Path(sys.argv[0]).name, "status": "complete"}
-        record |= {"arguments": vars(args), "rows": rows, **more, **surroundings(device)}
+        record |= {"arguments": vars(args), "rows": rows, **more, **surroundings(device), **manifest.for_record()}
         write_json(Path(args.record), record)
 
 

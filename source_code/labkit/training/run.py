@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from labkit.errors import LabError, one_sentence
-from labkit.training import machine, ranges
+from labkit.training import machine, manifest, ranges
 from labkit.training.data import Digits, DigitSet, load_digits, transform
 from labkit.training.devices import pick_device, set_fp32_precision
 from labkit.training.ranges import phase
@@ -37,11 +37,14 @@ class Run:
 
     operators_ranged = False  # only in the epoch that --profile brackets, and only under --profile-ops
 
-    def __init__(self, args: argparse.Namespace, tf32: bool = False, loader: bool = True) -> None:
+    def __init__(
+        self, args: argparse.Namespace, tf32: bool = False, loader: bool = True, needs_bf16: bool = False
+    ) -> None:
         """Seed, precision, device, digits; raises SystemExit(2) with one sentence if something named is not there.
 
         ``loader`` says that the step fetches digits one by one, for which torchvision is imported now: it takes a
-        while, and loader processes that start later inherit it.
+        while, and loader processes that start later inherit it. ``needs_bf16``: the step's kernels, where they run on
+        a GPU, multiply in BF16.
         """
         self.args = args
         self.script = Path(sys.argv[0]).name
@@ -52,6 +55,8 @@ class Run:
         with one_sentence():
             self._check_record_file()
             self.device = pick_device(args.device)
+            if needs_bf16 and self.device.type == "cuda" and not machine.has_bf16():
+                raise LabError(f"{self.script} needs BF16, and {machine.gpu_name()} has none (Ampere and newer do).")
             self.digits: Digits = load_digits(args.data_dir, args.limit)
         if loader:
             transform()
@@ -61,6 +66,8 @@ class Run:
         ranges.switch(args.profile)
         self.cuda = self.device.type == "cuda"
         self.gpu = torch.cuda.get_device_name(self.device) if self.cuda else None
+        if self.cuda and hasattr(args, "amp_dtype") and not machine.has_bf16():
+            print("This GPU has no BF16: mixed precision is FP16 unless you ask for another type.")
         where = self.gpu or f"no GPU used: training on {machine.usable_cores()} CPU cores, slowly"
         print(f"{self.script}: {args.epochs} epochs, batch {args.batch_size}, seed {args.seed} | {where}")
         precision = "TF32" if tf32 else "true FP32 (TF32 off)"
@@ -147,7 +154,7 @@ class Run:
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def log_step(self, epoch: int, step: int, loss: torch.Tensor, loader=None) -> None:
+    def log_step(self, epoch: int, step: int, loss: torch.Tensor) -> None:
         """Print the usual training line every ``--log-interval`` steps (reading the loss waits for the GPU)."""
         if step % self.args.log_interval == 0:
             self._log_loss(epoch, step, loss.item())
@@ -218,7 +225,8 @@ class Run:
 
     def _write_record(self, status: str) -> None:
         if self.args.record:
-            write_json(Path(self.args.record), self.record(status))
+            code = {} if status == "running" else manifest.for_record()  # at the end: it takes a moment
+            write_json(Path(self.args.record), self.record(status) | code)
 
 
 @contextmanager

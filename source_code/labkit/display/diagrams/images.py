@@ -17,6 +17,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from labkit import course
 from labkit.display import charts, style
 from labkit.display.diagrams import triton as diagrams_triton
 from labkit.display.diagrams.drawn import DIAGRAMS
@@ -25,24 +26,12 @@ from labkit.source import recorded
 from labkit.topics.ladder import charts as ledger
 from labkit.topics.roofline import readings as roofline
 
-LADDER_STEPS = {
-    "baseline, FP32": "main_baseline.py",
-    "1: loader workers": "main_opt1.py",
-    "2: pinned copies": "main_opt2.py",
-    "3: mixed precision": "main_opt3.py",
-}
-
-ALL_STEPS = LADDER_STEPS | {
-    "4: data on the GPU": "main_opt4.py",
-    "5: one launch": "main_opt5.py",
-    "6: compiled": "main_opt6.py",
-    "7: own kernels": "main_opt7.py",
-}
+PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
 
 
 def ladder() -> Figure:
     """Whole-process time of each step, from the recorded runs."""
-    figure = charts.ladder({name: recorded.records("runs", step) for name, step in LADDER_STEPS.items()})
+    figure = charts.ladder({step.label: recorded.records("runs", step.script) for step in course.ladder()[:PART_1]})
     source = recorded.provenance()
     figure.axes[0].set_title(f"Ten epochs of MNIST, whole process ({source['gpu']}, {source['cpu_cores']} CPU cores)")
     return figure
@@ -51,7 +40,7 @@ def ladder() -> Figure:
 def whole_ladder() -> Figure:
     """Training loop and whole process of every rung, and the floor, from the recorded runs."""
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
-    runs = {name: recorded.records("runs", step) for name, step in ALL_STEPS.items()}
+    runs = {step.label: recorded.records("runs", step.script) for step in course.ladder()}
     figure = ledger.ladder(runs, roofline.training_floor_s(peaks))
     figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: every step, and the floor")
     return figure

@@ -13,12 +13,13 @@ import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
+from labkit.display.spread import MEASURED, Spread, paired
 from labkit.paths import SOURCE_CODE
-from labkit.source.timing import MEASURED, Spread
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
@@ -81,18 +82,39 @@ def gpu_functions(source: str) -> list[str]:
 def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
-    Columns: ``step``, ``n``, ``startup_s``, ``warm_up_s`` (compiling, capturing), ``training_s``, ``test_s``,
-    ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
-    where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
+    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
+    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row,
+    ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
         parts = pd.DataFrame([_parts(record) for record in records]).median()
-        rows.append({"step": step, "n": len(records), **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
-    found = pd.DataFrame(rows)
+        about = {"step": step, "n": len(records), "epochs": len(records[0]["epochs"])}
+        rows.append({**about, **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
+    found = pd.DataFrame(rows).astype({"cold_s": float})
     found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]
     found["process_times"] = found["process_s"].iloc[0] / found["process_s"]
     return found
+
+
+def epoch_times(slow: Sequence[dict], fast: Sequence[dict]) -> Spread:
+    """How many times as fast is an epoch after the first, round by round (the median over a run's epochs)?"""
+    return Spread.of([_epoch_s(one) / _epoch_s(other) for one, other in zip(slow, fast, strict=False)])
+
+
+def first_epoch_longer_s(records: Sequence[dict]) -> float:
+    """How many seconds a run's first epoch takes longer than its others: the median over the runs."""
+    return statistics.median(record["epochs"][0]["training_s"] - _epoch_s(record) for record in records)
+
+
+def _epoch_s(record: dict) -> float:
+    return statistics.median(epoch["training_s"] for epoch in record["epochs"][1:])
+
+
+def epochs_words(count: int) -> str:
+    """``"ten epochs"`` for the recipe's, else ``"3 epochs"``: live runs may be shorter."""
+    return "ten epochs" if count == 10 else f"{count} epoch{'' if count == 1 else 's'}"
 
 
 def startup(records: Sequence[dict]) -> pd.DataFrame:
@@ -129,6 +151,18 @@ def in_rounds(ratio: Spread) -> str:
     if ratio.low > 1 or ratio.high < 1:
         return f"{times}, and {'faster' if ratio.low > 1 else 'slower'} in each of {ratio.n} rounds"
     return f"{times}, but the {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
+
+
+def compared(slow: Sequence[dict], fast: Sequence[dict], field: str = "process_s") -> str:
+    """What two steps' runs say round by round, as the end of a sentence; and whether they were run in turn at all."""
+    said = in_rounds(paired(slow, fast, field))
+    return said if in_turn(slow, fast) else f"{said}; but they were not run in turn, and no hour is like another"
+
+
+def in_turn(first: Sequence[dict], second: Sequence[dict]) -> bool:
+    """Did the runs of two steps alternate?"""
+    runs = sorted([(own["started"], 1) for own in first] + [(own["started"], 2) for own in second])
+    return all(one != other for (_, one), (_, other) in pairwise(runs))
 
 
 def _later_epochs_ms(records: Sequence[dict]) -> list[float]:

@@ -7,12 +7,12 @@ import re
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
-import torch
 from scipy import stats
 
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
-from labkit.source.timing import MEASURED
 from labkit.topics.loss_scaling.charts import WORDS
 from stepbudget.ask import tensor_cores
 from stepbudget.report import Report
@@ -21,6 +21,9 @@ FP16_MAX = 65504.0
 FIRST_SCALE = 2.0**16
 LIMIT_PCT = 2.0  # above least squares
 COMPARED = ("fp32", "O1", "O2", "bf16")
+SEARCH = (
+    100  # iterations within which a scaler has found its scale; it is doubled after 2,000 good steps at the earliest
+)
 
 
 def fit_frame(record: dict) -> pd.DataFrame:
@@ -89,7 +92,10 @@ def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
 
 
 def overflow_frame(record: dict) -> pd.DataFrame:
-    """A row a seed: the first step's largest numbers, the halvings they ask for, and what became of O1 and of O3."""
+    """A row a seed: the first step's largest numbers, the halvings they ask for, and what became of O1 and of O3.
+
+    The steps that O1 skips are those of its search: of the first iterations, before the scale is ever doubled.
+    """
     rows = []
     for seed in sorted({row["seed"] for row in record["rows"]}):
         own = {row["variant"]: row for row in record["rows"] if row["seed"] == seed}
@@ -101,7 +107,7 @@ def overflow_frame(record: dict) -> pd.DataFrame:
                 "largest gradient": start["gradient"],
                 "its square": start["gradient_squared"],
                 "halvings needed": halvings(start["gradient"]),
-                "steps O1 skips": len(own["O1"]["skipped"]),
+                "steps O1 skips": sum(iteration < SEARCH for iteration in own["O1"]["skipped"]),
                 "O3's loss at the end": own["O3"]["exact_loss"],
             }
         )
@@ -137,7 +143,8 @@ def lost_table(record: dict, iteration: int, what: str) -> Table:
 def ends_frame(record: dict) -> pd.DataFrame:
     """Per loss and variant: the mean loss over the last quarter, mean and range over seeds, against FP32's seeds.
 
-    ``inside``: is the mean within the range of FP32's seeds? ``p``: Welch's test, two-sided, against FP32.
+    ``inside``: is the mean within the range of FP32's seeds? ``furthest_pct``: how far, at most, a seed ends from FP32
+    with the same seed (the same first weights and batches). ``p``: the paired t test of that, two-sided.
     """
     rows = []
     names = list(dict.fromkeys(row["variant"] for row in record["rows"]))
@@ -147,6 +154,7 @@ def ends_frame(record: dict) -> pd.DataFrame:
         for name, own in values.items():
             finite = all(value is not None for value in own)
             mean = statistics.mean(own) if finite else None
+            other = finite and name != "fp32" and len(own) == len(base)
             rows.append(
                 {
                     "loss": loss,
@@ -156,9 +164,10 @@ def ends_frame(record: dict) -> pd.DataFrame:
                     "lowest": min(own) if finite else None,
                     "highest": max(own) if finite else None,
                     "inside": finite and min(base) <= mean <= max(base),
-                    "p": float(stats.ttest_ind(own, base, equal_var=False).pvalue)
-                    if finite and name != "fp32" and len(own) > 1
+                    "furthest_pct": 100 * max(abs(one / b - 1) for one, b in zip(own, base, strict=True))
+                    if other
                     else None,
+                    "p": float(stats.ttest_rel(own, base).pvalue) if other and len(own) > 1 else None,
                 }
             )
     return pd.DataFrame(rows)
@@ -169,10 +178,11 @@ def ends_table(record: dict, losses: dict[str, str], caption: str) -> Table:
     found = ends_frame(record)
     found["loss"] = found["loss"].map(losses)
     found["variant"] = found["variant"].map(WORDS)
-    found = found.rename(columns={"inside": "within FP32's range", "p": "p (differs from FP32)"})
-    numbers = ["mean", "lowest", "highest", "p (differs from FP32)"]
+    heads = {"inside": "within FP32's range", "furthest_pct": "same seed: at most % from FP32", "p": "p (paired)"}
+    found = found.rename(columns=heads)
+    numbers = ["mean", "lowest", "highest", heads["furthest_pct"], heads["p"]]
     found["within FP32's range"] = found["within FP32's range"].map({True: "yes", False: "NO"})
-    formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.2g}"}
+    formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.1f}", numbers[4]: "{:.2g}"}
     return table(found, caption, formats, numbers)
 
 
@@ -198,15 +208,16 @@ PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the nam
 def product_frame(report: Report, variants: Sequence[str]) -> pd.DataFrame:
     """The kernels of the matrix products, a row a variant and kernel, with the verdict on Tensor Cores.
 
-    Empty where the report holds no kernels (there was no GPU).
+    Empty where the report holds no kernels (there was no GPU). A variant that was not profiled is left out.
     """
     found = []
-    for name in variants:
+    for name in filter(report.windows, variants):
         kernels = tensor_cores.verdicts(report, report.window(name))
         total_ms = kernels["gpu_ms"].sum()
         own = kernels[kernels["kernel"].astype(str).str.contains(PRODUCT)]
         found.append(own.assign(variant=name, share_pct=100 * own["gpu_ms"] / total_ms))
-    return pd.concat(found, ignore_index=True)
+    columns = ["kernel", "count", "gpu_ms", "tensor_core", "evidence", "variant", "share_pct"]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
 
 
 def product_table(report: Report, variants: Sequence[str]) -> Table:
@@ -239,7 +250,7 @@ def work_frame(report: Report, variants: Sequence[str], iterations: int) -> pd.D
     ``iterations``: how many of them each variant's range holds.
     """
     rows = []
-    for name in variants:
+    for name in filter(report.windows, variants):
         kernels = tensor_cores.verdicts(report, report.window(name))
         product = kernels["kernel"].astype(str).str.contains(PRODUCT)
         us = 1e3 * kernels["gpu_ms"] / iterations
@@ -256,28 +267,41 @@ def work_table(report: Report, variants: Sequence[str], iterations: int) -> Tabl
 
 
 def rounding_frame(record: dict) -> pd.DataFrame:
-    """Where BF16 loses: per cent above least squares, median over the seeds, each row with one thing more rounded."""
+    """Where BF16 loses: per cent above least squares, median over the seeds, each row with one thing more rounded.
+
+    Only the first two rows where no fit ran in BF16: the GPU has none.
+    """
     own = fit_frame(record)
     bf16 = own[own["variant"] == "bf16"]
     best = record["least_squares"]
-    seen = [_loss(weights, torch.bfloat16) for weights in bf16["weights"]]
     rounded = 100 * (record["rounded_best"]["bfloat16"] / best - 1)
     rows = [
         ("the best cubic, rounded to BF16 with its powers and results", rounded),
         ("FP32's final weights, in FP64", own.loc[own["variant"] == "fp32", "above_pct"].median()),
-        ("BF16's final weights, in FP64", bf16["above_pct"].median()),
-        ("the same weights rounded to BF16, in FP64", 100 * (statistics.median(seen) / best - 1)),
-        ("the same, powers and results rounded too: as the run says", bf16["said_pct"].median()),
     ]
+    if len(bf16):
+        seen = statistics.median(_loss(in_bf16(weights)) for weights in bf16["weights"])
+        rows += [
+            ("BF16's final weights, in FP64", bf16["above_pct"].median()),
+            ("the same weights rounded to BF16, in FP64", 100 * (seen / best - 1)),
+            ("the same, powers and results rounded too: as the run says", bf16["said_pct"].median()),
+        ]
     return pd.DataFrame(rows, columns=["loss of", "above least squares %"])
 
 
-def _loss(weights: Sequence[float], dtype: torch.dtype) -> float:
-    """The sum of squared errors of (x, x², x³, constant) coefficients that are rounded to ``dtype``, else in FP64."""
-    x = torch.linspace(-math.pi, math.pi, 2000).double()
-    *powers, constant = torch.tensor(weights).to(dtype).double()
+def in_bf16(values: Sequence[float]) -> np.ndarray:
+    """The nearest BF16 numbers, ties to even: the upper half of an FP32 number's bits. In FP64."""
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
+    bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+def _loss(weights: np.ndarray) -> float:
+    """The sum of squared errors of (x, x², x³, constant) coefficients, in FP64."""
+    x = np.linspace(-np.pi, np.pi, 2000)
+    *powers, constant = weights
     found = constant + sum(weight * x**exponent for exponent, weight in enumerate(powers, 1))
-    return float((found - torch.sin(x)).square().sum())
+    return float(np.square(found - np.sin(x)).sum())
 
 
 # --- what the texts say, what we measured -------------------------------------------------------------------
@@ -291,9 +315,13 @@ def cubic_claims(record: dict, products: pd.DataFrame) -> pd.DataFrame:
     middle = own.groupby("variant")[["exact_loss", "us_an_iteration"]].median()
     loss, us = middle["exact_loss"], middle["us_an_iteration"]
     apex = f", {MEASURED}{loss['apex O1']:.2f} with Apex's O1" if "apex O1" in loss else ""
-    skipped = own.loc[own["variant"] == "O1", "skipped"]
+    overflow = overflow_frame(record)
+    skipped = overflow["steps O1 skips"]
+    foretold = "" if (skipped == overflow["halvings needed"]).all() else "NOT "
+    slower = us["O1"] / us["fp32"]
     fine = {name: int((found["above_pct"] < LIMIT_PCT).sum()) for name, found in own.groupby("variant")}
     seeds, best = own["seed"].nunique(), record["least_squares"]
+    compared = ", ".join(f"{name} {MEASURED}{fine[name]}" for name in COMPARED if name in fine)
     return pd.DataFrame(
         [
             (
@@ -306,16 +334,17 @@ def cubic_claims(record: dict, products: pd.DataFrame) -> pd.DataFrame:
             ),
             (
                 "with and without AMP comparable, a little less exact than least squares",
-                f"within {LIMIT_PCT:g} %: {', '.join(f'{name} {MEASURED}{fine[name]}' for name in COMPARED)} of {seeds}"
-                " seeds; pure half fails",
+                f"within {LIMIT_PCT:g} %: {compared} of {seeds} seeds; pure half (O3): {MEASURED}{fine['O3']}",
             ),
             (
                 "18 skipped steps, the scale falls from 65,536 to 0.25",
-                f"{MEASURED}{skipped.min()} to {MEASURED}{skipped.max()} by seed, as the first gradient foretells",
+                f"{MEASURED}{skipped.min()} to {MEASURED}{skipped.max()} by seed, {foretold}as the first gradient "
+                "foretells",
             ),
             (
                 "mixed precision is faster",
-                f"not here: {MEASURED}{us['fp32']:.0f} µs an iteration in FP32, {MEASURED}{us['O1']:.0f} µs in O1",
+                f"{MEASURED}{us['fp32']:.0f} µs an iteration in FP32, {MEASURED}{us['O1']:.0f} µs in O1: "
+                f"{MEASURED}{slower:.1f} times as long",
             ),
             ("unclear whether Tensor Cores are used", on_tensor_cores(products)),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -13,14 +14,18 @@ from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import tint
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
 from labkit.topics.roofline.charts import ROOFS
-from labkit.topics.shapes.readings import TYPES
-from stepbudget.ask.tensor_cores import NO, YES
+from labkit.topics.shapes.readings import TYPES, by_channels, half_type
+from stepbudget.ask.ops import Summary
+from stepbudget.ask.tensor_cores import TensorActive
+from stepbudget.kernel_names import NO, YES
 
 SMALL = 8.5  # points
 COLOURS = ROOFS | {"fp8": style.ORANGE}
 WORDS = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16", "fp8": "FP8"}
+FP16_WIDTH = 3.6  # points: its line and its dots show beside BF16's, which mostly lie upon them
 MULTIPLE = 8
 THICK = 0.36  # of a bar, in rows
 
@@ -77,15 +82,16 @@ def _size_panel(ax: Axes, frame: pd.DataFrame) -> float:
     for dtype in TYPES:
         own = frame[frame["dtype"] == dtype].sort_values("at")
         done = own[own["refused"].isna()]
-        if done.empty:
+        if base not in set(done["at"]):
             continue
+        line, dot = (FP16_WIDTH, 7) if dtype == "fp16" else (1.3, 4)
         whole = done.loc[done["at"] == base, "tflops"].iloc[0]
         x, y = done["at"].map(place), 100 * done["tflops"] / whole
-        ax.plot(own["at"].map(place), 100 * own["tflops"] / whole, color=COLOURS[dtype], lw=1.3)  # a gap: refused
+        ax.plot(own["at"].map(place), 100 * own["tflops"] / whole, color=COLOURS[dtype], lw=line)  # a gap: refused
         for answer, face in ((YES, COLOURS[dtype]), (NO, style.PAPER), (None, style.MUTED)):
             # no kernel is known on a CPU
             shown = done["tensor_cores"] == answer if answer else ~done["tensor_cores"].isin([YES, NO])
-            ax.plot(x[shown], y[shown], "o", ms=4, mfc=face, mec=COLOURS[dtype], mew=1.1)
+            ax.plot(x[shown], y[shown], "o", ms=dot, mfc=face, mec=COLOURS[dtype], mew=1.1)
         refused = own.loc[own["refused"].notna(), "at"].map(place)
         ax.plot(refused, [0] * len(refused), "x", color=COLOURS[dtype], ms=5, mew=1.4)
         top = max(top, y.max())
@@ -97,8 +103,11 @@ def _size_panel(ax: Axes, frame: pd.DataFrame) -> float:
 
 def _types_key(fig: Figure, panels: Mapping[str, pd.DataFrame]) -> None:
     frame = pd.concat(panels.values())
-    found = [dtype for dtype in TYPES if (frame["dtype"] == dtype).any()]
-    handles = [Line2D([], [], color=COLOURS[dtype], marker="o", ms=4, lw=1.3, label=WORDS[dtype]) for dtype in found]
+    found = [dtype for dtype in TYPES if frame.loc[frame["dtype"] == dtype, "us"].notna().any()]
+    widths = {dtype: FP16_WIDTH if dtype == "fp16" else 1.3 for dtype in found}
+    handles = [
+        Line2D([], [], color=COLOURS[t], marker="o", ms=3 + lw, lw=lw, label=WORDS[t]) for t, lw in widths.items()
+    ]
     handles.append(Patch(facecolor=style.GRID, label=f"multiple of {MULTIPLE}"))
     plain = {"color": style.INK, "ls": "none"}
     handles.append(Line2D([], [], marker="o", mfc=style.PAPER, ms=4, label="without Tensor Cores", **plain))
@@ -119,6 +128,7 @@ def layout_bars(
     ``convolutions``: ``labkit.topics.shapes.readings.convolutions``; ``channels``: which ``c_in`` of each layer is
     shown.
     """
+    convolutions = convolutions[convolutions["refused"].isna()]
     dtypes = [dtype for dtype in TYPES if (convolutions["dtype"] == dtype).any()]
     with style.house_style():
         fig = _figure(3.7)
@@ -177,18 +187,99 @@ def _kernel(name: object) -> str:
     return short_kernel(name) if isinstance(name, str) else "–"
 
 
-def switches_table(rows: Sequence[Mapping], caption: str, environment: bool = False) -> Table:
-    """What each set of switches makes of an FP32 product and convolution; ``environment``: with the variable set.
+def switches_table(rows: Sequence[Mapping], caption: str) -> Table:
+    """What each set of switches makes of an FP32 product and convolution.
 
     ``rows``: of ``bench_tf32.py``. The errors are relative to FP64's result.
     """
     lines = []
     for row in rows:
-        line = {"environment": row["environment"] or "–"} if environment else {}
-        line["statements"] = row["statements"] or "nothing"
+        line = {"statements": row["statements"] or "nothing"}
         for name, words in (("matmul", "product"), ("conv", "convolution")):
             line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
         lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
     errors = ["product's error", "convolution's error"]
     formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
     return table(pd.DataFrame(lines), caption, formats, errors)
+
+
+def environment_table(rows: Sequence[Mapping], caption: str) -> Table:
+    """The same probes in each environment, a row an environment: of what type products are, and convolutions."""
+    lines = {}
+    for row in rows:
+        head = re.sub(r"torch\.backends\.|cuda\.matmul\.|cudnn\.", "", row["statements"] or "nothing")
+        one, *more = head.split("; ")
+        head = f"both {one}" if more else one
+        both = f"{row['matmul'] or 'refused'}, {row['conv'] or 'refused'}"
+        lines.setdefault(row["environment"] or "none", {})[head] = both
+    return table(pd.DataFrame(lines).T.rename_axis("environment").reset_index(), caption)
+
+
+# --- what the texts say, what we measured -------------------------------------------------------------------
+
+
+def claims_table(
+    products: pd.DataFrame, convolutions: pd.DataFrame, bad: Summary, good: Summary, active: TensorActive | None
+) -> Table:
+    """Both texts' statements, in our words, beside what was measured.
+
+    ``bad``, ``good``: the operations of an epoch with 127 and with 128 units; ``active``: the counter, where it was
+    sampled.
+    """
+    half = half_type(products)
+    word = WORDS[half]
+    one = products[products["part"] == "one"].set_index(["dtype", "m", "n", "k"])["us"]
+    base = {dtype: one.get((dtype, 4096, 4096, 4096), float("nan")) for dtype in TYPES}
+    m, n = (one[(half, *size)] / base[half] for size in ((4095, 4096, 4096), (4096, 4095, 4096)))
+    tf32 = one.get(("tf32", 4096, 4092, 4096), float("nan")) / base["tf32"]
+    short = products[products["dtype"].isin(["tf32", "fp16", "bf16"]) & products["refused"].isna()]
+    rows = products[(products["part"] == "layout") & (products["m"] == 4096)]
+    layouts = rows.pivot_table(index="dtype", columns="layout", values="us")
+    gain = layouts["nn"] / layouts.min(axis=1)  # both matrices row by row, against the best layout
+    taken = rows.loc[(rows["dtype"] == "fp8") & rows["refused"].isna(), "layout"]
+    wide = by_channels(convolutions, "wide", half).set_index("channels")["channels_last_tflops"]
+    shares = [f"{MEASURED}{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
+    found = f"on average {MEASURED}{active.mean_pct:.1f} %, at most {MEASURED}{active.max_pct:.0f} %" if active else ""
+    claims = [
+        (
+            "A",
+            "fastest in multiples of 8 or 16, depending on the architecture",
+            f"N = 4095 takes {_times(n)} as long in {word}, M = 4095 {_times(m)}; in TF32, N = 4092 {_times(tf32)}",
+        ),
+        (
+            "B",
+            "without multiples of 8, no Tensor Cores",
+            f"of {len(short)} products in TF32, FP16 and BF16, {(short['tensor_cores'] == NO).sum()} ran without",
+        ),
+        ("B", "the batch size, too, in multiples of 8", f"forward, the batch is M: M = 4095 takes {_times(m)} as long"),
+        ("B", "also an LSTM's units", "not measured here"),
+        (
+            "B",
+            "bad layer sizes show in DLProf's report",
+            f"efficiency {shares[0]} with 127 units, {shares[1]} with 128",
+        ),
+        (
+            "A",
+            "column-major can be much faster",
+            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, "
+            f"{_times(gain.get('tf32'))} in TF32; FP8 takes {len(taken)} of four",
+        ),
+        (
+            "A",
+            "FP32 gains little from Tensor Cores",
+            f"as TF32 {_times(base['fp32'] / base['tf32'])} FP32's rate, in {word} {_times(base['fp32'] / base[half])}",
+        ),
+        (
+            "B",
+            "filters in multiples of 8",
+            "TFLOP/s by channels: "
+            + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
+        ),
+        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 13)"),
+        ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
+    ]
+    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])
+
+
+def _times(ratio: float | None) -> str:
+    return "(not here)" if ratio is None or pd.isna(ratio) else f"{MEASURED}{ratio:.2f} times"

@@ -1,0 +1,150 @@
+"""What does the course consist of? Every step and every lab, once; all that lists them comes out of this catalogue.
+
+Navigation bars, the tables of the front page and of README.md, what ``make record`` measures, and the tests' lists are
+derived. A new lab is an entry here, its notebook and its exercises; a new rung an entry here and its script.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.paths import ROOT
+
+DEFAULT_MACHINE = "h200"  # the machine whose recordings the text is written from
+MACHINES = {  # recorded machines in the order in which tables show them: folder → what it is
+    "h200": "one H200, 16 cores",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rung of the ladder, a script of source_code/: what is new in it, the lab that teaches it, how it computes.
+
+    ``arithmetic``: of the convolutions (``fp32``, ``fp16``, ``bf16``); ``traffic``: how its kernels are fused, in the
+    roofline's words. ``label`` names it in charts; a step without one is a variant for the profiler only.
+    """
+
+    script: str
+    new: str
+    lab: int
+    arithmetic: str
+    traffic: str = "unfused"
+    label: str = ""
+    loader: bool = True
+    compiled: bool = False  # its first run fills the compilers' caches
+    needs_bf16: bool = False
+
+    @property
+    def name(self) -> str:
+        """``main_opt1``"""
+        return self.script.removesuffix(".py")
+
+    @property
+    def counted(self) -> str:
+        """The program of which Nsight Compute counts one step: an epoch on as many digits as a batch holds."""
+        return f"{self.script} --profile --epochs 2 --limit 1024" + (" --workers 0" if self.loader else "")
+
+    @property
+    def profiled(self) -> str:
+        """The program that Nsight Systems profiles."""
+        return f"{self.script} --profile --epochs 2"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches."""
+
+    file: str
+    title: str
+    topic: str
+    minutes: int
+    part: int
+    treats: tuple[str, ...] = ()  # fixes of the report reader's advice
+
+    @property
+    def number(self) -> int:
+        return int(self.file[:2])
+
+    @property
+    def name(self) -> str:
+        """``02_pytorch_mnist``"""
+        return self.file.removesuffix(".ipynb")
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "labs" / self.file
+
+
+# fmt: off
+STEPS = (
+    Step("main_baseline.py", "plain FP32, one loader worker", 2, "fp32", label="baseline, FP32"),
+    Step("main_baseline_nvtx.py", "names on the phases, for the profiler", 2, "fp32"),
+    Step("main_opt1.py", "as many workers as there are cores to spare", 2, "fp32", label="1: loader workers"),
+    Step("main_opt2.py", "pinned memory, non-blocking copies", 3, "fp32", label="2: pinned copies"),
+    Step("main_opt3.py", "mixed precision", 4, "fp16", label="3: mixed precision"),
+    Step("main_opt4.py", "no loader: the digits lie on the GPU", 6, "bf16", label="4: data on the GPU", loader=False),
+    Step("main_opt5.py", "one launch: a whole epoch in a CUDA graph", 7, "bf16", label="5: one launch", loader=False),
+    Step("main_opt6.py", "fewer and larger kernels: compiled", 7, "bf16", "as a compiler fuses", "6: compiled",
+         loader=False, compiled=True),
+    Step("main_opt7.py", "kernels of our own, in Triton", 9, "bf16", "by hand (main_opt7)", "7: own kernels",
+         loader=False, compiled=True, needs_bf16=True),
+)
+# fmt: on
+
+PARTS = {
+    1: "**Part 1, the course proper:** five labs, about two hours.",
+    2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
+    3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
+}
+
+# fmt: off
+LABS = (
+    Lab("01_introduction.ipynb", "What a profile shows",
+        "trustworthy timing, the rows of a timeline, NVTX ranges", 25, 1),
+    Lab("02_pytorch_mnist.ipynb", "The starved GPU",
+        "the data loader: workers", 25, 1, ("loader",)),
+    Lab("03_data_transfer.ipynb", "Copies that do not wait",
+        "pageable and pinned memory, non-blocking copies", 20, 1, ("pinned_memory", "no_synchronisation")),
+    Lab("04_tensor_cores.ipynb", "Tensor Cores",
+        "TF32, FP16 with loss scaling, BF16", 35, 1, ("mixed_precision",)),
+    Lab("05_summary.ipynb", "Every step side by side",
+        "what each step contributed, and what is still idle", 20, 1),
+    Lab("06_data_on_gpu.ipynb", "The data live on the GPU",
+        "no loader at all: bytes on the GPU, shuffled and normalised there", 20, 2),
+    Lab("07_launch_overhead.ipynb", "One launch for an epoch",
+        "CUDA graphs, torch.compile, and when not to", 35, 2, ("cuda_graph",)),
+    Lab("08_roofline.ipynb", "Kernels and the roofline",
+        "arithmetic, traffic, and the limit of this network", 35, 2),
+    Lab("09_triton.ipynb", "Your own kernels: Triton",
+        "a matrix product on Tensor Cores, fused kernels, the honest ledger", 45, 2),
+    Lab("10_shapes.ipynb", "Shapes and layouts",
+        "sizes that Tensor Cores like, channels-last, the TF32 switches", 40, 3),
+    Lab("11_loss_scaling.ipynb", "Loss scaling",
+        "what FP16 loses, dynamic and fixed scales, a monitor for your own training", 35, 3),
+    Lab("12_keras.ipynb", "Keras and TensorFlow",
+        "the same network in Keras 3: policies, LossScaleOptimizer, XLA", 40, 3),
+    Lab("13_pytorch_profiler.ipynb", "Without Nsight",
+        "PyTorch's own profiler, live monitoring, how to read old tutorials", 35, 3),
+)
+# fmt: on
+
+TREATED_IN = {fix: lab.name for lab in LABS for fix in lab.treats}  # fix of the reader's advice → lab
+
+
+def ladder() -> tuple[Step, ...]:
+    """The steps that are compared, in order: each builds on the one before."""
+    return tuple(step for step in STEPS if step.label)
+
+
+def step(name: str) -> Step:
+    """The step called ``main_opt1`` or ``main_opt1.py``; KeyError where there is none."""
+    found = next((one for one in STEPS if name in (one.name, one.script)), None)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def part(number: int) -> tuple[Lab, ...]:
+    """The labs of one part, in reading order."""
+    return tuple(lab for lab in LABS if lab.part == number)

@@ -1,0 +1,81 @@
+"""Which parts of the pages come out of the catalogue? Navigation bars, tables of labs and steps, README's list.
+
+They are written by ``make notebooks``, and a test says whether they still are what the catalogue makes of them. In a
+text they stand between two comments, ``<!-- catalogue: labs of part 1 -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import nbformat
+
+from labkit import course
+from labkit.course import Lab
+from labkit.errors import LabError
+from labkit.paths import ROOT
+
+FRONT_PAGE = ROOT / "start_here.ipynb"
+README = ROOT / "README.md"
+BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def navigation(lab: Lab) -> str:
+    """The bar at both ends of a lab: the one before, all by number, the next, home."""
+    place = course.LABS.index(lab)
+    home = f"../{FRONT_PAGE.name}"
+    before = course.LABS[place - 1].file if place else home
+    after = course.LABS[place + 1].file if place + 1 < len(course.LABS) else home
+    numbers = " · ".join(
+        f"**{one.number}**" if one is lab else f'[{one.number}]({one.file} "{one.title}")' for one in course.LABS
+    )
+    return f"[← Previous]({before}) | {numbers} | [Next →]({after}) | [Home]({home})"
+
+
+def labs_of_part(number: int) -> str:
+    """The front page's table of one part's labs, under the part's sentence."""
+    rows = [
+        f"| [{lab.number} · {lab.title}](labs/{lab.file}) | {lab.topic} | {lab.minutes} |"
+        for lab in course.part(number)
+    ]
+    return "\n".join([course.PARTS[number], "", "| lab | topic | minutes |", "|---|---|---|", *rows]) + "\n"
+
+
+def steps() -> str:
+    """The front page's table of scripts."""
+    rows = [f"| [{step.script}](source_code/{step.script}) | {step.new} | {step.lab} |" for step in course.STEPS]
+    return "\n".join(["| script | what is new in it | lab |", "|---|---|---|", *rows]) + "\n"
+
+
+def list_of_labs() -> str:
+    """README's list: a line a lab."""
+    return "".join(f"{lab.number}. [{lab.title}](labs/{lab.file}): {lab.topic}\n" for lab in course.LABS)
+
+
+WRITTEN: dict[str, Callable[[], str]] = {
+    **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
+    "steps": steps,
+    "list of labs": list_of_labs,
+}
+
+
+def filled(text: str) -> str:
+    """The text with each of its blocks written anew; LabError where it asks for one that there is not."""
+
+    def block(found: re.Match) -> str:
+        if found[2] not in WRITTEN:
+            raise LabError(f"nothing in the catalogue is called '{found[2]}'. There are: {', '.join(WRITTEN)}.")
+        return f"{found[1]}{WRITTEN[found[2]]()}{found[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def dress(notebook: nbformat.NotebookNode, name: str) -> None:
+    """Write a notebook's navigation bars and tables; ``name`` is its file's name."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = filled(cell.source)
+    lab = next((one for one in course.LABS if one.file == name), None)
+    if lab is not None:
+        notebook.cells[0].source = notebook.cells[-1].source = navigation(lab)
