@@ -11,7 +11,7 @@ from labkit.errors import LabError
 from labkit.source import Live, Recorded, recorded, running
 from labkit.topics.break_even.charts import break_even_lines
 from labkit.topics.break_even.costs import Cost, break_even, cost
-from support.stand_in import StandIn
+from stand_in import StandIn
 
 
 def record(process_s: float, first_s: float, later_s: list[float]) -> dict:

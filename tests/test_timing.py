@@ -16,8 +16,8 @@ from labkit.errors import LabError
 from labkit.recording import record
 from labkit.source import Live, Programs, Recorded, counting, pace, quick, recorded, running
 from labkit.training import machine
+from stand_in import StandIn
 from stepbudget.export import nsys
-from support.stand_in import StandIn
 
 SCRIPT = """
 import argparse, json, sys
@@ -102,7 +102,7 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
         return float(len(events))
 
     monkeypatch.setattr(spread.time, "perf_counter", clock)
-    with spread.stopwatch(lambda: events.append("synchronize")) as seconds:
+    with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
     assert events == ["synchronize", "clock", "work", "synchronize", "clock"]

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from labkit.display.spread import Spread, stopwatch
+from labkit.display.spread import Spread
 from labkit.training import steps
+from labkit.training.clock import stopwatch
 from labkit.training.data import normalise
 from labkit.training.devices import reduced_precision
 from labkit.training.model import LeanNet, Net

@@ -17,8 +17,9 @@ from labkit.kernels.matmul import (
     matmul_reference,
     multiplying_instructions,
 )
-from labkit.topics.roofline.readings import gpu_times, matmul_flops
+from labkit.topics.roofline.readings import matmul_flops
 from labkit.training import machine, steps
+from labkit.training.clock import gpu_times
 from labkit.training.devices import reduced_precision
 
 # (rows, columns, inner): powers of two, sizes that no tile divides, and a forward pass of this course's fc1.

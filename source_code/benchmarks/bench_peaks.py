@@ -6,8 +6,9 @@ from functools import partial
 import torch
 
 from labkit.display.spread import Spread
-from labkit.topics.roofline.readings import gpu_times, matmul_flops
+from labkit.topics.roofline.readings import matmul_flops
 from labkit.training import machine, steps
+from labkit.training.clock import gpu_times
 
 # Type as the labs name it → PyTorch's type, are FP32 products allowed TF32, sizes.
 TYPES = {

@@ -224,7 +224,7 @@ def provenance_table() -> tables.Table:
         "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
         "digits": ", ".join(source["data_source"]),
         "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
-        "commits": ", ".join(sorted({commit[:12] for commit in source["commits"].values()})),
+        "commits": ", ".join(sorted({commit[:12] for commits in source["commits"].values() for commit in commits})),
         "made by": source["made_by"],
     }
     where = recorded.shown(recorded.folder() / "provenance.json")
@@ -236,9 +236,9 @@ def rows(found: Sequence[dict]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def recorded_runs(step: str) -> list[dict]:
-    """The shipped whole-process runs of a step, in live mode too."""
-    return recorded.records("runs", step)
+def recorded_runs(step: str, kind: str = "runs") -> list[dict]:
+    """The shipped whole-process runs of a step, in live mode too; ``reference``: those beside PyTorch's own example."""
+    return recorded.records(kind, step)
 
 
 def exercise(number: str, answer: object, *context: object) -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from labkit.paths import SOURCE_CODE
-from labkit.recording import record
+from labkit.recording import plan
 from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.export import files, nsys
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"
-STEPS = [*record.PROFILES, *record.LIMIT_PROFILES, "main_opt3_ops"]  # one of each kind is enough of those by operator
+STEPS = [*plan.PROFILES, "main_opt3_ops"]  # one of each kind is enough of those by operator
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
 
 IN_GRAPHS = ("main_opt5", "main_opt6", "main_opt7")  # whose epoch is one launch

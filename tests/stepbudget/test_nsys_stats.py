@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from labkit.recording import record
+from labkit.recording import plan
 from labkit.source import recorded
 from stepbudget.ask import copies, phases, sums
 from stepbudget.export import nsys, stats
@@ -37,7 +37,7 @@ def source(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=record.CHECKED)
+@pytest.fixture(scope="module", params=plan.CHECKED)
 def both(request, source):
     """A report, and what nsys stats says of it."""
     found = {question: stats.table(text) for question, text in answers(request.param, source).items()}

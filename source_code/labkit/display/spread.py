@@ -7,9 +7,7 @@ machine that warms up or is busy for a while slowed both.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
@@ -51,17 +49,3 @@ def paired(slow: Sequence[dict], fast: Sequence[dict], field: str = "process_s")
     What slows the machine for a while slows both runs of a round, so a ratio varies less than the times do.
     """
     return Spread.of([one[field] / other[field] for one, other in zip(slow, fast, strict=False)])
-
-
-@contextmanager
-def stopwatch(synchronize: Callable[[], None] = lambda: None) -> Iterator[list[float]]:
-    """Seconds of a ``with`` block, appended to the list it yields; ``synchronize`` runs before both readings.
-
-    GPU work is asynchronous: without ``synchronize=torch.cuda.synchronize`` a clock sees only the launches.
-    """
-    seconds: list[float] = []
-    synchronize()
-    start = time.perf_counter()
-    yield seconds
-    synchronize()
-    seconds.append(time.perf_counter() - start)

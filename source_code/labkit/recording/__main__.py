@@ -19,7 +19,7 @@ from labkit import course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
 from labkit.recording import make, plan, provenance, status
-from labkit.source import command
+from labkit.source import command, quick
 from labkit.training import keras_run, machine
 
 WITHOUT_GPU = (*plan.ON_CPU, "work")  # kinds
@@ -32,11 +32,12 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--status", action="store_true", help="measure nothing: say which recordings are still true")
     add("--work", action="store_true", help="with --status: also compare the work that a stale recording's step does")
+    add("--reviewed", nargs=2, metavar=("MODULE", "REASON"), help="keep what is stale since this module's code changed")
     add("--machine", metavar="NAME", help="the folder in reports/recorded/ (default: after the GPU's name)")
     add("--quick", action="store_true", help="part 1 and the ladder only, of few epochs, as the labs run them live")
     add("--only", choices=plan.KINDS, action="append", help="this kind only (may be given more than once)")
     add("--named", metavar="TEXT", action="append", help="only what has TEXT in its name (may be given more than once)")
-    usual = f"default: {plan.ROUNDS}, quick {plan.QUICK_ROUNDS}"
+    usual = f"default: {quick.FULL_ROUNDS}, quick {quick.ROUNDS}"
     add("--rounds", type=int, help=f"runs of each step ({usual})")
     add("--seeds", type=int, default=plan.SEEDS, help="trainings for the accuracy gate (default: %(default)s)")
     add("--jobs", type=int, default=max(1, machine.usable_cores() // 2), help="accuracy runs at a time")
@@ -52,7 +53,7 @@ def folder_name(gpu: str) -> str:
 
 def chosen(args: argparse.Namespace) -> list[plan.Item]:
     """The items that the command line asks for."""
-    rounds = args.rounds or (plan.QUICK_ROUNDS if args.quick else plan.ROUNDS)
+    rounds = args.rounds or (quick.ROUNDS if args.quick else quick.FULL_ROUNDS)
     items = plan.plan(rounds, args.seeds, args.quick, args.reference is not None, machine.usable_cores())
     if absent := keras_run.missing("keras", "jax"):
         print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
@@ -103,6 +104,10 @@ def say_status(name: str | None, with_work: bool) -> int:
 def main() -> None:
     args = parse_args()
     with one_sentence():
+        if args.reviewed:
+            folder = RECORDED / (args.machine or course.DEFAULT_MACHINE)
+            print(f"{folder.name}: {status.review(folder, *args.reviewed)} recordings are kept although it changed")
+            return
         if args.status:
             sys.exit(1 if say_status(args.machine, args.work) else 0)
         gpu = machine.gpu_name()

@@ -1,6 +1,6 @@
 """What is recorded of a machine? Each item: its kind, how it is made, its command, and the file in which it ends.
 
-In full, everything that the labs show. ``quick``: part 1 and the ladder, as the labs run them live by default: fewer
+In full, everything that the labs show. Quick: part 1 and the ladder, as the labs run them live by default: fewer
 epochs and rounds, one report a step. Smaller machines get that.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from labkit import course
 from labkit.source import command, counting
+from labkit.source.quick import EPOCHS, FULL_ROUNDS, quick
 from labkit.source.recorded import TRACES, key, traced_name
 from labkit.topics.ladder.sweep import worker_counts
 
@@ -23,8 +24,7 @@ KINDS = (
 )  # fmt: skip
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work")  # not timed: several fit on the machine
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
-ROUNDS, SEEDS = 3, 10
-QUICK_ROUNDS, QUICK_EPOCHS = 2, 3
+SEEDS = 10  # of the accuracy gate
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
 STEPS = [step.script for step in course.STEPS]
@@ -153,16 +153,16 @@ class Item:
 
 
 def plan(
-    rounds: int = ROUNDS, seeds: int = SEEDS, quick: bool = False, reference: bool = False, cores: int = CORES
+    rounds: int = FULL_ROUNDS, seeds: int = SEEDS, is_quick: bool = False, reference: bool = False, cores: int = CORES
 ) -> list[Item]:
     """Everything to record, in order. Each kind's timed runs are in turn, so that what is compared alternates.
 
     ``reference``: PyTorch's own MNIST example too. ``cores`` decide which numbers of loader workers are tried.
     """
-    sweep = [f"main_opt1.py --epochs {QUICK_EPOCHS} --workers {workers}" for workers in worker_counts(cores)]
-    if quick:
+    sweep = [f"main_opt1.py --epochs {EPOCHS} --workers {workers}" for workers in worker_counts(cores)]
+    if is_quick:
         return [
-            *_runs([quickly(step) for step in RUNGS], sweep, rounds),
+            *_runs([quick(step) for step in RUNGS], sweep, rounds),
             *(_timed("benchmarks", script, "benchmarks", 1) for script in PART_1_BENCHMARKS),
             *_profiles("profiles", PROFILES),
             *_profiles("operators", OPERATORS),
@@ -187,15 +187,10 @@ def plan(
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
         *_seeds("keras_seeds", KERAS_ACCURACY, seeds),
         *(_timed("keras_cpu", step, "keras", 1) for step in KERAS_CPU_ONCE),
-        *_in_turn("keras_cpu", KERAS_CPU_RUNS, "keras", ROUNDS),
+        *_in_turn("keras_cpu", KERAS_CPU_RUNS, "keras", FULL_ROUNDS),
         *_seeds("accuracy", ACCURACY, seeds, " --workers 2"),  # no result changes, and several fit side by side
         *(Item("work", "work", step, f"work/{key(step)}.json", f"work of {step}") for step in WORK),
     ]
-
-
-def quickly(step: str) -> str:
-    """The command of a step with a quick run's epochs."""
-    return f"{step} --epochs {QUICK_EPOCHS}"
 
 
 def profile_command(name: str, program: str) -> str:

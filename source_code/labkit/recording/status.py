@@ -14,10 +14,11 @@ from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.recording import make, plan, work
 from labkit.recording.plan import Item
-from labkit.source import pace
+from labkit.source import pace, quick
 from labkit.source.recorded import key
 from labkit.source.running import trace_beside
 from labkit.training import manifest
+from labkit.training.record import write_json
 from stepbudget.ncu import counters
 
 CURRENT, REVIEWED, BEFORE, STALE, MISSING = "current", "reviewed", "before manifests", "stale", "missing"
@@ -59,6 +60,17 @@ class Reviewed:
             if (more := self.reasons(module, after, now)) is not None:
                 return [reason, *more]
         return None
+
+
+def review(folder: Path, module: str, reason: str) -> int:
+    """Keep, for a reason, what is stale since this module's code changed: written into ``reviewed.json``; how many."""
+    content = {"before_manifests": {}, "exceptions": [], **read(folder / "reviewed.json")}
+    concerned = [finding for finding in findings(folder) if module in finding.modules]
+    then = sorted({read(folder / one.item.record)["manifest"]["modules"][module] for one in concerned})
+    now = manifest.file_hash(SOURCE_CODE / module)
+    content["exceptions"] += [{"module": module, "from": hash_, "to": now, "reason": reason} for hash_ in then]
+    write_json(folder / "reviewed.json", content)
+    return len(concerned)
 
 
 @dataclass(frozen=True)
@@ -112,12 +124,10 @@ def is_done(finding: Finding) -> bool:
 
 def planned(folder: Path) -> list[Item]:
     """What is planned for a machine: in full, or quick where it was recorded so."""
-    quick_one, full_one = (
-        folder / "runs" / f"{key(step)}-01.json" for step in (plan.quickly(plan.STEPS[0]), plan.STEPS[0])
-    )
-    quick = quick_one.is_file() and not full_one.is_file()
+    full, short = (folder / "runs" / f"{key(step)}-01.json" for step in (plan.STEPS[0], quick.quick(plan.STEPS[0])))
+    is_quick = short.is_file() and not full.is_file()
     cores = read(folder / "provenance.json").get("cpu_cores", plan.CORES)
-    return plan.plan(plan.QUICK_ROUNDS if quick else plan.ROUNDS, plan.SEEDS, quick, reference=not quick, cores=cores)
+    return plan.plan(quick.ROUNDS if is_quick else quick.FULL_ROUNDS, plan.SEEDS, is_quick, not is_quick, cores)
 
 
 def unplanned(folder: Path, items: list[Item]) -> list[str]:

@@ -268,7 +268,8 @@ class Live(Source):
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         def run() -> Report:
             report = self.reports / f"{name}.nsys-rep"
-            self.programs.profile(words, report, show)
+            with self._paced(recorded.took_s("profiles", name), show):
+                self.programs.profile(words, report, show)
             show(f"live: {recorded.shown(report)}")
             return open_report(report)
 
@@ -277,7 +278,8 @@ class Live(Source):
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         def run() -> Counted:
             log = self.reports / f"{name}.csv"
-            self.programs.count(words, log, (lambda line: None) if brief else show)
+            with self._paced(recorded.took_s("counters", name), show):
+                self.programs.count(words, log, (lambda line: None) if brief else show)
             show(f"live: {recorded.shown(log)}")
             counted = parse(log.read_text(errors="replace"), log.name)
             return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
@@ -308,6 +310,14 @@ class Live(Source):
         record = run()
         self.pace.note(recorded_s(kind, words), record["process_s"])
         return record
+
+    @contextmanager
+    def _paced(self, expected_s: float | None, show: Show) -> Iterator[None]:
+        """Say before the block how long it will take, and note how long it took."""
+        self._announce([expected_s], show)
+        start = time.monotonic()
+        yield
+        self.pace.note(expected_s, time.monotonic() - start)
 
     def _announce(self, expected: Sequence[float | None], show: Show) -> None:
         if line := self.pace.announcement(expected):

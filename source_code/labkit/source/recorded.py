@@ -114,6 +114,12 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     return file
 
 
+def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
+    """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells."""
+    file = (where or folder()) / kind / f"{name}.json"
+    return _read_json(file).get("took_s") if file.is_file() else None
+
+
 def traced_file(command: str, where: Path | None = None) -> Path:
     """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
     file = (where or folder()) / TRACES / traced_name(command)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
 
 from labkit.display.spread import Spread
 from labkit.errors import LabError
@@ -549,34 +548,3 @@ def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peak
         rows.append((point.name, *times, us / kernels_us, kernels_us / roof_us, roof_us / floor_us, us / floor_us))
     columns = ["step", "us", "kernels_us", "roof_us", "floor_us", "waiting", "slow", "detour", "all"]
     return pd.DataFrame(rows, columns=columns)
-
-
-# --- measuring ----------------------------------------------------------------------------------------------
-
-
-def gpu_times(work: Callable[[], object], repeats: int, calls: int = 1) -> list[float]:
-    """Seconds of GPU time of one call of ``work``, so many times, by CUDA events; after a warm-up.
-
-    ``calls`` > 1: so many calls in one CUDA graph, launched at once, for work so short that its launch would be
-    measured instead; the time is divided by them.
-    """
-    with torch.cuda.stream(torch.cuda.Stream()):  # where a capture wants its warm-up
-        for _ in range(3):
-            work()
-        torch.cuda.synchronize()
-        launch = work
-        if calls > 1:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(calls):
-                    work()
-            launch = graph.replay
-        for _ in range(2):
-            launch()
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-        for start, end in events:
-            start.record()
-            launch()
-            end.record()
-        torch.cuda.synchronize()
-    return [start.elapsed_time(end) / 1e3 / calls for start, end in events]
