@@ -366,11 +366,12 @@ def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch
         run_into(live)
 
 
-def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(live, monkeypatch):
-    (live.reports.parent / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
-    monkeypatch.setenv("FAKE_STATUS", "1")
+def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(tmp_path):
+    def denied(words, log, show):
+        raise NotHere("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)")
+
     words, shown = recorded.provenance()["counters"]["main_opt7_bytes"], []
-    found = live.count(words, shown.append, brief=True)
+    found = Live(StandIn(count=denied), tmp_path).count(words, shown.append, brief=True)
     assert found.origin.startswith("NVIDIA H200") and len(found.kernels)
     assert shown[0].startswith("| recorded instead, since it cannot be measured here: ncu may not read")
     assert shown[1].startswith("recorded (NVIDIA H200")
