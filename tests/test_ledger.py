@@ -211,8 +211,23 @@ def test_even_epochs_leave_a_share_of_the_epoch_before():
         ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
         ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
         ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
+        ([1.001, 1.003], "~1.00 times as fast (1.00–1.00): no difference in 2 rounds"),
         ([2.0], "~2.00 times as fast in one round; another may say otherwise"),
     ],
 )
 def test_rounds_that_disagree_claim_nothing(ratios, says):
     assert says in ledger.in_rounds(Spread.of(ratios))
+
+
+def started(*minutes: int, process_s: float) -> list[dict]:
+    return [{"started": f"2030-01-01T00:{minute:02d}:00", "process_s": process_s} for minute in minutes]
+
+
+def test_runs_that_did_not_alternate_are_no_pairs():
+    slow, fast = started(1, 3, 5, process_s=3.0), started(2, 4, 6, process_s=2.0)
+    assert ledger.in_turn(slow, fast)
+    assert ledger.compared(slow, fast) == "~1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
+    later = started(7, 8, 9, process_s=2.0)
+    assert not ledger.in_turn(slow, later)
+    assert "faster in each of 3 rounds; but they were not run in turn" in ledger.compared(slow, later)
+    assert "turn" not in ledger.compared(slow, started(7, 8, 9, process_s=3.0)), "nothing is claimed"
