@@ -49,7 +49,7 @@ test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys
 
 test-dry: $(DEV_STAMP) ## run the notebooks as if live: recorded results in the GPU's place
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
-	$(IN_VENV) PYTHONPATH="$(CURDIR)/tests/pretend_live" LAB_PRETEND_LIVE="$$scratch" LAB_MODE=live LAB_REPEATS=1 \
+	$(IN_VENV) TMPDIR="$$scratch" LAB_PRETEND=h200 LAB_MODE=live \
 	  $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg -n 2 --dist loadfile \
 	  $(ARGS) start_here.ipynb labs
 

@@ -8,10 +8,10 @@ import pytest
 
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.source import timing
-from labkit.topics.break_even import costs as room
+from labkit.source import Live, Recorded, recorded, running
 from labkit.topics.break_even.charts import break_even_lines
 from labkit.topics.break_even.costs import Cost, break_even, cost
+from stand_in import StandIn
 
 
 def record(process_s: float, first_s: float, later_s: list[float]) -> dict:
@@ -59,14 +59,13 @@ def test_too_many_lines_are_refused():
         break_even_lines({str(n): Cost(1, n) for n in range(7)}, 40)
 
 
-def test_the_recorded_cold_run(monkeypatch):
-    monkeypatch.setenv("LAB_MODE", "recorded")
-    said = []
-    found = room.cold_run("main_opt6.py", said.append)
+def test_the_recorded_cold_run():
+    source, said = Recorded(recorded.folder()), []
+    found = source.cold_run("main_opt6.py", said.append)
     assert found["command"] == "main_opt6.py" and found["extras"]["warm_up_s"] > 0
     assert "TORCHINDUCTOR_CACHE_DIR=" in said[0] and "main_opt6-cold.json" in said[1]
     with pytest.raises(LabError, match=r"no run of 'main_opt4\.py'"):
-        room.cold_run("main_opt4.py", said.append)
+        source.cold_run("main_opt4.py", said.append)
 
 
 def test_a_cold_run_has_empty_caches_of_its_own(monkeypatch, tmp_path):
@@ -77,17 +76,17 @@ def test_a_cold_run_has_empty_caches_of_its_own(monkeypatch, tmp_path):
         "found = {'caches': caches, 'there': [os.path.exists(own) for own in caches], 'arguments': {}}\n"
         "json.dump(found, open(sys.argv[sys.argv.index('--record') + 1], 'w'))\n"
     )
-    monkeypatch.setattr(timing, "_script", lambda command: [str(script)])
-    first, second = (room.run_cold("probe.py", tmp_path / f"{n}.json") for n in (1, 2))
+    monkeypatch.setattr(running, "_script", lambda command: [str(script)])
+    first, second = (running.run_cold("probe.py", tmp_path / f"{n}.json") for n in (1, 2))
     assert first["there"] == [False, False] and not set(first["caches"]) & set(second["caches"])
     assert json.loads((tmp_path / "1.json").read_text())["process_s"] > 0
     assert not Path(first["caches"][0]).exists()
 
 
-def test_live_a_cold_run_is_made_and_kept_with_the_others(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("how", "asked"), [("full", "main_opt6.py"), ("quick", "main_opt6.py --epochs 3")])
+def test_live_a_cold_run_is_made_and_kept_with_the_others(monkeypatch, tmp_path, how, asked):
+    monkeypatch.setenv("LAB_LIVE", how)
     made = []
-    monkeypatch.setattr(room.mode, "is_live", lambda: True)
-    monkeypatch.setattr(room, "REPORTS", tmp_path)
-    monkeypatch.setattr(room, "run_cold", lambda command, file: made.append((command, file)) or {"process_s": 1.0})
-    assert room.cold_run("main_opt6.py", lambda line: None) == {"process_s": 1.0}
-    assert made == [("main_opt6.py", tmp_path / "runs" / "main_opt6-cold.json")] and made[0][1].parent.is_dir()
+    programs = StandIn(run_cold=lambda command, file: made.append((command, file)) or {"process_s": 1.0})
+    assert Live(programs, tmp_path).cold_run("main_opt6.py", lambda line: None) == {"process_s": 1.0}
+    assert made == [(asked, tmp_path / "runs" / f"{recorded.key(asked)}-cold.json")] and made[0][1].parent.is_dir()

@@ -9,12 +9,16 @@ import shlex
 import sqlite3
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from labkit.source import command, mode, recorded
+from labkit import source
+from labkit.errors import LabError
+from labkit.source import Live, Programs, Recorded, command, door, recorded
 from labkit.training import machine
+from stand_in import A_GPU, NO_GPU, StandIn
 from stepbudget.ask.phases import phases
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys as exports
@@ -26,9 +30,8 @@ OLD = exports.Nsys("/usr/bin/nsys", (2022, 4, 2))
 
 
 @pytest.fixture
-def reports(monkeypatch, tmp_path) -> Path:
+def reports(tmp_path) -> Path:
     """A reports folder of the test's own."""
-    monkeypatch.setattr(command, "REPORTS", tmp_path / "reports")
     return tmp_path / "reports"
 
 
@@ -140,15 +143,15 @@ def test_metrics_can_be_left_out_in_either_spelling(version):
 )
 def test_what_is_no_profiling_command_is_refused(wrong):
     with pytest.raises(ReportError, match="a profiling command reads"):
-        command.profile(wrong, show=lambda line: None)
+        Live(StandIn()).profile(wrong, show=lambda line: None)
 
 
 # Recorded mode
 
 
 @pytest.fixture
-def shipped(monkeypatch, tmp_path) -> Path:
-    """A recorded folder with one small report, in recorded mode."""
+def shipped(tmp_path) -> Recorded:
+    """A recorded folder with one small report."""
     folder = tmp_path / "recorded" / "test-gpu"
     (folder / "profiles").mkdir(parents=True)
     plain = tmp_path / "plain.sqlite"
@@ -162,15 +165,12 @@ def shipped(monkeypatch, tmp_path) -> Path:
     about = {"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05+00:00"}
     about["profiles"] = {"demo": command.profile_command("demo", PROGRAM)}
     (folder / "provenance.json").write_text(json.dumps(about))
-    monkeypatch.setattr(recorded, "RECORDED", folder.parent)
-    monkeypatch.delenv("LAB_RECORDED", raising=False)
-    monkeypatch.setenv("LAB_MODE", "recorded")
-    return folder
+    return Recorded(folder)
 
 
 def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
     said: list[str] = []
-    with command.profile(command.profile_command("demo", PROGRAM), show=said.append) as report:
+    with shipped.profile(command.profile_command("demo", PROGRAM), show=said.append) as report:
         assert report.window().name == "training"
     assert said[0].startswith("$ nsys profile ")
     assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*demo\.sqlite\.xz$", said[1])
@@ -179,12 +179,12 @@ def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
 
 def test_recorded_mode_refuses_another_command(shipped):
     with pytest.raises(ReportError, match="recorded with another command: nsys profile"):
-        command.profile(command.profile_command("demo", PROGRAM + " --batch-size 64"), show=lambda line: None)
+        shipped.profile(command.profile_command("demo", PROGRAM + " --batch-size 64"), show=lambda line: None)
 
 
 def test_recorded_mode_names_the_reports_there_are(shipped):
     with pytest.raises(ReportError, match=r"no report called other was recorded\. There are: demo\."):
-        command.profile(command.profile_command("other", PROGRAM), show=lambda line: None)
+        shipped.profile(command.profile_command("other", PROGRAM), show=lambda line: None)
 
 
 def test_another_gpus_records_are_refused_by_name(shipped, monkeypatch):
@@ -296,10 +296,9 @@ def test_without_a_gpu_the_reader_is_told(reports, nsys, no_gpu):
     assert "--trace osrt,nvtx" in calls.read_text() and "gpu-metrics" not in calls.read_text()
 
 
-def test_reports_that_cannot_be_written_are_named_before_nsys_runs(monkeypatch, tmp_path, nsys, gpu):
+def test_reports_that_cannot_be_written_are_named_before_nsys_runs(tmp_path, nsys, gpu):
     calls = nsys(MAKES)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(command, "REPORTS", tmp_path / "file" / "reports")
     with pytest.raises(ReportError, match=r"cannot write into .*file/reports"):
         make(tmp_path / "file" / "reports")
     assert not calls.exists()
@@ -311,14 +310,15 @@ def test_without_nsys_the_reader_is_told_what_to_do(reports, monkeypatch, gpu):
         make(reports)
 
 
-def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, nsys, gpu, monkeypatch):
-    monkeypatch.setenv("LAB_MODE", "live")
+def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, nsys, gpu):
     nsys("exit 1")
-    before = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in shipped.rglob("*") if file.is_file()}
+    before = {
+        file: hashlib.sha256(file.read_bytes()).hexdigest() for file in shipped.folder.rglob("*") if file.is_file()
+    }
     with pytest.raises(ReportError):
-        command.profile(command.profile_command("demo", PROGRAM), show=lambda line: None)
+        Live(StandIn(), reports).profile(command.profile_command("demo", PROGRAM), show=lambda line: None)
     assert {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in before} == before
-    assert len(before) == len([file for file in shipped.rglob("*") if file.is_file()])
+    assert len(before) == len([file for file in shipped.folder.rglob("*") if file.is_file()])
 
 
 # The export
@@ -365,20 +365,41 @@ def test_a_failed_export_leaves_nothing_and_says_why(reports, nsys):
     ],
 )  # fmt: skip
 def test_the_mode_follows_the_variable_and_else_the_machine(monkeypatch, word, nsys_there, gpu_there, expected):
-    monkeypatch.setattr(exports, "find_nsys", lambda: NEW if nsys_there else None)
-    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU" if gpu_there else None)
+    told = replace(A_GPU if gpu_there else NO_GPU, nsys="2025.3.1" if nsys_there else None)
+    monkeypatch.setattr(door, "_live", lambda pretended: Live(StandIn(told)))
     if word is None:
         monkeypatch.delenv("LAB_MODE", raising=False)
     else:
         monkeypatch.setenv("LAB_MODE", word)
-    assert mode.mode() == expected
-    assert mode.is_live() is (expected == "live")
+    assert source.current().name == expected
 
 
 def test_another_word_is_no_mode(monkeypatch):
     monkeypatch.setenv("LAB_MODE", "dead")
     with pytest.raises(ReportError, match="LAB_MODE=dead is not a mode: use auto, live, recorded"):
-        mode.mode()
+        source.current()
+
+
+def test_only_the_courses_own_recordings_are_strict(monkeypatch, shipped):
+    assert not shipped.is_strict and not Live(StandIn()).is_strict
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    monkeypatch.delenv("LAB_RECORDED", raising=False)
+    assert source.current().is_strict
+
+
+def test_a_profile_that_needs_a_gpu_comes_from_the_recordings_where_there_is_none(reports):
+    def fails(words, report, show):
+        raise LabError("nsys profile failed with status 2: error: no GPU that CUDA can use")
+
+    name = "one_thread"
+    words = recorded.provenance()["profiles"][name]
+    said: list[str] = []
+    with Live(StandIn(NO_GPU, profile=fails), reports).profile(words, said.append) as report:
+        assert report.name == name
+    assert said[1].startswith("| recorded instead, since it cannot be measured here: nsys profile failed")
+    assert said[2].startswith("recorded (")
+    with pytest.raises(LabError, match="failed with status 2"):
+        Live(StandIn(A_GPU, profile=fails), reports).profile(words, said.append)
 
 
 def test_a_named_nsys_that_does_not_run_is_not_replaced_by_another(monkeypatch, tmp_path):
@@ -419,11 +440,10 @@ def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, repo
     for name, value in {"XDG_CACHE_HOME": cache.parent, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
-    monkeypatch.setenv("LAB_MODE", "live")
     monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
     text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))
     said: list[str] = []
-    with command.profile(text, show=said.append) as report:
+    with Live(Programs(), reports).profile(text, show=said.append) as report:
         table = phases(report)
         assert report.gpu is None and report.kernels.empty
     assert list(table["phase"]) == [

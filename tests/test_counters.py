@@ -9,6 +9,7 @@ import re
 import shlex
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.errors import NotHere
 from labkit.paths import RECORDED, SOURCE_CODE
-from labkit.source import counting, recorded
+from labkit.source import Live, Recorded, counting, recorded
 from labkit.training import machine
+from stand_in import A_GPU, StandIn
 from stepbudget.errors import ReportError
 from stepbudget.ncu import counters
 
@@ -312,24 +315,26 @@ def live(tmp_path, monkeypatch):
     ncu.write_text(STAND_IN.format(python=sys.executable))
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("LAB_NCU", str(ncu))
-    monkeypatch.setenv("LAB_MODE", "live")
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "says.csv"))
     monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
-    reports = tmp_path / "reports"
-    monkeypatch.setattr(counting, "REPORTS", reports)
     counting.find_ncu.cache_clear()
     (tmp_path / "says.csv").write_text(output(STEP))
-    yield tmp_path
+    yield Live(StandIn(replace(A_GPU, gpu="a GPU")), tmp_path / "reports")
     counting.find_ncu.cache_clear()
 
 
-def command_into(folder: Path, **more) -> str:
-    return counting.count_command("step", "main_opt7.py --profile", **more).replace("reports/", f"{folder}/reports/")
+def command_into(live: Live, **more) -> str:
+    words = counting.count_command("step", "main_opt7.py --profile", **more)
+    return words.replace("reports/", f"{live.reports}/")
+
+
+def run_into(live: Live) -> None:
+    counting.run(shlex.split(command_into(live)), live.reports / "step.csv", lambda line: None)
 
 
 def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
     shown = []
-    found = counting.count(command_into(live), shown.append)
+    found = live.count(command_into(live), shown.append)
     assert found.origin == "a GPU, live"
     assert found.kernels["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
     assert shown[0].startswith("$ ncu --clock-control none") and "| Train Epoch: 2" in shown
@@ -338,32 +343,42 @@ def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
 def test_a_gpu_without_some_of_the_counters_is_counted_without_those(live, monkeypatch):
     monkeypatch.setenv("FAKE_OLD", "1")
     shown = []
-    found = counting.count(command_into(live, in_depth=True), shown.append)
+    found = live.count(command_into(live, in_depth=True), shown.append)
     assert len(found.kernels) == 4
     left_out = [line for line in shown if "counting without those" in line]
     assert len(left_out) == len(counters.IN_DEPTH) - len(counters.METRICS), "ncu named one at a time"
 
 
 def test_without_permission_live_counting_ends_in_one_sentence(live, monkeypatch):
-    (live / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
+    (live.reports.parent / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
     monkeypatch.setenv("FAKE_STATUS", "1")
-    with pytest.raises(ReportError, match="ncu may not read the GPU's counters"):
-        counting.count(command_into(live), lambda line: None)
+    with pytest.raises(NotHere, match="ncu may not read the GPU's counters"):
+        run_into(live)
 
 
 def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch):
     monkeypatch.setattr(machine, "gpu_name", lambda: None)
-    with pytest.raises(ReportError, match="none answers here"):
-        counting.count(command_into(live), lambda line: None)
-    monkeypatch.setenv("LAB_NCU", str(live / "nowhere"))
+    with pytest.raises(NotHere, match="none answers here"):
+        run_into(live)
+    monkeypatch.setenv("LAB_NCU", str(live.reports / "nowhere"))
     counting.find_ncu.cache_clear()
-    with pytest.raises(ReportError, match=r"\(ncu\) was not found"):
-        counting.count(command_into(live), lambda line: None)
+    with pytest.raises(NotHere, match=r"\(ncu\) was not found"):
+        run_into(live)
+
+
+def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(live, monkeypatch):
+    (live.reports.parent / "says.csv").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission …")
+    monkeypatch.setenv("FAKE_STATUS", "1")
+    words, shown = recorded.provenance()["counters"]["main_opt7_bytes"], []
+    found = live.count(words, shown.append, brief=True)
+    assert found.origin.startswith("NVIDIA H200") and len(found.kernels)
+    assert shown[0].startswith("| recorded instead, since it cannot be measured here: ncu may not read")
+    assert shown[1].startswith("recorded (NVIDIA H200")
 
 
 def test_a_command_of_another_kind_is_refused():
     with pytest.raises(ReportError, match="a counting command reads"):
-        counting.count("nsys profile python3 x.py")
+        Recorded(Path()).count("nsys profile python3 x.py")
 
 
 # --- recorded -----------------------------------------------------------------------------------------------
@@ -380,19 +395,18 @@ def test_slimming_keeps_the_numbers_and_drops_the_host(rows):
     assert again == text
 
 
-def test_recorded_counts_open_if_the_command_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAB_MODE", "recorded")
-    monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
+def test_recorded_counts_open_if_the_command_is_the_same(tmp_path):
+    source = Recorded(tmp_path)
     (tmp_path / "counters").mkdir()
     with pytest.raises(ReportError, match="was not counted on the recorded GPU"):
-        counting.count(COMMAND, lambda line: None)
+        source.count(COMMAND, lambda line: None)
     (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
     shown = []
-    found = counting.count(COMMAND, shown.append)
+    found = source.count(COMMAND, shown.append)
     assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")
     assert shown[1].startswith("recorded (NVIDIA H200, 2026-11-21)")
     with pytest.raises(ReportError, match="recorded with another command"):
-        counting.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
+        source.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
 
 
 def test_the_recorded_counts_are_whole_and_name_no_machine():

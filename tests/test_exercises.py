@@ -96,7 +96,10 @@ def test_an_empty_function_is_no_answer(number, capsys):
     ("number", "wrong", "said"),
     [
         ("1.2", lambda work, synchronize: (work(), 0.0)[1], "before the GPU has finished"),
+        ("1.2", lambda work, synchronize: (work(), float("nan"))[1], "not seconds"),
         ("3.2", lambda batch, device: batch.to(device), "pageable"),
+        ("3.2", lambda batch, device: batch.pin_memory().to("cpu", non_blocking=True), "not to the device"),
+        ("3.2", lambda batch, device: (batch.pin_memory().to(device, non_blocking=True), None)[1], "not the copy"),
         ("3.2", lambda batch, device: batch.pin_memory().to(device), "still waits"),
         ("3.2", lambda batch, device: None, "never copies"),
         ("4.1", 2.0**-14, "too large"),

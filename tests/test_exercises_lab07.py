@@ -63,3 +63,8 @@ def test_the_break_even_of_a_cold_start(capsys):
     assert not exercises.exercise("7.1", 52, runs, cold), "the process seconds hold epochs too"
     assert not exercises.exercise("7.1", 31, runs, cold)
     assert "too small" in capsys.readouterr().out
+
+
+def test_without_a_cold_run_there_is_nothing_to_answer(capsys):
+    assert not exercises.exercise("7.1", 60, [], None)
+    assert "nothing to work out" in capsys.readouterr().out

@@ -123,3 +123,12 @@ def test_the_last_factor_of_the_loop_is_little_of_the_process():
     assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES, 0.5)
     assert not exercises.exercise("9.3", 2.0, ENTRIES, 0.5), "that is the loop's"
     assert not exercises.exercise("9.3", 1.0, ENTRIES, 0.5)
+
+
+def test_without_a_kernel_that_memory_limits_there_is_nothing_to_answer(capsys):
+    assert not exercises.exercise("8.3", None, LIMITS[LIMITS["limit"] == "waiting"])
+    assert "nothing to work out" in capsys.readouterr().out
+
+
+def test_the_last_rung_is_the_one_that_ran():
+    assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES.replace("main_opt7.py", "main_opt6.py"), 0.5)

@@ -71,3 +71,11 @@ def test_the_row_with_a_fixed_scale(capsys):
     assert not exercises.exercise("12.3", "asked for", ways)
     assert "not what compile left" in capsys.readouterr().out
     assert exercises.exercise("12.3", "asked for and kept", ways)
+
+
+@pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])
+def test_a_newer_keras_may_keep_the_scale_in_either_way(answer, capsys):
+    ways = pd.DataFrame({"way": ["asked for", "asked for and kept"], "fixed_scale": [1024.0, 1024.0]})
+    assert exercises.exercise("12.3", answer, ways)
+    ways["fixed_scale"] = None
+    assert not exercises.exercise("12.3", answer, ways)

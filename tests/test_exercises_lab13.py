@@ -46,6 +46,7 @@ def summed(events, categories=("kernel", "gpu_memcpy", "gpu_memset"), of=100.0):
         (lambda events: summed(events, ("cpu_op",)), "they run on the CPU"),
         (lambda events: 40.0, "a share lies between 0 and 1"),
         (lambda events: "40 %", "not a number"),
+        (lambda events: float("nan"), "it says nan"),
         (lambda events: 0.4 if events[0]["name"].startswith("Profiler") else 0.2, "in another order"),
         (lambda events: events["kernel"], "raises TypeError"),
         (None, "no answer yet"),

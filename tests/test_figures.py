@@ -17,8 +17,8 @@ from labkit.display import charts, style, timeline
 from labkit.display import show as showing
 from labkit.display import table as tables
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.display.table import short_kernel, table
-from labkit.source.timing import Spread
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
 

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import lab
+from labkit import lab, source
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.recording import record
-from labkit.source import mode, recorded
+from labkit.source import recorded
 from labkit.topics.keras import charts as keras_charts
 from labkit.topics.keras import readings as keras_records
 from labkit.topics.keras import tables as keras_tables
 from labkit.training import keras_net, keras_run, machine
 from labkit.training.model import Net
+from stand_in import StandIn
 from stepbudget.report import open_report
 from synthetic import SyntheticReport
 
@@ -178,17 +179,23 @@ def test_without_keras_one_sentence_says_so(monkeypatch):
         keras_run.use("tensorflow")
 
 
-def test_a_live_lab_without_keras_shows_what_was_recorded(monkeypatch, capsys):
-    monkeypatch.setenv("LAB_MODE", "live")
-    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
-    assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
-    said = capsys.readouterr().out
-    assert "recorded, since keras cannot be imported here" in said
-    command = record._profile_command("keras_mixed_jax", record.KERAS_PROFILES["keras_mixed_jax"])
-    assert keras_records.profile(command).name == "keras_mixed_jax"
-    without = record.KERAS_ONCE[-1]
-    assert len(keras_records.runs([without], repeats=1)[without]) == 1
-    assert mode.is_live(), "only for these calls"
+def test_a_live_lab_without_keras_shows_what_was_recorded(capsys):
+    with source.using(source.Live(StandIn(missing=lambda *packages: ["keras"]))):
+        assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+        said = capsys.readouterr().out
+        assert "recorded, since keras cannot be imported here" in said
+        command = record._profile_command("keras_mixed_jax", record.KERAS_PROFILES["keras_mixed_jax"])
+        assert keras_records.profile(command).name == "keras_mixed_jax"
+        without = record.KERAS_ONCE[-1]
+        assert len(keras_records.runs([without], repeats=1)[without]) == 1
+
+
+def test_a_live_lab_with_keras_runs_it(tmp_path):
+    asked = []
+    programs = StandIn(missing=lambda *packages: [], run=lambda words, file: asked.append(words) or {"process_s": 1.0})
+    with source.using(source.Live(programs, tmp_path)):
+        keras_records.runs([record.KERAS_ONCE[-1]], repeats=1)
+    assert asked == [record.KERAS_ONCE[-1]]
 
 
 def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_path, capsys):

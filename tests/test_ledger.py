@@ -11,6 +11,7 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.topics.ladder import charts as figures
@@ -100,7 +101,14 @@ def test_the_last_rung_costs_the_most():
 
 def run(process_s: float, training_s: float, warm_up_s: float | None = None) -> dict:
     extras = {} if warm_up_s is None else {"warm_up_s": warm_up_s}
-    return {"process_s": process_s, "startup_s": 1.0, "training_s": training_s, "test_s": 0.5, "extras": extras}
+    return {
+        "process_s": process_s,
+        "startup_s": 1.0,
+        "training_s": training_s,
+        "test_s": 0.5,
+        "extras": extras,
+        "epochs": [{}] * 10,
+    }
 
 
 RUNS = {"main_a.py": [run(20, 16), run(24, 20), run(22, 17)], "main_b.py": [run(5, 1, 1.0), run(6, 2, 2.0)]}
@@ -140,6 +148,28 @@ def test_the_tables_and_figures_show_it():
     assert ends == pytest.approx([1 + 17 + 0.5 + 2.5, 1 + 1.5 + 1.5 + 0.5 + 1])
 
 
+def trained(*seconds: float) -> dict:
+    return {"epochs": [{"training_s": s} for s in seconds]}
+
+
+def test_epochs_are_compared_round_by_round_without_the_first():
+    slow, fast = [trained(9, 2, 2, 5), trained(9, 3, 3, 3)], [trained(9, 1, 1, 1), trained(9, 1, 1, 1)]
+    found = ledger.epoch_times(slow, fast)
+    assert (found.low, found.median, found.high, found.n) == (2, 2.5, 3, 2)
+    assert ledger.first_epoch_longer_s(slow) == pytest.approx(6.5)
+
+
+def test_captions_say_how_many_epochs_were_run():
+    short = {step: [{**own, "epochs": [{}] * 3} for own in records] for step, records in RUNS.items()}
+    entries = ledger.table(short)
+    assert entries["epochs"].tolist() == [3, 3] and entries["cold_s"].isna().all()
+    assert str(figures.ledger_table(entries)).startswith("3 epochs, medians")
+    assert str(figures.ledger_table(ledger.table(RUNS))).startswith("Ten epochs, medians")
+    axes = figures.ladder(short, floor_s=0.75).axes[0], figures.process_parts(entries).axes[0]
+    assert [ax.get_xlabel() for ax in axes] == ["seconds, 3 epochs"] * 2
+    assert ledger.epochs_words(1) == "1 epoch"
+
+
 def test_a_listing_is_what_stands_in_the_file():
     found = listing.listing("source_code/labkit/kernels/matmul.py", "TOO_LONG", "_matmul")
     lines = str(found).splitlines()
@@ -159,3 +189,30 @@ def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_b
     assert list(found["process_s"]) == [0.6, 2.1, 1.5]
     assert list(found["own_s"]) == pytest.approx([0.6, 1.5, 0.9])
     assert found["after"]["torchvision"] == "Python starts"
+
+
+def runs_of(*epochs_ms: list[float]) -> list[dict]:
+    return [{"epochs": [{"training_s": ms / 1e3} for ms in own]} for own in epochs_ms]
+
+
+def test_the_noise_of_an_epoch_is_both_ranges_without_first_epochs():
+    before, after = runs_of([900, 400, 430], [800, 390, 400]), runs_of([700, 300, 310, 325])
+    assert ledger.epoch_noise_ms(before, after) == pytest.approx((430 - 390) + (325 - 300))
+
+
+def test_even_epochs_leave_a_share_of_the_epoch_before():
+    assert ledger.epoch_noise_ms(runs_of([900, 400]), runs_of([800, 300])) == pytest.approx(0.05 * 400)
+    assert ledger.epoch_noise_ms(runs_of([900]), runs_of([300])) == pytest.approx(0.05 * 900), "one epoch is all it has"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "says"),
+    [
+        ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
+        ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
+        ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
+        ([2.0], "~2.00 times as fast in one round; another may say otherwise"),
+    ],
+)
+def test_rounds_that_disagree_claim_nothing(ratios, says):
+    assert says in ledger.in_rounds(Spread.of(ratios))

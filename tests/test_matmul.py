@@ -177,7 +177,7 @@ def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():
 RECORD = {
     "size": 4096,
     "rows": [
-        {"what": "size", "rows": 64, "columns": 64, "inner": 64, "tile": "64 x 32 x 128"}
+        {"what": "size", "rows": 64, "columns": 64, "inner": 64, "dtype": "bf16", "tile": "64 x 32 x 128"}
         | {
             "triton_us": 2.0,
             "cublas_us": 4.0,
@@ -209,6 +209,10 @@ def test_the_pictures_of_a_benchmark():
     assert "2048 fma.rn.f32" in str(pictures.types_table([RECORD]))
     fig = pictures.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
     assert {"20", "10", "BF16 roof: 800 TFLOP/s"} == {text.get_text() for text in fig.axes[0].texts}
+    slower["rows"][0]["dtype"] = "fp16"  # as on a GPU without BF16
+    assert all("FP16" in str(show([slower])) for show in (pictures.sizes_table, pictures.tiles_table))
+    fig = pictures.rates([slower], Peaks("a GPU", {"fp32": 8.0, "fp16": 50.0}, 4.0, {}))
+    assert "FP16 roof: 50 TFLOP/s" in {text.get_text() for text in fig.axes[0].texts}
 
 
 @pytest.mark.parametrize(("down", "across", "group"), [(8, 8, 1), (8, 8, 4), (7, 3, 4), (1, 5, 8)])

@@ -262,6 +262,34 @@ def test_the_charts_show_what_was_sampled():
     assert drawn_data(profilers.meanings(rows)) != drawn_data(profilers.meanings(other))
 
 
+class PretendSlice(PretendNVML):
+    """A slice of a GPU (MIG): most questions end in one error or another, and the driver still tells the memory."""
+
+    def nvmlDeviceGetUtilizationRates(self, gpu):
+        raise self._unsupported()
+
+    def nvmlDeviceGetClockInfo(self, gpu, clock):
+        raise pynvml.NVMLError_InvalidArgument(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
+        raise pynvml.NVMLError_NoPermission(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu):
+        raise self._unsupported()
+
+
+def test_a_slice_of_a_gpu_says_less_and_nothing_stops():
+    with nvml.Sampler(0.005, PretendSlice()) as sampler:
+        time.sleep(0.1)
+    assert sampler.samples[["gpu_pct", "sm_mhz", "energy_j"]].isna().all(axis=None)
+    assert (sampler.samples["used_mb"] == 2000).all()
+    assert nvml.power_limit_w(PretendSlice()) is None
+    watched = program("a.py", 300.0, 1.0) | {"samples": nvml.as_text(sampler.samples)}
+    assert profilers.driver_frame([watched])[["utilisation %", "W", "SM MHz"]].isna().all(axis=None)
+    (ax,) = profilers.utilisation([watched]).axes
+    assert "the driver does not say" in [text.get_text() for text in ax.texts]
+
+
 def test_what_was_recorded_is_whole():
     (record,) = recorded.records("benchmarks", "bench_nvml.py")
     names = [row["program"].split()[0] for row in record["rows"]]

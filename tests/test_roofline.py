@@ -20,6 +20,8 @@ from labkit.topics.roofline import readings as roofline
 from labkit.topics.roofline import tables as roofline_tables
 from labkit.topics.roofline.readings import COUNTED, FROM_SHAPES, Peaks, Point
 from labkit.training import model, sizes
+from stepbudget.ncu import counters
+from stepbudget.ncu.counters import Counted
 
 PEAKS = Peaks("a GPU", {"fp32": 50.0, "fp16": 780.0, "bf16": 800.0}, tb_per_s=4.0, launch_us={})
 
@@ -197,6 +199,101 @@ def test_the_tables_of_the_lab():
 def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():
     layers = sizes.flops_per_sample()
     assert sum(roofline.opt7_flops(1).values()) == sizes.training_flops_per_sample() - 3 * layers["fc1"]
+
+
+# --- other machines -----------------------------------------------------------------------------------------
+
+TURING = Peaks("Tesla T4", {"fp32": 8.0, "tf32": 8.0, "fp16": 50.0}, tb_per_s=0.25, launch_us={})
+EMULATES = Peaks("Tesla T4", {"fp32": 8.0, "fp16": 50.0, "bf16": 3.0}, tb_per_s=0.25, launch_us={})
+PASCAL = Peaks("GTX 1080", {"fp32": 8.0, "fp16": 0.1}, tb_per_s=0.3, launch_us={})
+
+
+def test_the_narrow_type_is_one_that_this_gpu_is_fast_in():
+    assert [own.narrow for own in (PEAKS, TURING, EMULATES, PASCAL)] == ["bf16", "fp16", "fp16", "fp32"]
+    assert TURING.rate("bf16") == 50, "a type without a roof of its own stands under the narrow one's"
+    found = roofline.floor(TURING).set_index("what")
+    assert found.loc["arithmetic", "rate"] == 50
+    fp32 = roofline.floor(PASCAL).set_index("what").loc["traffic, ideally fused", "amount"]
+    assert 1.5 < fp32 / found.loc["traffic, ideally fused", "amount"] < 2, "four bytes a number"
+    assert "Tesla T4, in FP16" in str(roofline_tables.floor_table(TURING))
+    fig = figure.roofline(TURING, [Point("main_opt6", "bf16", 73e9, 1e9, 1e-2)])
+    assert "BF16: 50 TFLOP/s" in words_of(fig)
+    assert "FP16: 50 TFLOP/s" in words_of(figure.roofline(TURING, [])), "no point, and still its roof"
+
+
+def test_the_floor_is_of_as_many_epochs_as_the_runs_had():
+    short = {"main_opt6.py": [{"epochs": [{}] * 3, "train_samples": 30_000}]}
+    assert roofline.training_floor_s(PEAKS, short) == pytest.approx(0.15 * roofline.training_floor_s(PEAKS))
+
+
+def a_run(gpu="NVIDIA H200", amp_dtype=None, **arguments):
+    arguments |= {"batch_size": 1024} | ({"amp_dtype": amp_dtype} if amp_dtype else {})
+    epochs = [{"training_s": 1.0}, {"training_s": 0.6}]
+    return {"gpu": gpu, "arguments": arguments, "extras": {}, "epochs": epochs, "train_samples": 60_000}
+
+
+@pytest.mark.parametrize(
+    ("rung", "run", "expected"),
+    [
+        ("main_opt5", a_run(amp_dtype="bfloat16"), "bf16"),
+        ("main_opt5", a_run(amp_dtype="float16"), "fp16"),
+        ("main_opt3", a_run(amp_dtype="float32", tf32=True), "tf32"),
+        ("main_baseline", a_run(), "fp32"),
+        ("main_opt7", a_run(), "bf16"),
+    ],
+)
+def test_a_rungs_type_is_the_one_that_its_runs_say(rung, run, expected):
+    assert roofline.number_type(rung, [run]) == expected
+
+
+def test_points_of_the_ladder_are_full_where_counted_and_hollow_elsewhere():
+    runs = {"main_opt5.py": [a_run(amp_dtype="float16")], "main_opt6.py": [a_run()]}
+    first, second = roofline.ladder_points(runs, {"main_opt6": pd.DataFrame({"bytes": [1e9]})})
+    assert (first.name, first.dtype, first.source, second.source) == ("main_opt5", "fp16", FROM_SHAPES, COUNTED)
+    assert first.seconds == second.seconds == pytest.approx(0.6 / 60_000 * 1024)
+
+
+def test_what_was_counted_elsewhere_stands_under_that_gpus_roofs(monkeypatch):
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    monkeypatch.delenv("LAB_RECORDED", raising=False)
+    h200 = roofline.peaks([{**record(), "gpu": "NVIDIA H200"}])
+    there = Counted(pd.DataFrame(), "ncu …", "NVIDIA H200, 2026-11-21")
+    ours = {"main_opt6.py": [a_run()]}
+    own = roofline.counted_on(there, h200, ours)
+    assert (own.here, own.peaks, own.runs) == (True, h200, ours)
+    for peaks, runs in ((TURING, {"main_opt6.py": [a_run("Tesla T4")]}), (h200, {"main_opt6.py": [a_run("Tesla T4")]})):
+        found = roofline.counted_on(there, peaks, runs)
+        assert (found.here, found.gpu) == (False, "NVIDIA H200")
+        assert found.runs["main_opt6.py"][0]["gpu"] == "NVIDIA H200"
+    assert not roofline.counted_on(there, h200, {"main_opt6.py": [a_run(None)]}).here, "runs of a CPU alone"
+
+
+def launches(*names, flops=1e9):
+    columns = dict.fromkeys((*counters.BUSY, "tensor_pct", "fp32_flops", "tensor_instructions"), 50.0)
+    numbers = {"time_us": 10.0, "read_bytes": 1e6, "written_bytes": 1e6, "bytes": 2e6, "blocks": 85.0, "waves": 0.2}
+    frame = pd.DataFrame({"kernel": names, "phase": "", "tensor_flops": flops, "tensor_type": "bf16"})
+    return Counted(frame.assign(**columns, **numbers), "ncu …", "a GPU")
+
+
+def test_two_runs_of_ncu_that_differ_leave_the_units_unknown():
+    said = []
+    bare = launches("wgrad_a", "b", flops=float("nan"))
+    same = roofline.in_depth(bare, launches("wgrad_a", "b"), said.append)
+    assert same["tensor_flops"].tolist() == [1e9, 1e9] and not said
+    other = roofline.in_depth(bare, launches("wgrad_a"), said.append)
+    assert other["tensor_flops"].isna().all() and other["bytes"].tolist() == [2e6, 2e6]
+    assert "launched different kernels (2 on a GPU, 1 on a GPU)" in said[0]
+
+
+def test_conv2s_products_are_those_that_a_kernels_name_tells():
+    found = roofline.conv2_products(roofline.in_depth(launches("x_wgrad_y", "b"), launches("x_wgrad_y", "b")))
+    assert found[["word", "kernel", "blocks", "waves"]].to_numpy().tolist() == [["wgrad", "x_wgrad_y", 85, 0.2]]
+    assert found["needed_gflop"].tolist() == pytest.approx([1024 * 21.233664e-3])
+    assert roofline_tables.filled_table(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
+    none = roofline.conv2_products(roofline.in_depth(launches("b"), launches("b")))
+    assert (
+        none.empty and roofline_tables.conv2_table(none).frame.empty and roofline_tables.filled_table(none) is not None
+    )
 
 
 # --- bytes from shapes --------------------------------------------------------------------------------------

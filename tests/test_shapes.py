@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,14 +16,15 @@ import torch.nn.functional as F
 
 from labkit import paths
 from labkit.display.fingerprint import drawn_data
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
-from labkit.source.timing import Spread
 from labkit.topics.shapes import charts as pictures
 from labkit.topics.shapes import readings as shapes
 from labkit.training import machine, steps
 from labkit.training.model import Net
 from labkit.training.number_types import missing
+from stepbudget import kernel_names
 from stepbudget.ask import ops
 from stepbudget.report import open_report
 
@@ -162,8 +164,8 @@ MANGLED = (
 
 
 def test_a_mangled_name_is_read_by_its_words():
-    assert shapes.readable(TENSOR) == TENSOR
-    words = shapes.readable(MANGLED).split("::")
+    assert kernel_names.demangled(TENSOR) == TENSOR
+    words = re.findall(r"\w+", kernel_names.demangled(MANGLED))
     assert words[:4] == ["cutlass__5x_cudnn", "Kernel", "conv", "kernel"]
     assert {"ImplicitGemmConvolution", "GemmShape", "MmaTensorOp", "Params"} <= set(words)
     assert shapes.verdict([MANGLED]) == "yes"

@@ -4,16 +4,19 @@ import hashlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labkit import paths
+from labkit.display import spread
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.recording import record
-from labkit.source import counting, mode, recorded, timing
-from labkit.source.timing import Spread
+from labkit.source import Live, Programs, Recorded, counting, pace, quick, recorded, running
 from labkit.training import machine
+from stand_in import StandIn
 from stepbudget.export import nsys
 
 SCRIPT = """
@@ -37,7 +40,7 @@ def scripts(monkeypatch, tmp_path):
     folder = tmp_path / "source_code"
     (folder / "labkit" / "training").mkdir(parents=True)
     monkeypatch.setattr(paths, "SOURCE_CODE", folder)
-    monkeypatch.setattr(timing, "ROOT", tmp_path)
+    monkeypatch.setattr(running, "ROOT", tmp_path)
 
     def put(name: str, body: str = "", status: str = "complete") -> Path:
         (folder / name).write_text(SCRIPT.format(body=body, status=status))
@@ -47,15 +50,14 @@ def scripts(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def live(monkeypatch, tmp_path) -> Path:
-    monkeypatch.setattr(mode, "is_live", lambda: True)
-    monkeypatch.setattr(timing, "REPORTS", tmp_path / "reports")
-    return tmp_path / "reports"
+def live(tmp_path) -> Live:
+    """This machine, with a reports folder of the test's own."""
+    return Live(Programs(), tmp_path / "reports")
 
 
 @pytest.fixture
-def shipped(monkeypatch, tmp_path) -> Path:
-    """Recorded mode, with a folder of two steps: the first with three runs, the second with two."""
+def shipped(tmp_path) -> Recorded:
+    """A recorded folder of two steps: the first with three runs, the second with two."""
     folder = tmp_path / "recorded" / "test-gpu"
     for command, times in {"main_a.py": (3.0, 1.0, 2.0), "main_a.py --epochs 3": (9.0,), "main_b.py": (5, 6)}.items():
         for number, seconds in enumerate(times, start=1):
@@ -63,10 +65,7 @@ def shipped(monkeypatch, tmp_path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({"command": command, "process_s": seconds, "training_s": seconds / 2}))
     (folder / "provenance.json").write_text(json.dumps({"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05"}))
-    monkeypatch.setattr(recorded, "RECORDED", folder.parent)
-    monkeypatch.setattr(mode, "is_live", lambda: False)
-    monkeypatch.setenv("LAB_RECORDED", "test-gpu")
-    return folder
+    return Recorded(folder)
 
 
 # Numbers
@@ -90,9 +89,9 @@ def test_no_measurement_has_no_spread():
 def test_a_speedup_is_median_over_median():
     slow = [{"process_s": value, "training_s": 8.0} for value in (10.0, 12.0, 50.0)]
     fast = [{"process_s": value, "training_s": 2.0} for value in (4.0, 3.0, 1.0)]
-    assert timing.speedup(slow, fast) == 4.0
-    assert timing.speedup(slow, fast, "training_s") == 4.0
-    assert timing.spread(slow) == Spread(12.0, 10.0, 50.0, 3)
+    assert spread.speedup(slow, fast) == 4.0
+    assert spread.speedup(slow, fast, "training_s") == 4.0
+    assert spread.spread(slow) == Spread(12.0, 10.0, 50.0, 3)
 
 
 def test_the_stopwatch_waits_before_both_readings(monkeypatch):
@@ -102,8 +101,8 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
         events.append("clock")
         return float(len(events))
 
-    monkeypatch.setattr(timing.time, "perf_counter", clock)
-    with timing.stopwatch(lambda: events.append("synchronize")) as seconds:
+    monkeypatch.setattr(spread.time, "perf_counter", clock)
+    with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
     assert events == ["synchronize", "clock", "work", "synchronize", "clock"]
@@ -115,7 +114,7 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
 
 def test_recorded_runs_are_read_and_named(shipped):
     said: list[str] = []
-    found = timing.runs(["main_a.py", "main_b.py"], show=said.append)
+    found = shipped.runs(["main_a.py", "main_b.py"], show=said.append)
     assert [entry["process_s"] for entry in found["main_a.py"]] == [3.0, 1.0, 2.0]
     assert len(found["main_b.py"]) == 2
     assert said[:2] == ["$ time python3 source_code/main_a.py", "$ time python3 source_code/main_b.py"]
@@ -124,26 +123,22 @@ def test_recorded_runs_are_read_and_named(shipped):
 
 def test_a_command_is_not_answered_by_the_records_of_another(shipped):
     """``main_a-epochs-3-01.json`` must not count as a run of ``main_a.py``."""
-    assert len(timing.runs(["main_a.py"], show=lambda line: None)["main_a.py"]) == 3
-    assert len(timing.runs(["main_a.py --epochs 3"], show=lambda line: None)["main_a.py --epochs 3"]) == 1
+    assert len(shipped.runs(["main_a.py"], show=lambda line: None)["main_a.py"]) == 3
+    assert len(shipped.runs(["main_a.py --epochs 3"], show=lambda line: None)["main_a.py --epochs 3"]) == 1
     with pytest.raises(LabError, match=r"'main_a\.py --epochs 4' was not recorded on the NVIDIA Test GPU"):
-        timing.runs(["main_a.py --epochs 4"], show=lambda line: None)
+        shipped.runs(["main_a.py --epochs 4"], show=lambda line: None)
 
 
 def test_a_damaged_record_is_named(shipped):
-    (shipped / "runs" / "main_b-02.json").write_text('{"command": "main_b.py", "proc')
+    (shipped.folder / "runs" / "main_b-02.json").write_text('{"command": "main_b.py", "proc')
     with pytest.raises(LabError, match=r"main_b-02\.json cannot be read"):
-        timing.runs(["main_b.py"], show=lambda line: None)
+        shipped.runs(["main_b.py"], show=lambda line: None)
 
 
-def test_recorded_mode_runs_nothing_and_writes_nothing(shipped, monkeypatch):
-    def refuse(*args):
-        raise AssertionError("a command was run")
-
-    monkeypatch.setattr(timing, "run_once", refuse)
-    before = sorted(shipped.rglob("*"))
-    timing.runs(["main_a.py", "main_b.py"], show=lambda line: None)
-    assert sorted(shipped.rglob("*")) == before
+def test_recorded_mode_writes_nothing(shipped):
+    before = sorted(shipped.folder.rglob("*"))
+    shipped.runs(["main_a.py", "main_b.py"], show=lambda line: None)
+    assert sorted(shipped.folder.rglob("*")) == before
 
 
 def test_a_key_is_a_file_name_of_its_own_for_each_recorded_command():
@@ -157,16 +152,14 @@ def test_a_key_is_a_file_name_of_its_own_for_each_recorded_command():
 # Live
 
 
-def test_live_runs_alternate_between_the_steps(live, scripts, monkeypatch):
+def test_live_runs_alternate_between_the_steps(tmp_path):
     order = []
 
-    def run_once(command, file):
+    def run(command, file):
         order.append((command, file.name))
         return {"command": command, "process_s": float(len(order))}
 
-    monkeypatch.setattr(timing, "run_once", run_once)
-    scripts("a.py"), scripts("b.py")
-    found = timing.runs(["a.py", "b.py"], repeats=3, show=lambda line: None)
+    found = Live(StandIn(run=run), tmp_path).runs(["a.py", "b.py"], repeats=3, show=lambda line: None)
     assert order == [
         ("a.py", "a-01.json"), ("b.py", "b-01.json"), ("a.py", "a-02.json"), ("b.py", "b-02.json"),
         ("a.py", "a-03.json"), ("b.py", "b-03.json"),
@@ -177,13 +170,13 @@ def test_live_runs_alternate_between_the_steps(live, scripts, monkeypatch):
 def test_a_live_run_is_a_process_with_its_record(live, scripts):
     scripts("a.py", "import time; time.sleep(0.2)")
     said: list[str] = []
-    found = timing.runs(["a.py --epochs 3"], repeats=1, show=said.append)["a.py --epochs 3"]
+    found = live.runs(["a.py --epochs 3"], repeats=1, show=said.append)["a.py --epochs 3"]
     assert len(found) == 1
     assert found[0]["command"] == "a.py --epochs 3"
     assert found[0]["process_s"] > 0.2
     assert found[0]["training_s"] == 2.0
     assert found[0]["arguments"] == {"epochs": "3"}, "where the record went is no setting"
-    kept = live / "runs" / "a-epochs-3-01.json"
+    kept = live.reports / "runs" / "a-epochs-3-01.json"
     assert json.loads(kept.read_text()) == found[0]
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
     assert said[:2] == [
@@ -192,34 +185,118 @@ def test_a_live_run_is_a_process_with_its_record(live, scripts):
     ]
 
 
-@pytest.mark.parametrize(("wanted", "runs"), [(None, 3), ("1", 1), ("5", 5)])
-def test_how_many_live_runs(live, monkeypatch, wanted, runs):
-    if wanted:
-        monkeypatch.setenv("LAB_REPEATS", wanted)
-    monkeypatch.setattr(timing, "run_once", lambda command, file: {"process_s": 1.0})
-    assert len(timing.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
+@pytest.mark.parametrize(
+    ("how", "wanted", "runs"), [("", "", 2), ("quick", "", 2), ("full", "", 3), ("", "1", 1), ("full", "5", 5)]
+)
+def test_how_many_live_runs(tmp_path, monkeypatch, how, wanted, runs):
+    monkeypatch.setenv("LAB_LIVE", how)
+    monkeypatch.setenv("LAB_REPEATS", wanted)
+    live = Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path)
+    assert len(live.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
 
 
 def test_a_number_of_runs_that_is_none(live, monkeypatch):
     monkeypatch.setenv("LAB_REPEATS", "many")
     with pytest.raises(LabError, match="LAB_REPEATS=many"):
-        timing.runs(["a.py"], show=lambda line: None)
+        live.runs(["a.py"], show=lambda line: None)
+
+
+def test_another_word_is_no_way_to_run_live(live, monkeypatch):
+    monkeypatch.setenv("LAB_LIVE", "slow")
+    with pytest.raises(LabError, match="LAB_LIVE=slow is not a way to run live: use quick or full"):
+        live.runs(["a.py"], show=lambda line: None)
+
+
+# Quick
+
+
+@pytest.mark.parametrize(
+    ("command", "short"),
+    [
+        ("main_opt1.py", "main_opt1.py --epochs 3"),
+        ("main_opt3.py --amp-dtype bfloat16", "main_opt3.py --amp-dtype bfloat16 --epochs 3"),
+        ("keras_mnist.py --backend jax", "keras_mnist.py --backend jax --epochs 3"),
+        ("main_opt1.py --epochs 5 --workers 2", "main_opt1.py --epochs 5 --workers 2"),
+        ("bench_peaks.py", "bench_peaks.py"),
+    ],
+)
+def test_the_quick_form_of_a_command(command, short):
+    assert quick.quick(command) == short == quick.quick(short)
+    assert recorded.key(short) == recorded.key(command) + ("-epochs-3" if short != command else "")
+
+
+@pytest.mark.parametrize(("how", "asked"), [("quick", "main_a.py --epochs 3"), ("full", "main_a.py")])
+def test_quick_runs_are_shorter_and_answer_for_the_command_as_asked(tmp_path, monkeypatch, how, asked):
+    monkeypatch.setenv("LAB_LIVE", how)
+    made = []
+    programs = StandIn(run=lambda command, file: made.append((command, file.name)) or {"process_s": 1.0})
+    found = Live(programs, tmp_path).runs(["main_a.py"], 1, lambda line: None)
+    assert list(found) == ["main_a.py"] and made == [(asked, f"{recorded.key(asked)}-01.json")]
+
+
+def test_a_machine_that_was_recorded_quickly_answers_for_the_long_command(shipped):
+    shipped.folder.joinpath("runs", "main_q-epochs-3-01.json").write_text('{"command": "main_q.py --epochs 3"}')
+    assert shipped.runs(["main_q.py"], show=lambda line: None)["main_q.py"] == [{"command": "main_q.py --epochs 3"}]
+
+
+def test_a_long_run_is_shortened_by_what_its_later_epochs_took():
+    epochs = [{"training_s": 2.0, "test_s": 1.0, "test_loss": 0.1 * n, "test_accuracy_pct": 90 + n} for n in range(5)]
+    long = {"command": "main_a.py", "arguments": {"epochs": 5}, "epochs": epochs, "process_s": 20.0, "wall_s": 19.0}
+    long |= {"training_s": 10.0, "test_s": 5.0, "test_loss": 0.4, "test_accuracy_pct": 94}
+    short = quick.shortened(long)
+    assert (short["process_s"], short["wall_s"], short["training_s"], short["test_s"]) == (14.0, 13.0, 6.0, 3.0)
+    assert (short["command"], short["arguments"], len(short["epochs"])) == ("main_a.py --epochs 3", {"epochs": 3}, 3)
+    assert short["test_accuracy_pct"] == 92 and long["process_s"] == 20.0 and len(long["epochs"]) == 5
+    assert quick.shortened(short) == short
+
+
+def test_before_a_long_cell_it_says_how_long_and_while_it_runs_how_far(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAB_LIVE", "quick")
+    there = {step: quick.shortened(recorded.records("runs", step)[0])["process_s"] for step in ("main_baseline.py",)}
+    slower = {"process_s": 2 * pace.recorded_s("runs", "main_baseline.py --epochs 3")}
+    assert slower["process_s"] == pytest.approx(2 * there["main_baseline.py"], rel=0.1)
+    live, said = Live(StandIn(run=lambda command, file: slower), tmp_path), []
+    live.runs(["main_baseline.py"], 2, said.append)
+    live.runs(["main_baseline.py"], 2, said.append)
+    assert re.fullmatch(r"\| the recorded machine took \d+ s", said[1])
+    assert said[2].startswith("| run 1 of 2: time python3 source_code/main_baseline.py --epochs 3")
+    assert re.search(r"\| run 2 of 2: time .* \(\d+ s so far\)$", said[3])
+    announced = r"\| about \d+ (s|min) \(recorded machine: \d+ s; this one has been 2\.0 times as slow so far\)"
+    assert re.fullmatch(announced, said[6])
+
+
+def test_what_is_short_is_not_announced(tmp_path):
+    said = []
+    Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path).runs(["main_opt7.py"], 1, said.append)
+    assert [line for line in said if line.startswith("| ")] == [
+        "| run 1 of 1: time python3 source_code/main_opt7.py --epochs 3"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.6, "5 s"), (59.6, "1 min 0 s"), (130, "2 min 10 s"), (3700, "1 h 1 min")]
+)
+def test_durations_in_words(seconds, text):
+    assert pace.duration(seconds) == text
+
+
+# What is used again
 
 
 def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scripts):
     scripts("a.py", "open('ran', 'a').write('x')")
-    timing.runs(["a.py"], repeats=2, show=lambda line: None)
-    (live / "runs" / "a-01.json").unlink()
-    timing.runs(["a.py"], repeats=2, show=lambda line: None)
-    assert (live.parent / "ran").read_text() == "xxx"
+    live.runs(["a.py"], repeats=2, show=lambda line: None)
+    (live.reports / "runs" / "a-01.json").unlink()
+    live.runs(["a.py"], repeats=2, show=lambda line: None)
+    assert (live.reports.parent / "ran").read_text() == "xxx"
 
 
-def test_a_run_of_another_machine_is_not_used(live, scripts, monkeypatch):
+def test_a_run_of_another_machine_is_not_used(live, scripts):
     scripts("a.py", "open('ran', 'a').write('x')")
-    timing.runs(["a.py"], repeats=1, show=lambda line: None)
-    monkeypatch.setattr(machine, "usable_cores", lambda: 999)
-    timing.runs(["a.py"], repeats=1, show=lambda line: None)
-    assert (live.parent / "ran").read_text() == "xx"
+    live.runs(["a.py"], repeats=1, show=lambda line: None)
+    other = Live(StandIn(replace(live.facts, cores=999)), live.reports)
+    other.runs(["a.py"], repeats=1, show=lambda line: None)
+    assert (live.reports.parent / "ran").read_text() == "xx"
 
 
 @pytest.mark.parametrize(
@@ -230,12 +307,12 @@ def test_a_run_of_another_machine_is_not_used(live, scripts, monkeypatch):
 def test_a_run_of_another_command_or_code_or_that_was_not_finished_is_not_used(tmp_path, scripts, change):
     scripts("a.py")
     file = tmp_path / "a-01.json"
-    assert timing.run_once("a.py", file) == timing.finished(file, "a.py")
+    assert running.run_once("a.py", file) == running.finished(file, "a.py")
     if change is None:
         file.write_text(file.read_text()[:-20])
     else:
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    assert timing.finished(file, "a.py") is None
+    assert running.finished(file, "a.py") is None
 
 
 @pytest.mark.parametrize("changed", ["a.py", "labkit/training/run.py", "labkit/training/data.py"])
@@ -244,17 +321,17 @@ def test_a_run_is_made_again_after_its_code_changed(tmp_path, scripts, changed):
     for room in ("training/run", "training/data", "timing"):
         (folder / "labkit" / f"{room}.py").write_text("")
     file = tmp_path / "a-01.json"
-    timing.run_once("a.py", file)
+    running.run_once("a.py", file)
     (folder / "labkit" / "timing.py").write_text("# reads records; what ran is as before")
-    assert timing.finished(file, "a.py")
+    assert running.finished(file, "a.py")
     with (folder / changed).open("a") as stream:
         stream.write("\n# changed\n")
-    assert timing.finished(file, "a.py") is None
+    assert running.finished(file, "a.py") is None
 
 
 def test_no_file_is_no_finished_run(tmp_path, scripts):
     scripts("a.py")
-    assert timing.finished(tmp_path / "missing.json", "a.py") is None
+    assert running.finished(tmp_path / "missing.json", "a.py") is None
 
 
 @pytest.mark.parametrize("body", ["sys.exit('error: out of GPU memory')", "raise ValueError('out of GPU memory')"])
@@ -264,7 +341,7 @@ def test_a_script_that_fails_gives_its_last_words_and_leaves_the_old_record(tmp_
     scripts("a.py", body)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(LabError, match=r"'a\.py' failed with status 1: .*out of GPU memory") as said:
-        timing.run_once("a.py", file)
+        running.run_once("a.py", file)
     assert "\n" not in str(said.value)
     assert file.read_text() == "of yesterday"
     assert sorted(tmp_path.iterdir()) == before
@@ -273,7 +350,7 @@ def test_a_script_that_fails_gives_its_last_words_and_leaves_the_old_record(tmp_
 def test_a_script_that_dies_without_a_word(tmp_path, scripts):
     scripts("a.py", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(LabError, match="failed with status -9: it said nothing"):
-        timing.run_once("a.py", tmp_path / "a-01.json")
+        running.run_once("a.py", tmp_path / "a-01.json")
     assert not (tmp_path / "a-01.json").exists()
 
 
@@ -330,8 +407,7 @@ def test_counts_are_kept_slim_with_the_command_that_made_them(tmp_path, monkeypa
     assert not item.done()
     item.make()
     assert item.done() and "my-machine" not in item.file.read_text()
-    monkeypatch.setattr(recorded, "folder", lambda: tmp_path)
-    found = counting.read_recorded("main_opt6_bytes", record.COUNTED["main_opt6_bytes"])
+    found = Recorded(tmp_path).count(record.COUNTED["main_opt6_bytes"], lambda line: None)
     assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
     assert found.origin.startswith("a GPU, 20")
     item.file.write_text(item.file.read_text().replace("main_opt6.py", "main_opt5.py"))

@@ -12,6 +12,8 @@ import sys
 import pandas as pd
 import pytest
 import torch
+from torch.nn.functional import nll_loss
+from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import paths
 from labkit.display.diffs import diff
@@ -21,7 +23,9 @@ from labkit.paths import SOURCE_CODE
 from labkit.topics.profilers import charts as profilers
 from labkit.topics.profilers import torch_profiler
 from labkit.training import ranges, steps
-from stepbudget import intervals
+from labkit.training.model import Net
+from labkit.training.sizes import training_flops_per_sample
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import budget, copies
 from stepbudget.ask.iterations import step_windows
 
@@ -157,26 +161,26 @@ def test_the_same_kernels_of_both_profilers_meet(file):
     ],
 )
 def test_names_of_both_profilers_have_one_key(by_torch, by_nsight):
-    assert torch_profiler.key_of(by_torch) == torch_profiler.key_of(by_nsight)
+    assert kernel_names.key(by_torch) == kernel_names.key(by_nsight)
 
 
 def test_names_that_differ_have_different_keys():
     names = ["void at::native::elementwise_kernel<4, FillFunctor<float>>(int)"]
     names += [names[0].replace("Fill", "Add"), names[0].replace("elementwise", "reduce"), "nvjet_hsh_64x8"]
-    assert len({torch_profiler.key_of(name) for name in names}) == len(names)
+    assert len({kernel_names.key(name) for name in names}) == len(names)
 
 
 def test_a_mangled_name_is_read_as_far_as_its_words_go():
     """A template of cuDNN's, cut short, as PyTorch leaves it; its words find the kernel that Nsight Systems names."""
     mangled = "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel4ConvINS1_4gemm5ShapeILi64ELi64EEENS4_11MmaTensorOpEEEEEvi"
-    read = torch_profiler._demangled(mangled)
+    read = kernel_names.demangled(mangled)
     assert read == "cutlass__5x_cudnn::Kernel<conv, kernel, Conv, gemm, Shape, MmaTensorOp>"
-    assert torch_profiler._demangled("sm80_xmma_gemm") == "sm80_xmma_gemm"
+    assert kernel_names.demangled("sm80_xmma_gemm") == "sm80_xmma_gemm"
     whole = "void cutlass__5x_cudnn::Kernel<conv::kernel::Conv<gemm::Shape<(int)64, (int)64>, MmaTensorOp>>(T1)"
     names = [read, "sgemm"], [whole, "void cutlass__5x_cudnn::Kernel<conv>(T1)"]
-    ours, theirs = (pd.Series({torch_profiler.key_of(name): name for name in side}) for side in names)
+    ours, theirs = (pd.Series({kernel_names.key(name): name for name in side}) for side in names)
     same = torch_profiler._same_words(ours, theirs)
-    assert same == {torch_profiler.key_of(read): torch_profiler.key_of(whole)}
+    assert same == {kernel_names.key(read): kernel_names.key(whole)}
 
 
 def test_what_memory_is_for():
@@ -281,6 +285,15 @@ def test_a_real_step_is_profiled_on_the_cpu(run, tmp_path):
     assert [step.name for step in report.steps] == ["ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"]
     assert {"data loading", "forward", "backward", "optimizer step"} <= set(report.ranges["name"])
     assert found["window_ms"] == pytest.approx(torch_profiler.steps_window(report).duration_ms)
+
+
+def test_the_other_counter_of_pytorch_counts_what_a_step_needs_with_autocast_too():
+    """What lab 13 says of ``FlopCounterMode``, against the arithmetic of ``training_flops_per_sample``."""
+    for autocast in (False, True):
+        net, images = Net(), torch.randn(8, 1, 28, 28)
+        with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            nll_loss(net(images), torch.arange(8)).backward()
+        assert counter.get_total_flops() == 8 * training_flops_per_sample()
 
 
 def test_a_recorded_profile_opens_and_its_tables_agree_with_its_trace():

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from labkit.source.timing import Spread, stopwatch
+from labkit.display.spread import Spread
 from labkit.training import steps
+from labkit.training.clock import stopwatch
 from labkit.training.data import normalise
+from labkit.training.devices import reduced_precision
 from labkit.training.model import LeanNet, Net
 from main_opt6 import train
 
@@ -37,7 +39,8 @@ def rows(network, compiled, batch, images, labels, repeats):
     model = network().to(device, memory_format=torch.channels_last)
     lr = torch.tensor(1.0, device=device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=lr, capturable=cuda)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=cuda)  # slow on many a CPU
+    narrow = getattr(torch, reduced_precision())
+    autocast = torch.autocast(device.type, narrow, enabled=cuda)  # slow on many a CPU
 
     def batch_loss(batch):
         with autocast:

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from labkit.display.spread import Spread
 from labkit.kernels.matmul import (
     GROUP,
     TILES,
@@ -16,9 +17,10 @@ from labkit.kernels.matmul import (
     matmul_reference,
     multiplying_instructions,
 )
-from labkit.source.timing import Spread
-from labkit.topics.roofline.readings import gpu_times, matmul_flops
-from labkit.training import steps
+from labkit.topics.roofline.readings import matmul_flops
+from labkit.training import machine, steps
+from labkit.training.clock import gpu_times
+from labkit.training.devices import reduced_precision
 
 # (rows, columns, inner): powers of two, sizes that no tile divides, and a forward pass of this course's fc1.
 SIZES = [(n, n, n) for n in (256, 512, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)]
@@ -26,10 +28,11 @@ SIZES += [(1024, 128, 9216), (1021, 2039, 4093)]
 COMPARED = 4096  # the size at which tiles and types are compared
 SMALL_TILE = (64, 64, 64, 4, 2)  # small enough for FP32, and for smaller GPUs
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NARROW = {"bfloat16": "bf16", "float16": "fp16"}[reduced_precision()]  # FP16 where a GPU only emulates BF16
 REPEATS = 21
 
 
-def factors(m, n, k, dtype=torch.bfloat16):
+def factors(m, n, k, dtype=TYPES[NARROW]):
     return torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(k, n, device="cuda", dtype=dtype)
 
 
@@ -57,7 +60,7 @@ def measured(name, multiply, a, b):
 def sizes():
     for m, n, k in SIZES:
         a, b = factors(m, n, k)
-        row = {"what": "size", "rows": m, "columns": n, "inner": k, "dtype": "bf16"}
+        row = {"what": "size", "rows": m, "columns": n, "inner": k, "dtype": NARROW}
         row |= measured("triton", matmul, a, b) | measured("cublas", matmul_reference, a, b)
         yield row | {"tile": chosen_tile(m, n, k)}
 
@@ -81,6 +84,8 @@ def tiles():
 def types():
     """The same tile in each type: who multiplies, and how fast."""
     for name, dtype in TYPES.items():
+        if name == "bf16" and not machine.has_bf16():
+            continue
         a, b = factors(COMPARED, COMPARED, COMPARED, dtype)
         row = {"what": "type", "dtype": name, "instructions": multiplying_instructions(a, b, SMALL_TILE)}
         yield row | measured("triton", partial(matmul, tile=SMALL_TILE), a, b) | measured("cublas", torch.mm, a, b)

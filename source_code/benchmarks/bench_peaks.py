@@ -5,9 +5,10 @@ from functools import partial
 
 import torch
 
-from labkit.source.timing import Spread
-from labkit.topics.roofline.readings import gpu_times, matmul_flops
-from labkit.training import steps
+from labkit.display.spread import Spread
+from labkit.topics.roofline.readings import matmul_flops
+from labkit.training import machine, steps
+from labkit.training.clock import gpu_times
 
 # Type as the labs name it → PyTorch's type, are FP32 products allowed TF32, sizes.
 TYPES = {
@@ -39,6 +40,8 @@ def main():
     rows = []
     # Random numbers: on zeros the chip draws less power, clocks higher, and shows a roof that no real work reaches.
     for name, (dtype, tf32, sizes) in TYPES.items():
+        if name == "bf16" and not machine.has_bf16():
+            continue  # emulated: no roof of this GPU
         steps.set_fp32_precision(tf32)
         for size in sizes:
             a, b = torch.randn(2, size, size, device=device).to(dtype)

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from labkit.source.timing import Spread, stopwatch
-from labkit.topics.roofline.readings import gpu_times
+from labkit.display.spread import Spread
 from labkit.topics.shapes.readings import flops, verdict
 from labkit.training import steps
+from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.number_types import missing
 
 # Type as the labs name it → PyTorch's type, and whether FP32 products are allowed TF32. FP8: _scaled_mm's cases only.

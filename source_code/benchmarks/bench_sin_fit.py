@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.source.timing import stopwatch
 from labkit.training import steps
+from labkit.training.clock import stopwatch
 from labkit.training.number_types import missing
 
 POINTS, ITERATIONS, LR = 2000, 5000, 1e-3

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labkit import source
+from labkit.display.spread import MEASURED
 from labkit.errors import LabError
-from labkit.source import mode
-from labkit.source.timing import MEASURED
 
 
 class CheckFailed(LabError):
@@ -46,7 +46,7 @@ def expect(claim: str, holds: bool, found: object = None, *, because: str, so: s
     ``[differs here]`` with what was ``found``, the usual reason (``because``) and what follows for the reader (``so``),
     and the notebook goes on.
     """
-    if holds or mode.is_strict():
+    if holds or source.current().is_strict:
         invariant(claim, holds, found)
         return True
     difference = Difference(claim, found, because, so)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from stepbudget.errors import ReportError, one_sentence
 
-__all__ = ["LabError", "one_sentence"]
+__all__ = ["LabError", "NotHere", "one_sentence"]
 
 
 class LabError(ReportError):
     """Something in the course that the reader can mend. The message says what is wrong and what to do about it."""
+
+
+class NotHere(LabError):
+    """Something that this machine cannot do as it is; the course has it recorded."""

@@ -9,12 +9,12 @@ lab.phases(report)
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from scipy import stats
 
-from labkit import exercises
+from labkit import exercises, source
 from labkit.checks import begin, compare_prediction, conclude, differences, expect, finish, invariant
 from labkit.display import charts, report_tables
 from labkit.display import table as tables
@@ -40,12 +40,11 @@ from labkit.display.report_tables import (
     tensor_active_table,
 )
 from labkit.display.show import show
+from labkit.display.spread import MEASURED, Spread, paired, speedup, spread
 from labkit.display.timeline import pick, step_windows, timeline
-from labkit.source import command, mode, recorded
-from labkit.source.counting import count
-from labkit.source.timing import MEASURED, Spread, benchmark, paired, runs, speedup, spread
+from labkit.source import command, quick, recorded
 from labkit.topics.break_even.charts import break_even_lines
-from labkit.topics.break_even.costs import break_even, cold_run, cost
+from labkit.topics.break_even.costs import break_even, cost
 from labkit.topics.ladder.charts import floor_shares_table, ledger_table, lines_table, process_parts, startup_table
 from labkit.topics.ladder.charts import ladder as ladder_with_floor
 from labkit.topics.profilers import charts as profilers
@@ -64,6 +63,7 @@ from labkit.training import machine
 from stepbudget import ask as nsight
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
+from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 
 __all__ = [
@@ -97,6 +97,7 @@ __all__ = [
     "exercise",
     "expect",
     "explore",
+    "facts",
     "finish",
     "floor_shares_table",
     "floor_table",
@@ -154,7 +155,6 @@ SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline
 
 
 table = tables.table
-profile = command.profile
 torch_profile = torch_profiler.profile
 idle = nsight.idle.idle
 idle_by_phase = nsight.idle.idle_by_phase
@@ -163,16 +163,55 @@ idle_by_phase = nsight.idle.idle_by_phase
 def start() -> None:
     """Say in one line where the numbers of this notebook come from."""
     begin()
-    if mode.is_live():
-        print(f"Live: the commands run on this machine ({machine.gpu_name() or 'no GPU: CPU phases only'}).")
-    else:
-        where = recorded.shown(recorded.folder())
-        print(f"Recorded mode: what you see was measured on an {recorded.origin()} ({where}).")
+    print(source.current().greeting)
+
+
+def facts() -> source.Machine:
+    """The machine that this notebook's results are from: GPU, capability, cores, profilers, and what it may read."""
+    return source.current().facts
+
+
+def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
+    """Whole-process runs of each command (a script of source_code/ with its flags), in turn; their records."""
+    return source.current().runs(commands, repeats)
+
+
+def cold_run(command: str) -> dict:
+    """The record of one whole-process run whose compilers find nothing that they made before."""
+    return source.current().cold_run(command)
+
+
+def benchmark(command: str) -> list[dict]:
+    """The records of a benchmark script (``bench_….py`` with its flags)."""
+    return source.current().benchmark(command)
+
+
+def profile(command: str, show: Callable[[str], None] = print) -> Report:
+    """The report of an ``nsys profile`` command, which is shown with ``show``."""
+    return source.current().profile(command, show)
+
+
+def count(command: str, brief: bool = False) -> Counted:
+    """What an ``ncu`` command counted; ``brief``: without showing the command."""
+    return source.current().count(command, brief=brief)
 
 
 def this_machine() -> tables.Table:
     """What this machine has: GPU, driver, Nsight Systems, cores, and the mode that follows."""
-    return table(pd.DataFrame(mode.summary().items(), columns=["", "this machine"]))
+    found = source.this_machine()
+    lines = {
+        "GPU": f"{found.gpu}, driver {found.driver}" if found.gpu else _no_gpu(found),
+        "Nsight Systems": found.nsys or "not found",
+        "CPU cores": str(found.cores),
+        "labs run": source.current().name,
+    }
+    return table(pd.DataFrame(lines.items(), columns=["", "this machine"]))
+
+
+def _no_gpu(found: source.Machine) -> str:
+    """That there is none; where there is a driver, the reader wants to know what is wrong with the GPU."""
+    problem = machine.gpu_problem() if found.driver else None
+    return f"none that CUDA can use: {problem}" if problem else "none"
 
 
 def provenance_table() -> tables.Table:
@@ -185,7 +224,7 @@ def provenance_table() -> tables.Table:
         "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
         "digits": ", ".join(source["data_source"]),
         "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
-        "commits": ", ".join(sorted({commit[:12] for commit in source["commits"].values()})),
+        "commits": ", ".join(sorted({commit[:12] for commits in source["commits"].values() for commit in commits})),
         "made by": source["made_by"],
     }
     where = recorded.shown(recorded.folder() / "provenance.json")
@@ -197,9 +236,9 @@ def rows(found: Sequence[dict]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def recorded_runs(step: str) -> list[dict]:
-    """The shipped whole-process runs of a step, in live mode too."""
-    return recorded.records("runs", step)
+def recorded_runs(step: str, kind: str = "runs") -> list[dict]:
+    """The shipped whole-process runs of a step, in live mode too; ``reference``: those beside PyTorch's own example."""
+    return recorded.records(kind, step)
 
 
 def exercise(number: str, answer: object, *context: object) -> None:
@@ -228,11 +267,15 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> tab
     """
     names = list(found)
     process = {name: spread(found[name]) for name in names}
+    epochs = {len(record["epochs"]) for records in found.values() for record in records}
+    least, most = min(epochs), max(epochs)
+    after = "" if least == quick.FULL_EPOCHS else f" after {least} epochs"  # never beside a claim on ten epochs
     rows = []
     for i, name in enumerate(names):
         whole, before, first = process[name], process[names[max(0, i - 1)]], process[names[0]]
         mnist = all(record["data_source"] == "MNIST" for record in found[name])
         accuracy = statistics.median(record["test_accuracy_pct"] for record in found[name])
+        digits = "" if mnist else " (bundled digits, not MNIST)"
         rows.append(
             {
                 "step": name,
@@ -243,7 +286,7 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> tab
                 "test s": spread(found[name], "test_s").median,
                 "× before": before.median / whole.median if i else None,
                 "× baseline": first.median / whole.median if i else None,
-                "accuracy %" if mnist else "accuracy % (bundled digits, not MNIST)": accuracy,
+                f"accuracy %{after}{digits}": accuracy,
             }
         )
     frame = pd.DataFrame(rows)
@@ -254,9 +297,14 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> tab
     accuracy = frame.columns[-1]
     formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
     formats |= {"× before": "{:.2f}", "× baseline": "{:.2f}", accuracy: "{:.2f}"}
-    caption = "Ten epochs: whole process (median and range of n runs), of which training loop and test (medians)"
+    many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
+    caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
     measured = [column for column in formats if column in frame]
     return table(frame, caption, {column: formats[column] for column in measured}, measured)
+
+
+def _in_words(epochs: int) -> str:
+    return {quick.EPOCHS: "Three", quick.FULL_EPOCHS: "Ten"}.get(epochs, str(epochs))
 
 
 def accuracy_gate(baseline: str, step: str) -> tuple[float, float]:

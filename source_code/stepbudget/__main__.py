@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 
 from stepbudget.errors import ReportError
 
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
     from stepbudget.report import Report
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print what the report says; 0, or 2 with one sentence on stderr where it cannot be read."""
+def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = None) -> int:
+    """Print what the report says; 0, or 2 with one sentence on stderr where it cannot be read.
+
+    ``labs``: fix → the name of the lab that treats it, printed beside the advice.
+    """
     args = _arguments(arguments)
     try:
-        said = _tables(args) if args.tables else _answer(args)
+        said = _tables(args) if args.tables else _answer(args, labs)
     except ReportError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -44,7 +48,7 @@ def _tables(args: argparse.Namespace) -> str:
     return "\n".join(sums.lines(found))
 
 
-def _answer(args: argparse.Namespace) -> str:
+def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> str:
     """All that is printed, made before anything is: no half answers."""
     from stepbudget.ask import compare
     from stepbudget.ask.budget import budget
@@ -55,7 +59,7 @@ def _answer(args: argparse.Namespace) -> str:
         occurrence = args.occurrence or 1
         window = report.window(args.range, occurrence)
         _check_gpu(report, args.gpu)
-        found = summary.summary(report, window, budget(report, window, args.gpu))
+        found = summary.summary(report, window, budget(report, window, args.gpu), labs)
         if args.compare:
             with open_report(args.compare) as other:
                 _check_gpu(other, args.gpu)
@@ -117,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "Cores, and what to do next.",
     )
     add = parser.add_argument
-    add("report", metavar="REPORT", help="a .nsys-rep (nsys exports it), a .sqlite, or the course's .sqlite.xz")
+    add("report", metavar="REPORT", help="a .nsys-rep (nsys exports it), a .sqlite, or one packed as .sqlite.xz")
     add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")
     add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
     add("--gpu", metavar="N", type=_number, help="number of the card (default: the lowest that the program used)")

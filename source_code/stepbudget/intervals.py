@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from stepbudget import nesting
+
 EMPTY = np.empty((0, 2), dtype=np.int64)
 
 
@@ -80,30 +82,22 @@ def total(intervals: np.ndarray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def innermost(rows: Iterable[tuple[int, int, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Nested, named ranges cut into a flat sequence: at each moment, the range that began last.
+def innermost(rows: Iterable[tuple[int, int, object]]) -> tuple[np.ndarray, np.ndarray]:
+    """Nested, named ranges cut into a flat sequence: at each moment the innermost.
 
     Returns ``(edges, names)``: ``names[i]`` holds from ``edges[i]`` up to ``edges[i + 1]``; None where no range runs.
     """
-    events = []
-    for number, (start, end, name) in enumerate(rows):
-        if end > start:
-            events += [(start, 1, number, name), (end, 0, number, name)]
-    events.sort(key=lambda event: event[:3])  # at one moment, ends come before starts
-    active: dict[int, str] = {}
-    edges, names = [], []
-    for time, begins, number, name in events:
-        if begins:
-            active[number] = name
-        else:
-            del active[number]
-        current = active[next(reversed(active))] if active else None
-        if edges and edges[-1] == time:
-            names[-1] = current
-        else:
-            edges.append(time)
-            names.append(current)
+    ranges = sorted((row for row in rows if row[1] > row[0]), key=lambda row: row[0])
+    edges = sorted({edge for start, end, _ in ranges for edge in (start, end)})
+    names = [found and found[2] for found in nesting.innermost(ranges, edges)]
     return np.array(edges, dtype=np.int64), np.array(names, dtype=object)
+
+
+def innermost_at(rows: Iterable[tuple[int, int, object]], times: np.ndarray) -> np.ndarray:
+    """The name of the innermost range at each time, in whatever order; None where no range runs."""
+    edges, names = innermost(rows)
+    found = np.searchsorted(edges, times, side="right") - 1  # before the first and behind the last edge there is none
+    return np.append(names, None)[found]
 
 
 def _merged(rows: np.ndarray) -> np.ndarray:

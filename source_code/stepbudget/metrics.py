@@ -7,15 +7,12 @@ Exports from 2024 on hold them in ``GPU_METRICS``, a row a sample and counter. O
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from stepbudget.errors import ReportError
-
-if TYPE_CHECKING:
-    from stepbudget.report import Report
+from stepbudget.export.sqlite import Export
 
 COLUMNS = ["time", "counter", "value", "device"]
 
@@ -39,33 +36,33 @@ WHERE typeId = :type AND {time} BETWEEN :first AND :last
 """
 
 
-def names(report: Report) -> list[str]:
+def names(export: Export) -> list[str]:
     """The counters' names, as NVIDIA spells them; empty where none were sampled."""
-    if report.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
-        return sorted({str(name) for _, _, name in report.rows(_NAMES, ("%",))})
-    return sorted({name for _, counters in _json_types(report) for name in counters})
+    if export.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
+        return sorted({str(name) for _, _, name in export.rows(_NAMES, ("%",))})
+    return sorted({name for _, counters in _json_types(export) for name in counters})
 
 
-def samples(report: Report, name: str, first: int, last: int) -> pd.DataFrame:
+def samples(export: Export, name: str, first: int, last: int) -> pd.DataFrame:
     """Samples, from one moment to another (ns, the export's own clock), of the counters whose name holds ``name``.
 
     Columns: time (ns), counter, value, device (number of the GPU), in order of time.
     """
-    if report.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
-        query = _SAMPLES.format(time=_time(report, "GPU_METRICS"))
-        types = report.rows(_NAMES, (f"%{name}%",))
+    if export.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
+        query = _SAMPLES.format(time=_time(export, "GPU_METRICS"))
+        types = export.rows(_NAMES, (f"%{name}%",))
         asked = [(type_id, str(counter), {"metric": metric}) for type_id, metric, counter in types]
     else:
-        query = _JSON_SAMPLES.format(time=_time(report, "GENERIC_EVENTS"))
+        query = _JSON_SAMPLES.format(time=_time(export, "GENERIC_EVENTS"))
         asked = [
             (type_id, counter, {"path": f'$."{counter}"'})
-            for type_id, counters in _json_types(report)
+            for type_id, counters in _json_types(export)
             for counter in counters
             if name.lower() in counter.lower()
         ]
     parts = []
     for type_id, counter, of in asked:
-        rows = report.rows(query, {"type": type_id, "first": first, "last": last, **of})
+        rows = export.rows(query, {"type": type_id, "first": first, "last": last, **of})
         try:
             times, values = zip(*rows, strict=True) if rows else ((), ())
             part = {
@@ -78,28 +75,27 @@ def samples(report: Report, name: str, first: int, last: int) -> pd.DataFrame:
                 raise ValueError("a number that is none")
         except (TypeError, ValueError, OverflowError) as error:
             what = f"a sample of '{counter}' is no number"
-            raise ReportError(f"{report.path.name} is damaged: {what}. Record or export it again.") from error
+            raise ReportError(f"{export.path.name} is damaged: {what}. Record or export it again.") from error
         parts.append(pd.DataFrame(part, columns=COLUMNS))
     found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame(columns=COLUMNS)])
     return found.sort_values("time", kind="stable", ignore_index=True)
 
 
-def _json_types(report: Report) -> list[tuple[int, list[str]]]:
+def _json_types(export: Export) -> list[tuple[int, list[str]]]:
     """The types of GPU metrics, and the counters of each."""
-    if not report.has("GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES"):
+    if not export.has("GENERIC_EVENTS", "GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES"):
         return []
     found = []
-    for type_id, data in report.rows(_JSON_TYPES):
+    for type_id, data in export.rows(_JSON_TYPES):
         try:
             fields = json.loads(data)["Fields"]
             found.append((int(type_id), [str(field["Name"]) for field in fields]))
         except (TypeError, ValueError, KeyError, RecursionError) as error:
             what = "the names of its GPU metrics cannot be read"
-            raise ReportError(f"{report.path.name} is damaged: {what}. Record or export it again.") from error
+            raise ReportError(f"{export.path.name} is damaged: {what}. Record or export it again.") from error
     return found
 
 
-def _time(report: Report, table: str) -> str:
+def _time(export: Export, table: str) -> str:
     """The column of a sample's time: in the JSON form ``timestamp`` is empty, and ``rawTimestamp`` on the clock."""
-    both = report.has_column(table, "rawTimestamp"), report.has_column(table, "timestamp")
-    return {(True, True): "coalesce(timestamp, rawTimestamp)", (True, False): "rawTimestamp"}.get(both, "timestamp")
+    return export.column(table, "timestamp", "rawTimestamp")

@@ -1,9 +1,9 @@
 """What does a report hold? One Nsight Systems report as tables: kernels, copies, API calls, NVTX ranges, counters.
 
-A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, or from the slim
-``.sqlite.xz`` that the course ships. It is only ever read. Times are nanoseconds on the report's own clock, which need
-not start near 0. A table that the report does not hold (nothing was recorded, or not asked for) comes back empty, and
-so does a column that its version of Nsight Systems did not write; what could not be read is said in ``notes``.
+A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, or from a packed
+``.sqlite.xz``. It is only ever read. Times are nanoseconds on the report's own clock, which need not start near 0. A
+table that the report does not hold (nothing was recorded, or not asked for) comes back empty, and so does a column that
+its version of Nsight Systems did not write; what could not be read is said in ``notes``.
 
 Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the exports themselves, from 2021 to 2025.
 """
@@ -11,10 +11,8 @@ Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the e
 from __future__ import annotations
 
 import re
-import sqlite3
-import tempfile
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
 
 import numpy as np
@@ -22,31 +20,36 @@ import pandas as pd
 
 from stepbudget import metrics
 from stepbudget.errors import ReportError
-from stepbudget.export import files
-from stepbudget.export.kinds import EXACT, RANGE_TYPES
+from stepbudget.export.kinds import EXACT
+from stepbudget.export.sqlite import (
+    CALLS,
+    COPIES,
+    FILLS,
+    GRAPHS,
+    KERNEL_NAME,
+    KERNELS,
+    LAUNCHED_BY,
+    LAUNCHES,
+    NO_LAUNCHES,
+    OS_CALLS,
+    OVERHEAD,
+    RANGES,
+    Export,
+)
 from stepbudget.window import Window
 
 # One GPU activity: when it ran on the GPU, and when the API call that launched it ran on the CPU.
-# Correlation ids repeat from process to process, so the process has to match too; a launch can lie outside the capture.
-# The nodes of a CUDA graph share the one call that launched the graph; what the driver does by itself has the id 0.
-_ACTIVITY = """
-WITH calls AS (
-    SELECT
-        correlationId, globalTid >> 24 AS process, globalTid AS thread, min(start) AS start, max("end", start) AS "end"
-    FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY correlationId, globalTid >> 24
-)
+_ACTIVITY = f"""
+WITH {{launches}}
 SELECT
     work.start - :origin AS start, work."end" - :origin AS "end",
-    {deviceId} AS device, {streamId} AS stream, work.globalPid >> 24 AS process,
-    {columns},
-    calls.start - :origin AS api_start, calls."end" - :origin AS api_end, calls.thread AS api_thread
-FROM {table} AS work
-LEFT JOIN calls ON calls.correlationId = work.correlationId AND calls.process = work.globalPid >> 24
-    AND work.correlationId <> 0
+    {{device}} AS device, {{stream}} AS stream, work.globalPid >> 24 AS process,
+    {{columns}},
+    launches.start - :origin AS api_start, launches."end" - :origin AS api_end, launches.thread AS api_thread
+FROM {{table}} AS work {LAUNCHED_BY}
 WHERE work."end" >= work.start
 ORDER BY work.start, work."end"
 """
-_NO_CALLS = "(SELECT NULL AS start, NULL AS end, NULL AS globalTid, NULL AS correlationId)"
 
 # Host-side calls: the CUDA API, the operating system, the profiler's own overhead.
 _CALLS = """
@@ -61,7 +64,7 @@ _RANGES = """
 SELECT
     event.start - :origin AS start, coalesce(event."end", :last) - :origin AS "end",
     event.globalTid AS thread, event.globalTid >> 24 AS process,
-    {name} AS raw_name
+    coalesce({text}, registered.value) AS raw_name
 FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS registered ON registered.id = {textId}
 WHERE event.eventType IN ({types})
 ORDER BY event.start, event."end" IS NOT NULL, event."end" DESC
@@ -71,46 +74,17 @@ ORDER BY event.start, event."end" IS NOT NULL, event."end" DESC
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 API_VERSION = re.compile(r"(_v\d+)+$")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
 
-# Where events can lie, and the columns of their first and last moment.
-_EVENTS = {
-    "NVTX_EVENTS": ("start", "end"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end"),
-    "CUPTI_ACTIVITY_KIND_KERNEL": ("start", "end"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": ("start", "end"),
-    "CUPTI_ACTIVITY_KIND_MEMSET": ("start", "end"),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("start", "end"),
-    "OSRT_API": ("start", "end"),
-}
 MOST_GPUS = 2**16
-MOST_BYTES = 2**48  # of one copy: all that a CPU of today can address
 
 
-class Report:
+class Report(Export):
     """An open report. Tables are read when first asked for, and kept; ``close()`` or ``with`` lets go of the file."""
 
     def __init__(self, path: str | Path) -> None:
         """Open ``path``; ReportError, in one sentence, where it is missing, damaged or no Nsight Systems export."""
-        self.path = Path(path)
+        super().__init__(path)
         self.notes: list[str] = []  # what could not be read, in words
-        self._scratch: tempfile.TemporaryDirectory | None = None
-        self.sqlite_path, self._scratch = files.sqlite_file(self.path)  # what is read: the path itself, or made from it
-        try:
-            self._db = files.connect(self.sqlite_path, self.path if self._scratch else self.sqlite_path)
-        except ReportError:
-            self.close()
-            raise
-
-    def __enter__(self) -> Report:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if hasattr(self, "_db"):
-            self._db.close()
-        if self._scratch:
-            self._scratch.cleanup()
+        self.answers: dict[tuple, object] = {}  # what was worked out once: see ``remembered``
 
     def __repr__(self) -> str:
         return f"Report({self.path.name})"
@@ -122,46 +96,34 @@ class Report:
 
     def sql(self, query: str, parameters: Sequence | dict = ()) -> pd.DataFrame:
         """The rows of an SQL query; ReportError if the report does not answer it."""
-        names, rows = self._fetch(query, parameters)
+        names, rows = self.query(query, parameters)
         return pd.DataFrame.from_records(rows, columns=names)
-
-    def rows(self, query: str, parameters: Sequence | dict = ()) -> list[tuple]:
-        """The same as plain tuples, with the types that SQLite holds."""
-        return self._fetch(query, parameters)[1]
-
-    def has(self, *tables: str) -> bool:
-        """Does the report hold these tables?"""
-        return all(table in self._columns for table in tables)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """Kernels, in order of their start.
 
-        Columns: ``start``, ``end`` (ns), ``device``, ``stream``, ``process``, ``name`` (demangled), ``short_name``,
-        ``graph_node`` (NaN outside CUDA graphs), ``api_start``, ``api_end``, ``api_thread`` of the call that launched
-        it (NaN where the capture holds none), ``gpu`` (number of the card).
+        Columns: ``start``, ``end`` (ns), ``device``, ``stream``, ``process``, ``name`` (demangled), ``graph_node`` (NaN
+        outside CUDA graphs), ``api_start``, ``api_end``, ``api_thread`` of the call that launched it (NaN where the
+        capture holds none), ``gpu`` (number of the card).
         """
-        long = [name for name in ("demangledName", "mangledName", "shortName") if self.has_column(KERNELS, name)]
-        short = [name for name in ("shortName", "demangledName", "mangledName") if self.has_column(KERNELS, name)]
-        columns = {"name": _first(long), "short_name": _first(short), "graph_node": "graphNodeId"}
-        found = self._activity(KERNELS, columns)
-        for column in ("name", "short_name"):
-            found[column] = self._text(found[column]).fillna("(unnamed kernel)")
+        name = self.column(KERNELS, *KERNEL_NAME)
+        found = self._activity(KERNELS, {"name": name, "graph_node": self.column(KERNELS, "graphNodeId")})
+        found["name"] = self._text(found["name"]).fillna("(unnamed kernel)")
         return found
 
     @cached_property
     def copies(self) -> pd.DataFrame:
         """Copies: as kernels, with bytes, copy_kind, source_kind, target_kind (the report's numbers)."""
-        columns = {"bytes": "bytes", "copy_kind": "copyKind", "source_kind": "srcKind", "target_kind": "dstKind"}
-        found = self._activity("CUPTI_ACTIVITY_KIND_MEMCPY", columns)
-        if not found["bytes"].between(0, MOST_BYTES).all():
-            raise self._damaged("CUPTI_ACTIVITY_KIND_MEMCPY", "a copy of a size that cannot be")
-        return found
+        kinds = {"copy_kind": "copyKind", "source_kind": "srcKind", "target_kind": "dstKind"}
+        return self._activity(
+            COPIES, {"bytes": "bytes", **{name: self.column(COPIES, kind) for name, kind in kinds.items()}}
+        )
 
     @cached_property
     def memsets(self) -> pd.DataFrame:
         """Memory fills: as kernels, with ``bytes``."""
-        return self._activity("CUPTI_ACTIVITY_KIND_MEMSET", {"bytes": "bytes"})
+        return self._activity(FILLS, {"bytes": "bytes"})
 
     @cached_property
     def graphs(self) -> pd.DataFrame:
@@ -169,24 +131,25 @@ class Report:
 
         ``nsys profile --cuda-graph-trace=node`` records the kernels instead.
         """
-        return self._activity("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", {"graph": "graphId"})
+        return self._activity(GRAPHS, {"graph": self.column(GRAPHS, "graphId")})
 
     @cached_property
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
-        calls = self._calls("CUPTI_ACTIVITY_KIND_RUNTIME")
+        calls = self._calls(CALLS)
         calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
         return calls
 
     @cached_property
     def os_calls(self) -> pd.DataFrame:
         """Calls into the operating system that may block (``--trace osrt``): start, end, thread, process, name."""
-        return self._calls("OSRT_API")
+        return self._calls(OS_CALLS)
 
     @cached_property
     def overhead(self) -> pd.DataFrame:
         """What the profiler itself cost: start, end, thread, process, name."""
-        return self._calls("PROFILER_OVERHEAD")
+        self.span(OVERHEAD)  # checks it; it is no part of the capture's extent
+        return self._calls(OVERHEAD)
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
@@ -194,21 +157,11 @@ class Report:
 
         ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it.
         """
-        columns = ["start", "end", "thread", "process", "raw_name"]
-        types = self._enumeration("ENUM_NSYS_EVENT_TYPE")
-        known = {types.get(name, number) for name, number in RANGE_TYPES.items()}
-        if not self.has("NVTX_EVENTS"):
-            ranges = pd.DataFrame(columns=columns)
-        else:
-            self._need("NVTX_EVENTS", "start", "end", "eventType", "globalTid")
-            if self._fetch("SELECT 1 FROM NVTX_EVENTS WHERE typeof(eventType) <> 'integer' LIMIT 1")[1]:
-                raise self._damaged("NVTX_EVENTS", "an event of no known type")
-            inline = "event.text" if self.has_column("NVTX_EVENTS", "text") else "NULL"
-            text_id = "event.textId" if self.has_column("NVTX_EVENTS", "textId") else "NULL"
-            query = _RANGES.format(
-                name=f"coalesce({inline}, registered.value)", textId=text_id, types=", ".join(map(str, sorted(known)))
-            )
-            ranges = self._table(query, "NVTX_EVENTS", columns, text=["raw_name"], whole=columns[:4])
+        columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
+        query = _RANGES.format(**columns, types=self.range_types)
+        ranges = self._table(RANGES, query, ["start", "end", "thread", "process"], ["raw_name"])
+        if not all(isinstance(name, str) for name in ranges["raw_name"].dropna().unique()):
+            raise self.damaged(RANGES, "a name that is no text")
         ranges["raw_name"] = ranges["raw_name"].astype(object).where(ranges["raw_name"].notna(), "(unnamed range)")
         ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
         return ranges
@@ -218,13 +171,13 @@ class Report:
 
         The device is the sampler's number of the GPU: its lowest byte is all that the export tells.
         """
-        key = (name, None if window is None else (window.start, window.end))
-        if key not in self._counters:
-            edges = (window.start, window.end) if window else (-EXACT, EXACT)
+        edges = (window.start, window.end) if window else (-EXACT, EXACT)
+        key = ("counter", name, *edges)
+        if key not in self.answers:
             found = metrics.samples(self, name, *(edge + self.origin for edge in edges))
             found["time"] = found["time"].astype("int64") - self.origin
-            self._counters[key] = found
-        return self._counters[key]
+            self.answers[key] = found
+        return self.answers[key]
 
     @cached_property
     def sampled(self) -> list[str]:
@@ -234,17 +187,13 @@ class Report:
     @cached_property
     def origin(self) -> int:
         """What is taken off every time read (ns): 0, unless the clock is too far from 0 for exact arithmetic."""
-        first, last = (
-            (min(first for first, _ in self._spans), max(last for _, last in self._spans)) if self._spans else (0, 0)
-        )
+        first, last = self.reach if self.spans else (0, 0)
         return first if max(abs(first), abs(last)) > EXACT else 0
 
     @cached_property
     def extent(self) -> Window:
         """From the first to the last event of the capture."""
-        if not self._spans:
-            raise ReportError(f"{self.path.name} holds no events: was the capture range ever entered?")
-        first, last = min(first for first, _ in self._spans), max(last for _, last in self._spans)
+        first, last = self.reach
         return Window(first - self.origin, last - self.origin, "whole capture")
 
     def windows(self, name: str) -> list[Window]:
@@ -284,12 +233,12 @@ class Report:
             ("TARGET_INFO_GPU", "deviceId"),
             ("TARGET_INFO_CUDA_GPU", "deviceId"),
         ):
-            if self._has_columns(table, number, "name"):
+            if {number, "name"} <= self.columns(table):
                 break
         else:
             return pd.DataFrame(columns=columns)
-        own = [number, "name", *(self._column(table, name) for name in ("computeMajor", "computeMinor"))]
-        _, rows = self._fetch(f"SELECT DISTINCT {', '.join(own)} FROM {table} ORDER BY {number}")
+        own = [number, "name", *(self.column(table, name) for name in ("computeMajor", "computeMinor"))]
+        rows = self.rows(f"SELECT DISTINCT {', '.join(own)} FROM {table} ORDER BY {number}")
         found = pd.DataFrame(rows, columns=columns)
         found["name"] = [name if isinstance(name, str) and name else None for name in found["name"]]
         for column in ("gpu", "major", "minor"):
@@ -327,68 +276,13 @@ class Report:
         """The version of the export's schema, such as ``3.20.3``, or None where it does not say."""
         return self._meta("EXPORT_SCHEMA_VERSION")
 
-    def kind_names(self, enumeration: str) -> dict[int, str]:
-        """An enumeration of the export (table ``ENUM_…``), number → NVIDIA's name; empty where there is none."""
-        return {number: name for name, number in self._enumeration(enumeration).items()}
-
     # --- reading ------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _counters(self) -> dict[tuple, pd.DataFrame]:
-        return {}
-
-    @cached_property
-    def _columns(self) -> dict[str, set[str]]:
-        """Every table or view of the export, with the names of its columns."""
-        _, tables = self._fetch("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        quoted = {name: name.replace('"', '""') for (name,) in tables}
-        return {
-            name: {row[1] for row in self._fetch(f'PRAGMA table_info("{text}")')[1]} for name, text in quoted.items()
-        }
-
-    def has_column(self, table: str, column: str) -> bool:
-        """Does the report hold this column?"""
-        return column in self._columns.get(table, ())
-
-    def _has_columns(self, table: str, *columns: str) -> bool:
-        return all(self.has_column(table, column) for column in columns)
-
-    def _need(self, table: str, *columns: str) -> None:
-        """ReportError where the table lacks a column that every known version of it has."""
-        missing = [column for column in columns if not self.has_column(table, column)]
-        if missing:
-            what = f"{table} has no column {' and no '.join(missing)}"
-            raise ReportError(f"{self.path.name} does not answer as an Nsight Systems report: {what}.")
-
-    def _column(self, table: str, column: str) -> str:
-        """The column, or NULL where this version of the table has none of that name."""
-        return column if self.has_column(table, column) else "NULL"
 
     @cached_property
     def _strings(self) -> pd.Series:
         """StringIds: id → text."""
-        _, rows = self._fetch("SELECT id, value FROM StringIds")
+        rows = self.rows("SELECT id, value FROM StringIds")
         return pd.Series([value for _, value in rows], index=[number for number, _ in rows], dtype=object)
-
-    @cached_property
-    def _spans(self) -> list[tuple[int, int]]:
-        """First and last moment of each table that holds events, on the export's own clock."""
-        spans = []
-        for table, (start, end) in _EVENTS.items():
-            if not self._has_columns(table, start, end):
-                continue
-            only = "WHERE eventType IN (59, 60)" if self.has_column(table, "eventType") else ""
-            work = f'WHERE "{end}" >= "{start}"' if table.startswith("CUPTI") and "RUNTIME" not in table else only
-            query = f'SELECT min("{start}"), max(coalesce("{end}", "{start}")) FROM {table} {work}'
-            first, last = self._fetch(query)[1][0]
-            if first is None:
-                continue
-            if not (isinstance(first, int) and isinstance(last, int)):
-                raise self._damaged(table, "a time that is no whole number")
-            spans.append((first, last))
-        if spans and max(last for _, last in spans) - min(first for first, _ in spans) > EXACT:
-            raise self._damaged("a table", "a time that lies months away from the others")
-        return spans
 
     @cached_property
     def _device_map(self) -> pd.DataFrame:
@@ -398,8 +292,8 @@ class Report:
         """
         sources = (("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"), ("TARGET_INFO_GPU", "id", "cuDevice"))
         for table, gpu, device in sources:
-            if self._has_columns(table, gpu, device):
-                pid = self._column(table, "pid")
+            if {gpu, device} <= self.columns(table):
+                pid = self.column(table, "pid")
                 found = self.sql(f"SELECT {gpu} AS gpu, {device} AS device, {pid} AS pid FROM {table}")
                 found = found.apply(pd.to_numeric, errors="coerce")
                 found = found[found["gpu"].between(0, MOST_GPUS) & found["device"].between(0, MOST_GPUS)]
@@ -408,22 +302,20 @@ class Report:
         return pd.DataFrame(columns=["gpu", "device", "pid"])
 
     def _activity(self, table: str, columns: dict[str, str]) -> pd.DataFrame:
-        """Rows of a GPU activity table, each with its launch call where the report holds it."""
-        common, api = ["start", "end", "device", "stream", "process"], ["api_start", "api_end", "api_thread"]
-        names = [*common, *columns, *api]
-        if not self.has(table):
-            return pd.DataFrame(columns=[*names, "gpu"])
-        self._need(table, "start", "end", "correlationId", "globalPid")
-        listed = ", ".join(f"{_expression(self, table, source)} AS {name}" for name, source in columns.items())
-        device, stream = (f"coalesce({self._column(table, name)}, 0)" for name in ("deviceId", "streamId"))
-        query = _ACTIVITY.format(table=table, columns=listed, deviceId=device, streamId=stream)
-        if not self._has_columns("CUPTI_ACTIVITY_KIND_RUNTIME", "start", "end", "globalTid", "correlationId"):
-            query = query.replace("CUPTI_ACTIVITY_KIND_RUNTIME", _NO_CALLS)
-        found = self._table(query, table, names, whole=common, numbers=[*columns, *api])
-        (rows,) = self._fetch(f"SELECT count(*) FROM {table}")[1][0]
+        """Rows of a GPU activity table, each with its launch call where the report holds it; ``columns``: SQL."""
+        query = _ACTIVITY.format(
+            launches=LAUNCHES if self.has(CALLS) else NO_LAUNCHES,
+            device=f"coalesce({self.column(table, 'deviceId')}, 0)",
+            stream=f"coalesce({self.column(table, 'streamId')}, 0)",
+            columns=", ".join(f"{source} AS {name}" for name, source in columns.items()),
+            table=table,
+        )
+        times = ["start", "end", "device", "stream", "process"]
+        found = self._table(table, query, times, [*columns, "api_start", "api_end", "api_thread"])
+        rows = self.rows(f"SELECT count(*) FROM {table}")[0][0] if self.has(table) else 0
         if rows > len(found):
             self._note(f"{rows - len(found)} rows of {table} end before they begin, or never; they were left out")
-        twice = found.duplicated(["start", "end", "device", "stream", "process"]) & (found["end"] > found["start"])
+        twice = found.duplicated(times) & (found["end"] > found["start"])
         if twice.any():
             self._note(
                 f"{twice.sum()} rows of {table} repeat another's stream and times to the nanosecond: sums may be high"
@@ -444,118 +336,68 @@ class Report:
         return gpu
 
     def _calls(self, table: str) -> pd.DataFrame:
-        columns = ["start", "end", "thread", "process", "name"]
-        if not self.has(table):
-            return pd.DataFrame(columns=columns)
-        self._need(table, "start", "end", "globalTid", "nameId")
-        found = self._table(_CALLS.format(table=table), table, columns, whole=columns[:4], numbers=["name"])
+        found = self._table(table, _CALLS.format(table=table), ["start", "end", "thread", "process"], ["name"])
         found["name"] = self._text(found["name"]).fillna("(unnamed call)")
         return found
 
-    def _table(
-        self,
-        query: str,
-        table: str,
-        columns: Sequence[str],
-        whole: Sequence[str] = (),
-        numbers: Sequence[str] = (),
-        text: Sequence[str] = (),
-    ) -> pd.DataFrame:
-        """The rows of a query, with the types that its columns must have; ReportError where a value has another type.
+    def _table(self, table: str, query: str, whole: Sequence[str], perhaps: Sequence[str]) -> pd.DataFrame:
+        """The rows of a query about a table, none where the report has no such table.
 
-        ``whole``: integers, never missing. ``numbers``: integers, perhaps missing. ``text``: text, perhaps missing.
+        ``whole``: its columns of whole numbers, never missing. ``perhaps``: those behind them, with gaps.
         """
-        last = max((last for _, last in self._spans), default=0)
-        _, rows = self._fetch(query, {"origin": self.origin, "last": last})
-        data = {name: values for name, values in zip(columns, zip(*rows, strict=True), strict=True)} if rows else {}
-        frame = pd.DataFrame({name: _series(data.get(name, ())) for name in columns})
-        self._whole(frame, table, whole)
-        for column in numbers:
-            if frame[column].dtype == object and frame[column].notna().any():
-                raise self._damaged(table, f"a value in the column of '{column}' that is no number")
-            frame[column] = frame[column].astype("float64") if frame[column].dtype == object else frame[column]
-        for column in text:
-            if not all(isinstance(value, str) for value in frame[column].dropna().unique()):
-                raise self._damaged(table, f"a value in the column of '{column}' that is no text")
-        if {"start", "end"} <= {*columns}:
-            self._sane_times(frame, table)
-        return frame
-
-    def _sane_times(self, frame: pd.DataFrame, table: str) -> None:
-        """Times that later sums hold exactly; rows that end before they begin are made instants, and that is said."""
-        if not ((frame[["start", "end"]] >= -EXACT) & (frame[["start", "end"]] <= EXACT)).all(axis=None):
-            raise self._damaged(table, "a time that lies months away from the others")
+        last = max((last for _, last in self.spans), default=0)  # what is read has been checked
+        rows = self.rows(query, {"origin": self.origin, "last": last}) if self.has(table) else []
+        names = [*whole, *perhaps]
+        values = zip(*rows, strict=True) if rows else ((),) * len(names)
+        frame = pd.DataFrame({name: _series(column) for name, column in zip(names, values, strict=True)})
+        frame = frame.astype(dict.fromkeys(whole, "int64"))
         if (frame["end"] < frame["start"]).any():
             self._note(f"some rows of {table} end before they begin; they count as instants")
             frame["end"] = frame[["start", "end"]].max(axis=1)
         if float((frame["end"] - frame["start"]).to_numpy().sum(dtype=np.float64)) > 2**62:
-            raise self._damaged(table, "times that no sum can hold")
-
-    def _whole(self, frame: pd.DataFrame, table: str, columns: Sequence[str]) -> None:
-        """Make the columns int64; ReportError where one holds anything but whole numbers."""
-        for column in columns:
-            if len(frame) and frame[column].dtype != np.int64:
-                raise self._damaged(table, f"a value in the column of '{column}' that is no whole number")
-            frame[column] = frame[column].astype("int64")
+            raise self.damaged(table, "times that no sum can hold")
+        return frame
 
     def _text(self, ids: pd.Series) -> pd.Series:
         """The texts of string ids; missing where there is no such string."""
         found = ids.map(self._strings[~self._strings.index.duplicated()])
         return found.astype(object).where(found.map(lambda value: isinstance(value, str)), None)
 
-    def _enumeration(self, table: str) -> dict[str, int]:
-        """An enumeration's names → numbers."""
-        if not self._has_columns(table, "id", "name"):
-            return {}
-        rows = self._fetch(f"SELECT name, id FROM {table}")[1]
-        return {name: number for name, number in rows if isinstance(name, str) and isinstance(number, int)}
-
     def _meta(self, name: str) -> str | None:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second until 2023
-            if self._has_columns(table, "name", "value"):
-                rows = self._fetch(f"SELECT value FROM {table} WHERE name = ?", (name,))[1]
+            if {"name", "value"} <= self.columns(table):
+                rows = self.rows(f"SELECT value FROM {table} WHERE name = ?", (name,))
                 if rows and rows[0][0]:
                     return str(rows[0][0])
         return None
-
-    def _fetch(self, query: str, parameters: Sequence | dict = ()) -> tuple[list[str], list[tuple]]:
-        """Column names and rows; ReportError where SQLite, or the shape of the file, says no."""
-        try:
-            cursor = self._db.execute(query, parameters)
-            return [column[0] for column in cursor.description], cursor.fetchall()
-        except UnicodeDecodeError as error:  # of SQLite's own complaint, which quotes what is damaged
-            raise self._damaged("its list of tables", "what is no text") from error
-        except (sqlite3.Error, OverflowError, MemoryError) as error:
-            said = str(error) or type(error).__name__
-            raise ReportError(f"{self.path.name} does not answer as an Nsight Systems report: {said}.") from error
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _damaged(self, table: str, what: str) -> ReportError:
-        return ReportError(f"{self.path.name} is damaged: {table} holds {what}. Record or export it again.")
 
+def remembered(question: Callable) -> Callable:
+    """Answer a question about a report, a window (default: training) and more only once; tables are copied."""
 
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+    @wraps(question)
+    def answer(report: Report, window: Window | None = None, *more: object) -> object:
+        window = window or report.window()
+        key = (question, window, window.thread, *more)
+        if key not in report.answers:
+            report.answers[key] = question(report, window, *more)
+        found = report.answers[key]
+        return found.copy() if isinstance(found, pd.DataFrame) else found
+
+    return answer
 
 
 def open_report(path: str | Path) -> Report:
-    """Open a report: ``.nsys-rep``, ``.sqlite`` or the course's slim ``.sqlite.xz``."""
+    """Open a report: ``.nsys-rep``, ``.sqlite`` or a packed ``.sqlite.xz``."""
     return Report(path)
 
 
 def _cut(text: str, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def _first(names: Sequence[str]) -> str:
-    """SQL for the first of these columns that is not NULL."""
-    return f"coalesce({', '.join(names)}, NULL)" if names else "NULL"
-
-
-def _expression(report: Report, table: str, source: str) -> str:
-    return source if "(" in source or source == "NULL" else report._column(table, source)
 
 
 def _series(values: Sequence) -> pd.Series:

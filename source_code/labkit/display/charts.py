@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
-from labkit.source.timing import Spread, speedup, spread
+from labkit.display.spread import Spread, speedup, spread
 
 SMALL = 8.5  # points
 LETTER_IN = 0.6 * SMALL / 72  # an upper estimate of a letter's width

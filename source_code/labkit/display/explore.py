@@ -30,10 +30,9 @@ from labkit.display import style, timeline
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.show import title as title_of
+from labkit.display.spread import MEASURED
 from labkit.display.table import short_kernel
-from labkit.source.timing import MEASURED
-from stepbudget import intervals
-from stepbudget.ask import tensor_cores
+from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import OUTSIDE, phase_at, phase_ranges
 from stepbudget.report import Report
@@ -217,7 +216,7 @@ def _kernels(report: Report, window: Window) -> pd.DataFrame:
     """Kernels on the GPU, Tensor Core kernels apart, as far as their names say; and CUDA graphs traced as a whole."""
     graphs, kernels = _inside(report.graphs, window), _inside(report.kernels, window)
     known = {str(name): None for name in kernels["name"]}
-    legend = {name: KERNEL_LEGENDS[tensor_cores.by_name(name)] for name in known}
+    legend = {name: KERNEL_LEGENDS[kernel_names.by_name(name)] for name in known}
     names = kernels["name"].astype(str)
     found = kernels[["start", "end"]].assign(
         legend=names.map(legend),

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from labkit.course import TREATED_IN
 from labkit.display import table as tables
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, table
-from labkit.source.timing import MEASURED
 from stepbudget import ask as nsight
 from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.compare import Comparison
@@ -107,8 +108,8 @@ def comparison_table(made: Comparison, caption: str = "The same epoch before and
     frame = made.table()
     frame.loc[len(frame)] = {
         "cause": "the whole epoch",
-        "before_ms": made.before.window.duration_ms,
-        "after_ms": made.after.window.duration_ms,
+        "before_ms": made.first.duration_ms,
+        "after_ms": made.second.duration_ms,
         "change_ms": -made.gained_ms,
     }
     frame = frame.rename(columns={"before_ms": "before ms", "after_ms": "after ms", "change_ms": "change ms"})
@@ -120,7 +121,7 @@ def comparison_table(made: Comparison, caption: str = "The same epoch before and
 def advice(report: Report) -> None:
     """Print what to do next, the costliest cause first: what shows it, what it can gain, which lab treats it."""
     found = budget(report)
-    for one in nsight.advice.advice(report, found):
+    for one in nsight.advice.advice(report, found, TREATED_IN):
         lab = f" See lab {one.lab}." if one.lab else ""
         print(_marked(f"{CAUSES[one.cause]}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
     for missing in nsight.advice.not_looked_at(report, found):

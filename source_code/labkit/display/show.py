@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.fingerprint import FINGERPRINT_MARK, drawn_data
-from labkit.source.timing import MEASURED
+from labkit.display.spread import MEASURED
 
 
 def show(fig: Figure, text: str | None = None, measured: bool = True) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
 
 import pandas as pd
 
-from labkit.source.timing import MEASURED
+from labkit.display.spread import MEASURED
+from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
+
+__all__ = ["Format", "Table", "short_kernel", "table"]
 
 NOTHING = "–"  # there is no number here
 Format = str | Callable[[object], str]
@@ -144,80 +146,3 @@ def _is_number(value: object) -> bool:
 
 def _is_missing(value: object) -> bool:
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
-
-
-# --- kernel names -------------------------------------------------------------------------------------------
-
-# Kernels that only apply what they are given: their template arguments say what is computed, their name does not.
-WRAPPERS = re.compile(
-    r"(vectorized|unrolled|legacy)?_?elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|Kernel2?|device_kernel"
-)
-# Words in template arguments that do not say it either: types, containers, and wrappers inside wrappers.
-FILLERS = re.compile(
-    r"void|int|unsigned|long|char|float|double|bool|const|operator|Half|half_t|__half|BFloat16|array|T\d*|lambda|"
-    r"BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl(_nocast)?|TensorListMetadata|unnamed|instance|enable_if_t"
-)
-# Pieces of a generated name that say the least, the least first; each is cut only while the name is too long.
-MINOR = [
-    r"(?<=^multi_tensor_apply)_kernel",
-    r"_execute(_\w+)?_kernel__5x_\w+$",
-    r"_align(_?[a-z]?\d+)(_?align[a-z]\d+)?",
-    r"_stage\d+",
-    r"_warpsize\w+?x\d+x\d+",
-    r"_g\d+(?=_|$)",
-    r"_(nchw|nhwc)\w*?_(nchw|nhwc)(?=_|$)",
-    r"_tilesize\d+x\d+x\d+",
-    r"_implicit_gemm(_indexed)?",
-]
-
-
-def short_kernel(name: str, width: int = 60) -> str:
-    """A kernel's name on one line of at most ``width`` characters: ``vectorized_elementwise_kernel<FillFunctor>``.
-
-    Return type, call arguments and PyTorch's namespaces are dropped, template arguments become ``<…>``; where the name
-    alone says nothing, the functor stays. An ``…`` stands wherever something was left out of a generated name.
-    """
-    library, own, arguments = _parts(name)
-    if arguments:
-        telling = _functors(arguments) if WRAPPERS.fullmatch(own) else []
-        if telling and telling[0].startswith("cutlass_"):  # a generated name, wrapped
-            library, own = "", telling[0]
-        else:
-            own += f"<{', '.join(telling) or '…'}>"
-    own = library + own
-    for piece in MINOR:
-        if len(own) > width:
-            own = re.sub(piece, "_…", own)
-            own = re.sub(r"(_…)+", "_…", own)
-    return own if len(own) <= width else own[: width - 1] + "…"
-
-
-def _parts(name: str) -> tuple[str, str, str]:
-    """The library that a kernel names as its own (``cudnn::``; none for PyTorch), its name, its template arguments."""
-    name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", name.strip().removeprefix("void "))
-    head = re.match(r"[^<(]*", name).group()
-    rest = name[len(head) :]
-    space, _, own = head.strip().rpartition("::")
-    library = re.match(r"(?:(?:at|c10)(?=::|$))?(\w*?)(?:__5x_\w+)?(?:::|$)", space).group(1)
-    return f"{library}::" if library else "", own or name, _balanced(rest) if rest.startswith("<") else ""
-
-
-def _balanced(text: str) -> str:
-    """What stands between the ``<`` that the text begins with and the ``>`` that belongs to it."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if depth == 0:
-            return text[1:place]
-    return text[1:]  # Nsight may have cut the name
-
-
-def _functors(arguments: str, most: int = 2) -> list[str]:
-    """What a wrapper applies: the first words of its template arguments that say something."""
-    while (plain := re.sub(r"\([^()]*\)|\[[^][]*\]", "", arguments)) != arguments:
-        arguments = plain
-    words = [word.rpartition("::")[2] for word in re.findall(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", arguments)]
-    telling = [word for word in words if word and not FILLERS.fullmatch(word)]
-    if telling and not telling[0].endswith(("OpFunctor", "ScalarFunctor", "AlphaFunctor", "ListFunctor")):
-        most = 1  # the others only take an operation, which is the word after
-    return list(dict.fromkeys(telling))[:most]

@@ -20,8 +20,7 @@ from matplotlib.patches import Patch
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import short_kernel
-from stepbudget import intervals
-from stepbudget.ask import tensor_cores
+from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.iterations import step_windows as step_windows  # zooms are asked for by step
 from stepbudget.report import Report
@@ -73,8 +72,11 @@ def timeline(
     window: Window | None = None,
     rows: Sequence[str] = ("phases", "api", "kernels", "copies", "tensor_active"),
     title: str | None = None,
+    marked_by: str = "NVTX",
 ) -> Figure:
     """The report's rows over a window (default: the training range), milliseconds since the window's start.
+
+    ``marked_by`` names what marked the phases, for their label.
 
     Where more is going on than a pixel can show, a row of kernels or calls becomes a curve: its height is the share of
     the time in which the GPU, or the CPU inside a call, was busy. Nsight Systems does the same when zoomed out.
@@ -90,7 +92,7 @@ def timeline(
         axes[0].set_xlim(0, window.duration_ms)
         keys = {}
         for row, ax in zip((ROWS[row] for row in rows), axes, strict=True):
-            _name(ax, row.name)
+            _name(ax, row.name.replace("NVTX", marked_by))
             if handles := row.draw(ax, report, window):
                 keys[row.name] = handles
         for ax in axes[:-1]:
@@ -151,7 +153,7 @@ def _kernels(ax: Axes, report: Report, window: Window) -> list[Patch]:
     if kernels.empty:
         return _nothing(ax, "no kernels in this stretch")
     verdicts, nicknames = (
-        {name: answer(str(name)) for name in kernels["name"].unique()} for answer in (tensor_cores.by_name, nickname)
+        {name: answer(str(name)) for name in kernels["name"].unique()} for answer in (kernel_names.by_name, nickname)
     )
     kinds = []
     for verdict, (colour, legend, hatch) in KERNEL_KINDS.items():
@@ -213,9 +215,9 @@ ROWS = {
 }
 
 KERNEL_KINDS = {  # colour, words, hatch for each answer to "does it run on Tensor Cores?"
-    tensor_cores.YES: (style.COLOURS["tensor core kernel"], "Tensor Cores", None),
-    tensor_cores.UNKNOWN: (tint(style.COLOURS["tensor core kernel"], 0.45), "perhaps Tensor Cores", "////"),
-    tensor_cores.NO: (style.COLOURS["kernel"], "no Tensor Cores", None),
+    kernel_names.YES: (style.COLOURS["tensor core kernel"], "Tensor Cores", None),
+    kernel_names.UNKNOWN: (tint(style.COLOURS["tensor core kernel"], 0.45), "perhaps Tensor Cores", "////"),
+    kernel_names.NO: (style.COLOURS["kernel"], "no Tensor Cores", None),
 }
 
 

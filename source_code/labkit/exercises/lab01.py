@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ def _stopwatch(number: str, answer: Callable | None) -> bool:
         gpu = PretendGPU()
         gpu.launch(0.2)  # somebody else's work is still running
         seconds = measure(lambda: gpu.launch(0.05), gpu.synchronize)
-        if not isinstance(seconds, float):
+        if not isinstance(seconds, float) or not math.isfinite(seconds):
             return f"it returns {seconds!r}, not seconds"
         if seconds < 0.04:
             return f"it says {seconds:.3f} s for 0.05 s of work: the clock stops before the GPU has finished"

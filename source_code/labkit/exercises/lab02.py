@@ -16,7 +16,7 @@ def _waiting_steps(number: str, answer: int | None, report: Report) -> bool:
 
 
 def _loader_bound(number: str, answer: float | None, report: Report) -> bool:
-    hint = "What is left of the epoch when the time of the cause 'loader' is gone?"
+    hint = "What is left of the epoch without all the time for which the loader held the program (held_ms)?"
     return answer_number(number, answer, bounds(report, budget(report))["loader"].at_most_times, hint)
 
 

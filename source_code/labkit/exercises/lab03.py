@@ -18,9 +18,13 @@ def _hidden_copies(number: str, answer: float | None, report: Report) -> bool:
 def _pinned_copy(number: str, answer: Callable | None) -> bool:
     def trial(to_gpu: Callable) -> str | None:
         batch = PretendBatch()
-        to_gpu(batch, "cuda")
+        result = to_gpu(batch, "cuda:1")
         if not batch.said.get("copied"):
             return "it never copies the batch to the device"
+        if batch.said["device"] != "cuda:1":
+            return f"it copies to {batch.said['device']}, not to the device that it was given"
+        if not isinstance(result, PretendBatch):
+            return f"it returns {result!r}, not the copy"
         if not batch.said.get("from_pinned"):
             return "the batch is copied from pageable memory: pin it first"
         if not batch.said.get("non_blocking"):
@@ -44,8 +48,8 @@ class PretendBatch:
         return self._pinned
 
     def to(self, device: object = None, non_blocking: bool = False, **_: object) -> PretendBatch:
-        self.said.update(copied=True, from_pinned=self._pinned, non_blocking=non_blocking)
-        return self
+        self.said.update(copied=True, device=str(device), from_pinned=self._pinned, non_blocking=non_blocking)
+        return PretendBatch(False, self.said)
 
     def cuda(self, device: object = None, non_blocking: bool = False) -> PretendBatch:
         return self.to(device, non_blocking)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from labkit.checks import answer_choice, answer_number
 from stepbudget.ask.budget import budget
 from stepbudget.ask.idle import idle
@@ -12,7 +14,8 @@ from stepbudget.report import Report
 def _idle_bound(number: str, answer: float | None, report: Report) -> bool:
     found = idle(report)
     hint = "If the GPU never idled, the epoch would last as long as the GPU is busy now."
-    return answer_number(number, answer, found.window.duration_ms / found.busy_ms, hint)
+    right = found.window.duration_ms / found.busy_ms if found.busy_ms else math.inf
+    return answer_number(number, answer, right, hint)
 
 
 def _next_after_loader(number: str, answer: str | None, report: Report) -> bool:

@@ -64,9 +64,10 @@ def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> flo
 
 
 def _which_compile(number: str, answer: str | None, compiled: pd.DataFrame) -> bool:
-    (right,) = compiled.loc[compiled["fixed_scale"].notna(), "way"]
-    hint = "What was asked for is not what compile left: look for the one row that has a fixed scale."
-    return answer_choice(number, answer, right, hint)
+    right = compiled.loc[compiled["fixed_scale"].notna(), "way"]  # one, unless this Keras keeps what ours drops
+    hint = "What was asked for is not what compile left: look for a row that has a fixed scale."
+    chosen = right[right.str.casefold() == str(answer).strip().casefold()]
+    return answer_choice(number, answer, next(iter([*chosen, *right]), "none of them"), hint)
 
 
 def _pause_bounds(number: str, answer: Callable | None) -> bool:

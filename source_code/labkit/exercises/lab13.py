@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isclose
 
 from labkit.checks import answer_choice, answer_function, answer_number
 from labkit.topics.profilers import nvml, torch_profiler
@@ -24,7 +25,7 @@ def _without_tensor_cores(number: str, answer: str | None, profile: torch_profil
     found = torch_profiler.operators(profile.report)
     without = found[found["tensor_core_share"] == 0]
     hint = "Of the operators whose Tensor Core share is 0, the one with most GPU time."
-    return answer_choice(number, answer, str(without["operator"].iloc[0]), hint)
+    return answer_choice(number, answer, next(iter(without["operator"]), "none of them"), hint)
 
 
 def _busy_share(number: str, answer: Callable | None) -> bool:
@@ -42,7 +43,7 @@ def _busy_share(number: str, answer: Callable | None) -> bool:
             if abs(found - wrong) < 1e-6:
                 return why
         again = busy_share(list(reversed(PRETEND_TRACE)))
-        if abs(found - BUSY_SHARE) > 1e-6 or abs(again - BUSY_SHARE) > 1e-6:
+        if not (isclose(found, BUSY_SHARE, abs_tol=1e-6) and isclose(again, BUSY_SHARE, abs_tol=1e-6)):
             return f"a step of 100 µs whose GPU works for 40 µs: it says {found:.3g}, and {again:.3g} in another order"
         return None
 

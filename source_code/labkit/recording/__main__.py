@@ -1,5 +1,127 @@
-"""``python3 -m labkit.recording``: measure everything that the labs show."""
+"""``python3 -m labkit.recording``: measure what the labs show, or say what of it is still true.
 
-from labkit.recording.record import main
+python3 -m labkit.recording                       what is missing or no longer true, into reports/recorded/<gpu>/
+python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
+python3 -m labkit.recording --only profiles       one kind
+python3 -m labkit.recording --named bench_peaks   only what has this in its name
+python3 -m labkit.recording --time-limit 500      begin nothing new after so many seconds
+python3 -m labkit.recording --machine h200-4cores --quick      part 1 and the ladder, as the labs run them live
+"""
 
-main()
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from labkit import course
+from labkit.errors import LabError, one_sentence
+from labkit.paths import RECORDED
+from labkit.recording import make, plan, provenance, status
+from labkit.source import command, quick
+from labkit.training import keras_run, machine
+
+WITHOUT_GPU = (*plan.ON_CPU, "work")  # kinds
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m labkit.recording", description="Measure everything that the labs show."
+    )
+    add = parser.add_argument
+    add("--status", action="store_true", help="measure nothing: say which recordings are still true")
+    add("--work", action="store_true", help="with --status: also compare the work that a stale recording's step does")
+    add("--reviewed", nargs=2, metavar=("MODULE", "REASON"), help="keep what is stale since this module's code changed")
+    add("--machine", metavar="NAME", help="the folder in reports/recorded/ (default: after the GPU's name)")
+    add("--quick", action="store_true", help="part 1 and the ladder only, of few epochs, as the labs run them live")
+    add("--only", choices=plan.KINDS, action="append", help="this kind only (may be given more than once)")
+    add("--named", metavar="TEXT", action="append", help="only what has TEXT in its name (may be given more than once)")
+    usual = f"default: {quick.FULL_ROUNDS}, quick {quick.ROUNDS}"
+    add("--rounds", type=int, help=f"runs of each step ({usual})")
+    add("--seeds", type=int, default=plan.SEEDS, help="trainings for the accuracy gate (default: %(default)s)")
+    add("--jobs", type=int, default=max(1, machine.usable_cores() // 2), help="accuracy runs at a time")
+    add("--time-limit", type=float, default=float("inf"), metavar="S", help="begin nothing new after S seconds")
+    add("--reference", type=Path, metavar="FILE", help="also time PyTorch's MNIST example, given as FILE")
+    return parser.parse_args()
+
+
+def folder_name(gpu: str) -> str:
+    """The usual folder of a GPU: ``NVIDIA H200`` → ``h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
+
+
+def chosen(args: argparse.Namespace) -> list[plan.Item]:
+    """The items that the command line asks for."""
+    rounds = args.rounds or (quick.ROUNDS if args.quick else quick.FULL_ROUNDS)
+    items = plan.plan(rounds, args.seeds, args.quick, args.reference is not None, machine.usable_cores())
+    if absent := keras_run.missing("keras", "jax"):
+        print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
+        items = [item for item in items if not item.kind.startswith("keras")]
+    asked = args.only or [kind for kind in plan.KINDS if kind not in plan.ON_CPU]
+    items = [item for item in items if item.kind in asked]
+    if args.named:
+        items = [item for item in items if any(text in item.label for text in args.named)]
+        if not items:
+            raise LabError(f"nothing that is recorded has {' or '.join(args.named)} in its name.")
+    return items
+
+
+def record(folder: Path, items: list[plan.Item], args: argparse.Namespace) -> int:
+    """Make what is missing or stale, after saying how long that takes; how many are still missing then."""
+    found = status.findings(folder, items)
+    todo = [finding.item for finding in found if not status.is_done(finding)]
+    print(f"{folder.name}: {len(items)} items, {len(items) - len(todo)} of them there already", flush=True)
+    if todo:
+        expected = status.expected_s([folder, RECORDED / course.DEFAULT_MACHINE], todo)
+        print(f"to record: {len(todo)}: {status.estimate(expected)}", flush=True)
+    reviewed = status.Reviewed.of(folder)
+
+    def is_done(item: plan.Item) -> bool:
+        return status.is_done(status.judge(folder, item, reviewed))
+
+    try:
+        missing = make.make(folder, items, is_done, args.jobs, args.time_limit, args.reference)
+    finally:
+        provenance.write(folder)
+    print(f"{len(missing)} of {len(items)} items are missing" if missing else f"all {len(items)} items are there")
+    return len(missing)
+
+
+def say_status(name: str | None, with_work: bool) -> int:
+    """Print the state of one machine's recordings, or of all; how many are stale."""
+    folders = sorted(file.parent for file in RECORDED.glob(f"{name or '*'}/{provenance.FILE}"))
+    if not folders:
+        raise LabError(f"nothing was recorded on {name or 'any machine'} (in {RECORDED}).")
+    stale = 0
+    for folder in folders:
+        found = status.findings(folder)
+        print(status.report(folder, found, with_work))
+        stale += sum(finding.state == status.STALE for finding in found)
+    return stale
+
+
+def main() -> None:
+    args = parse_args()
+    with one_sentence():
+        if args.reviewed:
+            folder = RECORDED / (args.machine or course.DEFAULT_MACHINE)
+            print(f"{folder.name}: {status.review(folder, *args.reviewed)} recordings are kept although it changed")
+            return
+        if args.status:
+            sys.exit(1 if say_status(args.machine, args.work) else 0)
+        gpu = machine.gpu_name()
+        if gpu is None and not (args.machine and args.only and set(args.only) <= set(WITHOUT_GPU)):
+            raise LabError("recording needs a GPU, and none answers here.")
+        folder = RECORDED / (args.machine or folder_name(gpu))
+        command.check_writable(folder)
+        items = chosen(args)
+        try:
+            missing = record(folder, items, args)
+        except KeyboardInterrupt:
+            sys.exit("interrupted: what was finished is kept, and the next call goes on from there")
+    sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    main()

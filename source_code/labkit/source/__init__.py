@@ -1,1 +1,7 @@
-"""The one door to results: live, recorded or, in tests, pretended."""
+"""Where do results come from? One door for every notebook: ``current()``."""
+
+from labkit.source.door import Live, Recorded, Source, current, this_machine, using
+from labkit.source.facts import Machine
+from labkit.source.programs import Programs
+
+__all__ = ["Live", "Machine", "Programs", "Recorded", "Source", "current", "this_machine", "using"]

@@ -1,8 +1,7 @@
-"""How is a report made? ``nsys profile`` shown, run where it can run, and opened; elsewhere the recorded report.
+"""How is a report made? The ``nsys profile`` command that does it, as it is shown, and as it is run on this machine.
 
-The labs hold each command as one would type it in a terminal at the checkout's top folder. On a live machine it is run
-after the few changes that the machine asks for (the path of nsys, an older spelling of a flag, no GPU); in recorded
-mode the shipped report opens, after checking that it was made with this very command.
+The labs hold each command as one would type it in a terminal at the checkout's top folder. It is run after the few
+changes that the machine asks for: the path of nsys, an older spelling of a flag, no GPU, no permission for counters.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import REPORTS, ROOT, typed
-from labkit.source import mode, recorded
+from labkit.paths import ROOT, typed
 from labkit.training import machine
 from stepbudget.export.nsys import Nsys, need_nsys
-from stepbudget.report import Report, open_report
 
 # Without --sample none and --cpuctxsw none the same run writes a thousand times as much.
 # fmt: off
@@ -51,24 +48,12 @@ def profile_command(name: str, program: str, more: Sequence[str] = ()) -> str:
     return f"nsys profile {shlex.join(flags)} {typed(program)}"
 
 
-def profile(command: str, show: Callable[[str], None] = print) -> Report:
-    """Run an ``nsys profile`` command, or open the recorded report that it made; either way show the command.
-
-    Raises LabError with the tool's own words where nsys fails, and where a report was recorded with another command.
-    """
+def check(command: str) -> list[str]:
+    """The words of a profiling command; LabError where it is none."""
     words = shlex.split(command)
     if words[:2] != ["nsys", "profile"] or "--output" not in words or "python3" not in words:
         raise LabError("a profiling command reads: nsys profile [flags] --output reports/NAME [flags] python3 SCRIPT …")
-    name = Path(words[words.index("--output") + 1]).name
-    show(f"$ {_folded(words)}")
-    if not mode.is_live():
-        file = recorded.report_file(name, shlex.join(words))
-        show(f"recorded ({recorded.origin()}): {recorded.shown(file)}")
-        return open_report(file)
-    report = REPORTS / f"{name}.nsys-rep"
-    run_profile(words, report, show)
-    show(f"live: {recorded.shown(report)}")
-    return open_report(report)
+    return words
 
 
 def adapt(words: list[str], nsys: Nsys, has_gpu: bool) -> list[str]:
@@ -96,7 +81,7 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
     run = adapt(words, nsys, has_gpu)
     if not has_gpu:
         show("| no GPU here: CPU phases only, on a few digits")
-    check_writable(REPORTS)
+    check_writable(report.parent)
     for left_behind in (report, report.with_suffix(".qdstrm")):
         left_behind.unlink(missing_ok=True)
     status, said = stream(run, show)
@@ -152,7 +137,7 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def _folded(words: list[str]) -> str:
+def folded(words: list[str]) -> str:
     """The command over several lines, a flag with its value never apart, as one would paste it into a terminal."""
     split = words.index("python3")
     parts, i = [], 2

@@ -1,4 +1,4 @@
-"""How is a step counted? ``ncu`` shown, run where it can run, and its counts opened; elsewhere the recorded counts."""
+"""How is a step counted? The ``ncu`` command that does it, as it is shown, and as it is run on this machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from labkit.errors import LabError
-from labkit.paths import REPORTS, typed
-from labkit.source import mode, recorded
+from labkit.errors import LabError, NotHere
+from labkit.paths import typed
 from labkit.source.command import check_writable, stream
 from labkit.training import machine
-from stepbudget.ncu.counters import IN_DEPTH, METRICS, ORIGIN, Counted, made_with, noted, parse, what_went_wrong
+from stepbudget.ncu.counters import DENIED, IN_DEPTH, METRICS, what_went_wrong
 
 # fmt: off
 FLAGS = [
@@ -47,7 +46,7 @@ NCU_PLACES = (
     "/usr/local/bin/ncu",
     "/usr/local/NVIDIA-Nsight-Compute*/ncu",
 )
-
+NOT_FOUND = "Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md)."
 UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
 
 
@@ -63,37 +62,22 @@ def count_command(name: str, program: str, in_depth: bool = False) -> str:
     return f"ncu {flags} {typed(program)}"
 
 
-def count(command: str, show: Callable[[str], None] = print, brief: bool = False) -> Counted:
-    """Run a command of ``count_command``, or open the recorded counts that it made; either way show the command.
-
-    ``brief``: show only whence the counts are.
-
-    Raises LabError, in one sentence, where ncu is missing, may not read the counters, or saw no kernel.
-    """
+def check(command: str) -> list[str]:
+    """The words of a counting command; LabError where it is none."""
     words = shlex.split(command)
     if words[:1] != ["ncu"] or "--log-file" not in words or "python3" not in words:
         raise LabError("a counting command reads: ncu [flags] --log-file reports/NAME.csv python3 SCRIPT …")
-    name = Path(words[words.index("--log-file") + 1]).stem
-    if not brief:
-        show(f"$ {folded(words)}")
-    if not mode.is_live():
-        counted = read_recorded(name, command)
-        show(f"recorded ({counted.origin}): {recorded.shown(recorded_file(name))}")
-        return counted
-    log = REPORTS / f"{name}.csv"
-    run(words, log, (lambda line: None) if brief else show)
-    show(f"live: {recorded.shown(log)}")
-    return Counted(parse(log.read_text(errors="replace"), log.name), command, f"{machine.gpu_name()}, live")
+    return words
 
 
 def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) -> None:
     """Run a counting command on this machine; afterwards ``log`` holds ncu's CSV. LabError in one sentence if not."""
     ncu = find_ncu()
     if ncu is None:
-        raise LabError("Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md).")
+        raise NotHere(NOT_FOUND)
     if machine.gpu_name() is None:
-        raise LabError("Nsight Compute counts on a GPU, and none answers here.")
-    check_writable(REPORTS)
+        raise NotHere("Nsight Compute counts on a GPU, and none answers here.")
+    check_writable(log.parent)
     split = list(words).index("python3")
     words = [ncu, *words[1:split], sys.executable, *words[split + 1 :]]
     status, said = _run(words, log, show)
@@ -102,7 +86,7 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
         show("| ncu does not know all of these counters on this GPU: counting without those")
         status, said = _run(words, log, show)
     if problem := what_went_wrong(said, status):
-        raise LabError(problem)
+        raise (NotHere if DENIED in problem else LabError)(problem)
 
 
 def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:
@@ -163,20 +147,3 @@ def folded(words: Sequence[str]) -> str:
             line = "   "
         line += f" {shlex.quote(word)}"
     return " \\\n".join([*lines, line, f"    {shlex.join(words[split:])}"])
-
-
-def recorded_file(name: str) -> Path:
-    """Where the course keeps the counts called ``name``."""
-    return recorded.folder() / "counters" / f"{name}.csv"
-
-
-def read_recorded(name: str, command: str | None = None) -> Counted:
-    """The shipped counts called ``name``; LabError where there are none, or another command than this one made them."""
-    file = recorded_file(name)
-    if not file.is_file():
-        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
-    text = file.read_text()
-    made_by = made_with(text)
-    if command is not None and made_by != shlex.join(shlex.split(command)):
-        raise LabError(f"the counts {name} were recorded with another command: {made_by}")
-    return Counted(parse(text, file.name), made_by, noted(text, ORIGIN))

@@ -5,6 +5,8 @@ reports/recorded/<gpu>/provenance.json   GPU, driver, versions, commands, dates,
                        accuracy/         full trainings for the accuracy gate: <key>--seed-<n>.json
                        profiles/         slim Nsight Systems reports: <name>.sqlite.xz
                        benchmarks/       what the small benchmark scripts found: <key>-<round>.json
+                       counters/         what Nsight Compute counted: <name>.csv
+                       torch_profiler/   what PyTorch's profiler left: <step>.json and <step>.trace.json.gz
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
+from labkit.source.quick import quick, shortened
+from stepbudget.ncu.counters import made_with
 
 DEFAULT = "h200"  # the machine whose recordings the text is written from
+TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 
 
 def folder() -> Path:
@@ -30,14 +36,14 @@ def folder() -> Path:
     return RECORDED / wanted
 
 
-def provenance() -> dict:
-    """Where the recorded runs come from: the content of ``provenance.json``."""
-    return _read_json(folder() / "provenance.json")
+def provenance(where: Path | None = None) -> dict:
+    """Where the recorded runs come from: the content of ``provenance.json``, of the folder in use or of ``where``."""
+    return _read_json((where or folder()) / "provenance.json")
 
 
-def origin() -> str:
+def origin(where: Path | None = None) -> str:
     """GPU and date in a few words, for captions."""
-    source = provenance()
+    source = provenance(where)
     return f"{source['gpu']}, {source['recorded'][:10]}"
 
 
@@ -46,32 +52,88 @@ def key(command: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", command.replace(".py", "")).strip("-")
 
 
-def records(kind: str, command: str) -> list[dict]:
-    """The records of a command (``kind`` is ``runs`` or ``benchmarks``), one a round, in order."""
-    return _records(kind, f"{key(command)}-[0-9]*.json", command)
+def records(kind: str, command: str, where: Path | None = None) -> list[dict]:
+    """The records of a command (``kind``: ``runs``, ``benchmarks`` or ``keras``), one a round, in order.
+
+    A machine that was recorded in a quick session holds a command's quick form instead.
+    """
+    return _records(kind, "{key}-[0-9]*.json", command, where)
 
 
-def accuracy(command: str) -> list[dict]:
+def long_or_short(kind: str, command: str, where: Path | None = None) -> list[dict]:
+    """The same, where a quick form that was not recorded is made of the long runs of its command."""
+    try:
+        return records(kind, command, where)
+    except LabError:
+        whole = command.rpartition(" --epochs ")[0]
+        if quick(whole) != command:
+            raise
+        return [shortened(record) for record in records(kind, whole, where)]
+
+
+def accuracy(command: str, where: Path | None = None) -> list[dict]:
     """The records of a command's trainings for the accuracy gate, one a seed, in order."""
-    return _records("accuracy", f"{key(command)}--seed-*.json", command)
+    return _records("accuracy", "{key}--seed-*.json", command, where)
 
 
-def _records(kind: str, pattern: str, command: str) -> list[dict]:
-    files = sorted((folder() / kind).glob(pattern))
-    found = [record for record in map(_read_json, files) if record["command"].startswith(command)]
-    if not found:
-        raise LabError(f"'{command}' was not recorded on the {provenance()['gpu']}: run the lab live (LAB_MODE=live).")
-    return found
+def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[dict]:
+    where = where or folder()
+    for form in dict.fromkeys((command, quick(command))):
+        files = sorted((where / kind).glob(pattern.format(key=key(form))))
+        if found := [record for record in map(_read_json, files) if record["command"].startswith(form)]:
+            return found
+    gpu = provenance(where)["gpu"]
+    raise LabError(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 
-def report_file(name: str, command: str) -> Path:
+def cold_file(command: str, where: Path | None = None) -> Path | None:
+    """The record of a run with cold caches; None where none was recorded."""
+    files = [(where or folder()) / "runs" / f"{key(form)}-cold.json" for form in (command, quick(command))]
+    return next(filter(Path.is_file, files), None)
+
+
+def report_file(name: str, command: str, where: Path | None = None) -> Path:
     """The slim report called ``name``; LabError where it was recorded with another command than ``command``."""
-    made_with = provenance()["profiles"].get(name)
+    there = provenance(where)["profiles"]
+    made_with = there.get(name)
     if made_with is None:
-        raise LabError(f"no report called {name} was recorded. There are: {', '.join(provenance()['profiles'])}.")
+        raise LabError(f"no report called {name} was recorded. There are: {', '.join(there)}.")
     if made_with != command:
         raise LabError(f"the report {name} was recorded with another command: {made_with}")
-    return folder() / "profiles" / f"{name}.sqlite.xz"
+    return (where or folder()) / "profiles" / f"{name}.sqlite.xz"
+
+
+def counts_file(name: str, command: str | None = None, where: Path | None = None) -> Path:
+    """The counts called ``name``; LabError where there are none, or another command than this one made them."""
+    file = (where or folder()) / "counters" / f"{name}.csv"
+    if not file.is_file():
+        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
+    made_by = made_with(file.read_text())
+    if command is not None and made_by != shlex.join(shlex.split(command)):
+        raise LabError(f"the counts {name} were recorded with another command: {made_by}")
+    return file
+
+
+def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
+    """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells."""
+    file = (where or folder()) / kind / f"{name}.json"
+    return _read_json(file).get("took_s") if file.is_file() else None
+
+
+def traced_file(command: str, where: Path | None = None) -> Path:
+    """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
+    file = (where or folder()) / TRACES / traced_name(command)
+    if not file.is_file():
+        raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
+    record = _read_json(file)
+    if record["command"] != command:
+        raise LabError(f"{file.name} was recorded with another command: {record['command']}")
+    return file
+
+
+def traced_name(command: str) -> str:
+    """``profile_torch.py main_opt2.py --overhead 3`` → ``main_opt2.json``"""
+    return f"{key(command.split()[1])}.json"
 
 
 def shown(path: Path) -> str:

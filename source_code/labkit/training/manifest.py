@@ -36,9 +36,9 @@ def manifest(modules: Iterable[str] | None = None) -> dict:
     """What a record keeps of the code behind it: commit, whether the tree was clean, a hash for each module.
 
     ``modules``: paths as in ``loaded()``, whose modules are the default. Commit and cleanliness are those of
-    source_code/: what git says, else ``LAB_COMMIT`` (``<sha>`` or ``<sha>+dirty``), else null.
+    source_code/: what ``LAB_COMMIT`` says (``<sha>`` or ``<sha>+dirty``, for a copy without git), else git, else null.
     """
-    sha, _, dirty = (_git() or os.environ.get("LAB_COMMIT", "")).partition("+")
+    sha, _, dirty = (os.environ.get("LAB_COMMIT") or _git()).partition("+")
     hashes = loaded() if modules is None else {path: file_hash(SOURCE_CODE / path) for path in sorted(modules)}
     return {"commit": sha or None, "clean": not dirty if sha else None, "modules": hashes}
 

@@ -1,11 +1,12 @@
-"""What is the next bottleneck, how do we know, and which lab treats it? One sentence a finding, the costliest first.
+"""What is the next bottleneck, and how do we know? One sentence a finding, the costliest first.
 
 A finding rests on what the report holds. Where something was not recorded, it is listed as not looked at; no finding
-is made up in its place.
+is made up in its place. Who teaches the fixes hands in the name of each one's lab.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepbudget.ask import copies, launch, ops, threads
@@ -27,8 +28,11 @@ class Advice:
     lab: str | None
 
 
-def advice(report: Report, budget: Budget) -> list[Advice]:
-    """The findings of a window, costliest first; empty where nothing is worth a sentence."""
+def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None) -> list[Advice]:
+    """The findings of a window, costliest first; empty where nothing is worth a sentence.
+
+    ``labs``: fix (of ``predict.FIXES``) → the name of the lab that treats it.
+    """
     found = []
     whole_ms = budget.window.duration_ms
     for fix, bound in bounds(report, budget).items():
@@ -36,7 +40,7 @@ def advice(report: Report, budget: Budget) -> list[Advice]:
         at_most_ms = bound.at_most_ms - sum(budget.ms[cause] for cause in FIXES[fix].causes if cause in UNTREATED)
         if at_most_ms >= WORTH * whole_ms > 0:
             cause = max(treated, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
-            found.append(Advice(cause, _evidence(report, budget, fix), at_most_ms, FIXES[fix].lab))
+            found.append(Advice(cause, _evidence(report, budget, fix), at_most_ms, (labs or {}).get(fix)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
             found.append(Advice(cause, _untreated(budget, cause), budget.ms[cause], None))

@@ -28,16 +28,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from stepbudget import intervals
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
 from stepbudget.ask.phases import phase_ranges
 from stepbudget.ask.work import device_of, work_of
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 CAUSES = {
@@ -70,10 +70,9 @@ LAUNCHING_CALLS = (
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
-LOST_MS = 10  # the whole reports that the course ships hold up to 4 ms of work of the GPU after the last traced one
+LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
+DELIVERIES = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
-
-_KEPT: WeakKeyDictionary[Report, dict] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ class Budget:
     held_ms: dict[str, float] = field(default_factory=dict)  # how long a cause held the program, GPU idle or not
     not_looked_at: tuple[str, ...] = ()  # what the report does not hold, and what could not be told without it
 
-    @property
+    @cached_property
     def ns(self) -> dict[str, int]:
         """Nanoseconds of each cause; they add up to the window's length."""
         return {cause: intervals.total(self.spans[cause]) for cause in CAUSES}
 
-    @property
+    @cached_property
     def ms(self) -> dict[str, float]:
         """Milliseconds of each cause."""
         return {cause: ns / 1e6 for cause, ns in self.ns.items()}
@@ -137,13 +136,20 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
     ``device`` is the number of the card; by default the lowest that the window's process used. What was found once is
     kept as long as the report is.
     """
-    window = window or report.window()
-    kept, asked = _KEPT.setdefault(report, {}), (window, window.thread, device)
-    if asked not in kept:
-        kept[asked] = _find(report, window, device)
-    return kept[asked]
+    return _find(report, window, device)
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What would explain an idle GPU."""
+
+    cause: str
+    spans: np.ndarray  # when it would
+    held: np.ndarray | None = None  # when the cause held the program, GPU idle or not
+    evidence: str = ""  # how it was told, where that is not plain
+
+
+@remembered
 def _find(report: Report, window: Window, device: int | None) -> Budget:
     process = threads.process_of(report, window)
     device = device_of(report, window) if device is None else device
@@ -155,10 +161,14 @@ def _find(report: Report, window: Window, device: int | None) -> Budget:
     rest = intervals.subtract(rest, after)
     evidence: dict[str, str] = {}
     held: dict[str, np.ndarray] = {}
-    for cause, times in _idle_causes(report, window, process, device, rest, evidence, held):
-        explained = intervals.intersect(rest, times)
-        spans[cause] = _union([spans.get(cause, intervals.EMPTY), explained])
+    for claim in _claims(report, window, device, rest):
+        explained = intervals.intersect(rest, claim.spans)
+        spans[claim.cause] = _union([spans.get(claim.cause, intervals.EMPTY), explained])
         rest = intervals.subtract(rest, explained)
+        if claim.held is not None:
+            held[claim.cause] = claim.held
+        if claim.evidence:
+            evidence[claim.cause] = claim.evidence
     spans["unexplained"] = _union([rest, after])
     for cause in IDLE:
         if len(spans.get(cause, ())):
@@ -195,12 +205,12 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
     kernels = work_of(report.kernels, device)
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     # A kernel that began before the window is told by its name alone.
-    known = {name: known.get(name) or tensor_cores.by_name(name) for name in kernels["name"].unique()}
+    known = {name: known.get(name) or kernel_names.by_name(name) for name in kernels["name"].unique()}
     verdicts = kernels["name"].map(known)
     kinds = {
-        "tensor_core_kernels": [kernels[verdicts == tensor_cores.YES]],
-        "other_kernels": [kernels[verdicts == tensor_cores.NO]],
-        "unknown_kernels": [kernels[verdicts == tensor_cores.UNKNOWN]],
+        "tensor_core_kernels": [kernels[verdicts == kernel_names.YES]],
+        "other_kernels": [kernels[verdicts == kernel_names.NO]],
+        "unknown_kernels": [kernels[verdicts == kernel_names.UNKNOWN]],
         "cuda_graph": [work_of(report.graphs, device)],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
@@ -212,54 +222,44 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
     return spans
 
 
-def _idle_causes(
-    report: Report,
-    window: Window,
-    process: int | None,
-    device: int | None,
-    gaps: np.ndarray,
-    evidence: dict[str, str],
-    held: dict[str, np.ndarray],
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Pairs of a cause and the times at which it would explain idleness; the first that holds is taken.
-
-    Writes into ``evidence`` how a cause was told, and into ``held`` when the loader, pageable copies and waits for the
-    GPU held the program.
-    """
-    main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
+def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> Iterator[Claim]:
+    """What would explain the gaps, in order: at each moment the first claim that holds is taken."""
+    process, main = threads.process_of(report, window), threads.main_thread(report, window)
+    launching = threads.launching_threads(report, window)
     drivers = sorted({*launching, *([] if main is None else [main])})
     calls = report.api[report.api["thread"].isin(drivers)]
-    pageable, blocking = _pageable_calls(report, process), _named(calls, WAITING_CALLS)
-    waits = calls[blocking & ~calls.index.isin(pageable.index)]
+    blocking = _named(calls, WAITING_CALLS)
+    queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
+    pageable, after = _pageable(report, process)
+    waits = calls[blocking & ~_asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
+    staged = intervals.from_edges(pageable["api_start"], after["end"].fillna(pageable["api_end"]))
+    waited = intervals.union(waits)
     next_work = _next_work(report, window, device, gaps)
 
-    yield "profiler", _profiler(report, window, drivers, calls)
-    yield "pageable_copy", threads.spans(pageable, window)
-    yield "pageable_copy", _until_start(next_work[next_work["pageable"]])
-    yield "launch_overhead", _until_start(next_work[~next_work["pageable"]])
-    queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
-    yield "launch_overhead", threads.spans(calls, window, queueing)
-    yield "synchronisation", threads.spans(waits, window)
-    yield "cuda_setup", threads.spans(calls, window, ~queueing & ~blocking)
+    yield Claim("profiler", _profiler(report, window, drivers, calls))
+    yield Claim("pageable_copy", intervals.from_edges(pageable["api_start"], pageable["api_end"]), held=staged)
+    yield Claim("pageable_copy", intervals.union(after.dropna()))
+    yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"]]))
+    yield Claim("launch_overhead", _until_start(next_work[~next_work["pageable"]]))
+    yield Claim("launch_overhead", intervals.union(calls[queueing]))
+    yield Claim("synchronisation", waited, held=waited)
+    yield Claim("cuda_setup", intervals.union(calls[~queueing & ~blocking]))
 
     ranges = phase_ranges(report, window)
     ranges = ranges[ranges["thread"] == main] if main is not None else ranges.iloc[:0]
     loader = _named(ranges, iterations.is_loader)
     if loader.any():
-        held["loader"] = _innermost(ranges, loader, window)
-        yield "loader", held["loader"]
+        delivered = _innermost(ranges, loader, window)
+        yield Claim("loader", delivered, held=delivered)
     elif main is not None:
-        held["loader"], how = _deliveries(report, main, process, window)
-        if len(held["loader"]):
-            evidence["loader"] = how
-            yield "loader", held["loader"]
+        delivered = _deliveries(report, main, process, window)
+        yield Claim("loader", delivered, held=delivered, evidence=DELIVERIES if len(delivered) else "")
     asleep = _asleep(report, main, launching, window)
-    held |= {"pageable_copy": _holds(pageable), "synchronisation": intervals.union(waits)}
-    for cause in ("pageable_copy", "synchronisation"):
-        yield cause, intervals.subtract(_aftermath(held[cause], gaps), asleep)
-    yield "optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window)
-    yield "python", intervals.subtract(_running(report, drivers, ranges, calls, window), asleep)
-    yield "os_wait", asleep
+    yield Claim("pageable_copy", intervals.subtract(_aftermath(staged, gaps), asleep))
+    yield Claim("synchronisation", intervals.subtract(_aftermath(waited, gaps), asleep))
+    yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
+    yield Claim("python", intervals.subtract(_running(report, drivers, ranges, calls, window), asleep))
+    yield Claim("os_wait", asleep)
 
 
 def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
@@ -302,21 +302,17 @@ def _nodes(table: pd.DataFrame) -> pd.Series | bool:
     return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
 
 
-def _pageable_calls(report: Report, process: int | None) -> pd.DataFrame:
-    """The process's calls of copies from or to pageable memory, and the synchronisation that directly follows each."""
+def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The process's copies from or to pageable memory whose call is known, and the wait after each."""
     table = copies.with_memory(report, report.copies[report.copies["process"] == process])
     table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
-    calls = report.api
-    if table.empty or calls.empty:
-        return calls.iloc[:0]
-    keys = pd.MultiIndex.from_arrays([calls["thread"], calls["start"]])
-    own = keys.isin(
-        pd.MultiIndex.from_arrays([table["api_thread"].astype("int64"), table["api_start"].astype("int64")])
-    )
-    in_order = calls.assign(own=own).sort_values(["thread", "start"], kind="stable")
-    follows = in_order["own"].shift(fill_value=False) & (in_order["thread"] == in_order["thread"].shift())
-    waits = in_order["name"].astype(str).str.contains("StreamSynchronize")
-    return in_order.loc[in_order["own"] | (follows & waits), calls.columns]
+    return table, copies.wait_after(report, table)
+
+
+def _asks_for(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
+    """Which of the calls are those that asked for the work?"""
+    asked = pd.MultiIndex.from_frame(work[["api_thread", "api_start"]].astype("int64"))
+    return pd.MultiIndex.from_frame(calls[["thread", "start"]]).isin(asked)
 
 
 def _aftermath(held: np.ndarray, gaps: np.ndarray) -> np.ndarray:
@@ -335,16 +331,6 @@ def _aftermath(held: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     return intervals.from_edges(end, np.maximum(end, np.minimum(gap_end, until)))
 
 
-def _holds(calls: pd.DataFrame) -> np.ndarray:
-    """The times that the calls fill, those of one thread that follow each other at once as one."""
-    ordered = calls.sort_values(["thread", "start"], kind="stable")
-    same = ordered["thread"].eq(ordered["thread"].shift()) & ordered["name"].str.contains("StreamSynchronize")
-    first = ~same.to_numpy(dtype=bool)
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0)) if len(ordered) else []
-    start = ordered["start"].to_numpy(dtype=np.int64)
-    return intervals.from_edges(start[starts], ordered["end"].to_numpy()) if len(ordered) else intervals.EMPTY
-
-
 def _profiler(report: Report, window: Window, drivers: list[int], calls: pd.DataFrame) -> np.ndarray:
     own = report.overhead[report.overhead["thread"].isin(drivers)]
     control = _named(calls, r"^cu(da)?Profiler(Start|Stop|Initialize)")
@@ -353,17 +339,12 @@ def _profiler(report: Report, window: Window, drivers: list[int], calls: pd.Data
 
 def _innermost(ranges: pd.DataFrame, chosen: pd.Series, window: Window) -> np.ndarray:
     """When is the innermost range one of the chosen?"""
-    if not chosen.any():
-        return intervals.EMPTY
-    rows = zip(ranges["start"], ranges["end"], chosen, strict=True)
-    edges, labels = intervals.innermost([(start, end, "x" if own else "") for start, end, own in rows])
-    own = np.flatnonzero(labels[:-1] == "x") if len(labels) else []
-    return intervals.clip(
-        intervals.from_edges(edges[own], edges[np.asarray(own, dtype=int) + 1]), window.start, window.end
-    )
+    edges, own = intervals.innermost(zip(ranges["start"], ranges["end"], chosen, strict=True))
+    own = np.flatnonzero(own.astype(bool))  # None, where no range runs, is not chosen
+    return intervals.clip(intervals.from_edges(edges[own], edges[own + 1]), window.start, window.end)
 
 
-def _deliveries(report: Report, main: int, process: int | None, window: Window) -> tuple[np.ndarray, str]:
+def _deliveries(report: Report, main: int, process: int | None, window: Window) -> np.ndarray:
     """Waits of the main thread that end as a batch arrives through shared memory: a PyTorch loader without a range.
 
     For each tensor of a batch a worker of PyTorch's loader opens a connection (connect), sends the handle of shared
@@ -381,8 +362,7 @@ def _deliveries(report: Report, main: int, process: int | None, window: Window) 
     for name in (r"^connect$", r"^recvmsg$", r"^mmap(64)?$"):
         at = np.sort(calls.loc[_named(calls, name), "start"].to_numpy(dtype=np.int64))
         kept &= np.searchsorted(at, until) > np.searchsorted(at, start)
-    how = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
-    return intervals.clip(intervals.from_edges(start[kept], end[kept]), window.start, window.end), how
+    return intervals.clip(intervals.from_edges(start[kept], end[kept]), window.start, window.end)
 
 
 def _asleep(report: Report, main: int | None, launching: list[int], window: Window) -> np.ndarray:

@@ -1,12 +1,16 @@
-"""Did the fix do what was predicted? Two reports of the same work, before and after.
+"""Did the fix do what was predicted? Reports of the same work, before and after.
 
 First: are they comparable? The same GPU, the same range with as many steps, the same bytes copied to the device, the
-same kernels. Then the budgets stand side by side, and the prediction made from the first report is scored.
+same kernels. Then the budgets stand side by side, and the prediction made from the first report is scored, as far as
+the noise allows: two profiles of one program differ, above all in what the loader takes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
+from statistics import fmean
 
 import pandas as pd
 
@@ -21,14 +25,53 @@ NOISE = 0.02  # of the window: what two profiles of one program may differ by
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two windows held against each other."""
+class Side:
+    """The budgets of one side's profiles, the shortest window first.
 
-    before: Budget
-    after: Budget
+    The profile of median length stands for them, or the mean of the two about it: so their causes still add up.
+    """
+
+    budgets: tuple[Budget, ...]
+
+    @property
+    def middle(self) -> tuple[Budget, ...]:
+        """The profile of median length, or the two about it."""
+        return _middle(self.budgets)
+
+    @property
+    def duration_ms(self) -> float:
+        return fmean(own.window.duration_ms for own in self.middle)
+
+    @property
+    def ms(self) -> dict[str, float]:
+        """Milliseconds of each cause; they add up to the duration."""
+        return {cause: fmean(own.ms[cause] for own in self.middle) for cause in CAUSES}
+
+    @property
+    def spread_ms(self) -> float:
+        """By how much the longest and the shortest window differ: 0 for a single profile."""
+        return self.budgets[-1].window.duration_ms - self.budgets[0].window.duration_ms
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two windows held against each other, each from one profile or from several."""
+
+    first: Side
+    second: Side
     obstacles: tuple[str, ...]  # why the two are not comparable; empty where they are
     remarks: tuple[str, ...]  # what differs and may be the fix's own doing
-    bounds: dict[str, Bound]  # the predictions from the first report
+    bounds: dict[str, Bound]  # the predictions from the first side
+
+    @property
+    def before(self) -> Budget:
+        """The budget of the first side's profile; of several, of the one of median length."""
+        return self.first.middle[0]
+
+    @property
+    def after(self) -> Budget:
+        """The same of the second side."""
+        return self.second.middle[0]
 
     @property
     def comparable(self) -> bool:
@@ -37,26 +80,33 @@ class Comparison:
     @property
     def gained_ms(self) -> float:
         """By how many milliseconds the second window is shorter (negative: longer)."""
-        return self.before.window.duration_ms - self.after.window.duration_ms
+        return self.first.duration_ms - self.second.duration_ms
+
+    @property
+    def noise_ms(self) -> float:
+        """What the gain may be off by: what the profiles of each side differ by, and no less than NOISE."""
+        return max(NOISE * self.first.duration_ms, self.first.spread_ms + self.second.spread_ms)
 
     @property
     def speedup(self) -> float:
         """How many times as fast the second is."""
-        after_ms = self.after.window.duration_ms
-        return self.before.window.duration_ms / after_ms if after_ms else float("inf")
+        after_ms = self.second.duration_ms
+        return self.first.duration_ms / after_ms if after_ms else float("inf")
 
     def table(self) -> pd.DataFrame:
         """One row a cause that occurs in either: cause, before_ms, after_ms, change_ms."""
+        first_ms, second_ms = self.first.ms, self.second.ms
         rows = [
-            (CAUSES[cause], before, after, after - before)
-            for cause, before, after in zip(CAUSES, self.before.ms.values(), self.after.ms.values(), strict=True)
-            if before or after
+            (CAUSES[cause], first_ms[cause], second_ms[cause], second_ms[cause] - first_ms[cause])
+            for cause in CAUSES
+            if first_ms[cause] or second_ms[cause]
         ]
         return pd.DataFrame(rows, columns=["cause", "before_ms", "after_ms", "change_ms"])
 
     def removed_ms(self, fix: str) -> float:
         """By how much the causes that a fix removes have shrunk."""
-        return sum(self.before.ms[cause] - self.after.ms[cause] for cause in FIXES[fix].causes)
+        first_ms, second_ms = self.first.ms, self.second.ms
+        return sum(first_ms[cause] - second_ms[cause] for cause in FIXES[fix].causes)
 
     @property
     def likely_fix(self) -> str | None:
@@ -64,12 +114,20 @@ class Comparison:
         fix = max(FIXES, key=self.removed_ms)
         return fix if self.removed_ms(fix) > 0 else None
 
-    def score(self, fix: str | None = None) -> Score | None:
-        """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable."""
+    def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
+        """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable.
+
+        ``noise_ms``: by how much two runs of the same program are known to differ; it counts where it is more than what
+        these profiles show themselves.
+        """
         fix = fix or self.likely_fix
         if fix is None or not self.comparable:
             return None
-        return Score(self.bounds[fix], self.gained_ms, self.removed_ms(fix))
+        first_ms, second_ms = self.first.ms, self.second.ms
+        shrank = {cause: first_ms[cause] - second_ms[cause] for cause in CAUSES if cause not in FIXES[fix].causes}
+        beside = {cause: ms for cause, ms in shrank.items() if ms > 0}
+        noise_ms = max(noise_ms, self.noise_ms)
+        return Score(self.bounds[fix], self.gained_ms, self.removed_ms(fix), noise_ms, beside)
 
 
 @dataclass(frozen=True)
@@ -79,11 +137,20 @@ class Score:
     bound: Bound
     gained_ms: float
     removed_ms: float  # by how much the causes that the fix treats have shrunk
+    noise_ms: float = 0.0  # what the gain may be off by
+    beside: dict[str, float] = field(
+        default_factory=dict
+    )  # causes that the fix does not treat: by how much each shrank
 
     @property
     def kept(self) -> bool:
-        """Did the gain stay within the bound (and the noise of profiles)?"""
-        return self.gained_ms <= self.bound.at_most_ms + NOISE * self.bound.of_ms
+        """Did the gain stay within the bound, as far as the noise allows to tell?"""
+        return self.gained_ms <= self.bound.at_most_ms + self.noise_ms
+
+    @property
+    def beside_ms(self) -> float:
+        """How much of the gain lies in causes that the fix does not treat: they shrank by themselves."""
+        return max(0.0, min(self.gained_ms, sum(self.beside.values())))
 
     @property
     def share(self) -> float:
@@ -99,16 +166,44 @@ class Score:
 
 
 def compare(
-    before: Report,
-    after: Report,
-    window: Window | None = None,
-    other: Window | None = None,
+    before: Report | Sequence[Report],
+    after: Report | Sequence[Report],
+    window: Window | Sequence[Window] | None = None,
+    other: Window | Sequence[Window] | None = None,
     device: int | None = None,
 ) -> Comparison:
-    """Hold the window of one report (default: training) against that of another; ``device``: number of the card."""
-    first, second = (budget(report, own, device) for report, own in ((before, window), (after, other)))
-    obstacles, remarks = _differences(before, first, after, second)
-    return Comparison(first, second, tuple(obstacles), tuple(remarks), bounds(before, first))
+    """Hold the window of one report (default: training) against that of another; ``device``: number of the card.
+
+    A side may be several profiles of the same program (then ``window`` and ``other``, if given, hold one of each): what
+    is compared is the medians, and what the profiles of a side differ by is noise.
+    """
+    first, second = _looked_at(before, window, device), _looked_at(after, other, device)
+    differences = [_differences(*one, *another) for one, another in product(first, second)]
+    obstacles, remarks = (tuple(dict.fromkeys(chain(*kind))) for kind in zip(*differences, strict=True))
+    standing = [bounds(report, own) for report, own in _middle(first)]
+    of_all = {fix: _mean([one[fix] for one in standing]) for fix in FIXES}
+    sides = (Side(tuple(own for _, own in side)) for side in (first, second))
+    return Comparison(*sides, obstacles, remarks, of_all)
+
+
+def _middle(ordered: Sequence) -> Sequence:
+    """The middle one, or the middle two."""
+    before = (len(ordered) - 1) // 2
+    return ordered[before : len(ordered) - before]
+
+
+def _looked_at(
+    reports: Report | Sequence[Report], windows: Window | Sequence[Window] | None, device: int | None
+) -> list[tuple[Report, Budget]]:
+    """Each report of a side with the budget of its window, the shortest window first."""
+    reports = [reports] if isinstance(reports, Report) else reports
+    windows = [windows] * len(reports) if windows is None or isinstance(windows, Window) else windows
+    found = [(report, budget(report, own, device)) for report, own in zip(reports, windows, strict=True)]
+    return sorted(found, key=lambda one: one[1].window.duration_ms)
+
+
+def _mean(found: Sequence[Bound]) -> Bound:
+    return Bound(found[0].fix, fmean(one.at_most_ms for one in found), fmean(one.of_ms for one in found))
 
 
 def _differences(before: Report, first: Budget, after: Report, second: Budget) -> tuple[list[str], list[str]]:

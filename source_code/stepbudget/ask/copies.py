@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
+from stepbudget.ask.threads import begins_in
 from stepbudget.export.kinds import DIRECTIONS, MEMORY
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -40,13 +42,10 @@ def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
 def labelled(report: Report, window: Window | None = None) -> pd.DataFrame:
     """The copies of the window, a row each, with direction and host memory in words and both durations in ns."""
     window = window or report.window()
-    table = report.copies
-    own = (table["start"] >= window.start) & (table["start"] < window.end)
-    if window.process is not None:
-        own &= table["process"] == window.process
-    table = with_memory(report, table[own])
+    table = with_memory(report, report.copies[begins_in(report.copies, window)])
+    waits = wait_after(report, table)
     table["gpu_ns"] = table["end"] - table["start"]
-    table["api_ns"] = table["api_end"] - table["api_start"] + _synchronise_after(report, table)
+    table["api_ns"] = table["api_end"] - table["api_start"] + (waits["end"] - waits["start"]).fillna(0)
     return table
 
 
@@ -56,41 +55,30 @@ def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     The host's side of a copy is its source, or its target on the way from the device; a copy between devices has none,
     and its source's kind stands there.
     """
-    directions = _words(report, "ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)
-    memory = _words(report, "ENUM_CUDA_MEM_KIND", MEMORY)
+    directions = report.words("ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)
+    memory = report.words("ENUM_CUDA_MEM_KIND", MEMORY)
     direction = table["copy_kind"].map(directions).astype(object).fillna("other")
     host = table["source_kind"].where(direction != "device to host", table["target_kind"])
     return table.assign(direction=direction, host_memory=host.map(memory).astype(object).fillna("unknown"))
 
 
-def _words(report: Report, enumeration: str, known: dict[str, tuple[int, str]]) -> dict[int, str]:
-    """Number → word: by the report's own table of names, or by the usual numbers where it has none."""
-    own = report.kind_names(enumeration)
-    if own:
-        return {number: known[name][1] for number, name in own.items() if name in known}
-    return dict(known.values())
+def wait_after(report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    """For each copy the stream synchronisation that is its thread's very next call, in which the thread is held too.
 
-
-def _synchronise_after(report: Report, table: pd.DataFrame) -> pd.Series:
-    """Nanoseconds of the stream synchronisation that directly follows each copy's call on its thread; else 0."""
-    calls = report.api[["start", "end", "thread", "name"]].rename(columns={"start": "next_start", "end": "next_end"})
+    PyTorch's blocking ``.to(device)`` is the copy's call and this one. Columns: ``start``, ``end`` (ns), ``call`` (its
+    row in ``report.api``); NaN where another call follows, or none.
+    """
+    columns = ["start", "end", "call"]
+    calls = report.api.rename_axis("call").reset_index()
     known = table[table["api_end"].notna() & table["api_thread"].notna()]
-    copies = pd.DataFrame(
-        {"after": known["api_end"].astype("int64"), "thread": known["api_thread"].astype("int64"), "row": known.index}
-    )
-    if copies.empty or calls.empty:
-        return pd.Series(0, index=table.index)
-    following = pd.merge_asof(
-        copies.sort_values("after"),
-        calls.astype({"next_start": "int64", "thread": "int64"}).sort_values("next_start"),
-        left_on="after",
-        right_on="next_start",
-        by="thread",
-        direction="forward",
-    ).set_index("row")
-    waits = following["name"].str.contains("StreamSynchronize", na=False)
-    held = (following["next_end"] - following["next_start"]).where(waits, 0)
-    return held.reindex(table.index, fill_value=0)
+    if known.empty or calls.empty:
+        return pd.DataFrame(np.nan, index=table.index, columns=columns)
+    copies = known[["api_end", "api_thread"]].astype("int64").set_axis(["start", "thread"], axis=1)
+    copies = copies.rename_axis("copy").reset_index().sort_values("start")
+    calls = calls[["start", "thread", "end", "call", "name"]].sort_values("start", kind="stable")
+    following = pd.merge_asof(copies, calls.assign(begun=calls["start"]), on="start", by="thread", direction="forward")
+    following = following[following["name"].str.contains("StreamSynchronize", na=False)].set_index("copy")
+    return following[["begun", "end", "call"]].set_axis(columns, axis=1).reindex(table.index)
 
 
 def _overlap_with_kernels(report: Report, table: pd.DataFrame) -> pd.Series:

@@ -20,7 +20,7 @@ from stepbudget.ask.work import device_of, gpu_work, work_of
 from stepbudget.report import Report
 from stepbudget.window import Window
 
-# Ranges in which a program waits for its next batch: the course's "data loading", PyTorch's own
+# Ranges in which a program waits for its next batch: "data loading", PyTorch's own
 # "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "next batch", "fetch", "input pipeline", "data_time".
 LOADER = re.compile(
     r"data[\W_]?(?:load|fetch|wait|time)|loader"
@@ -58,7 +58,7 @@ def step_windows(report: Report, window: Window | None = None) -> list[Window]:
     """The single training steps within the window (default: the training range), ``step 1`` first.
 
     They are looked for on the thread whose range the window is, else on a process's main thread. A step goes from one
-    start to the next: of the loader's range (``data loading`` in the course's scripts); else of ranges that are called
+    start to the next: of the loader's range (such as ``data loading``); else of ranges that are called
     steps, iterations or batches; else of the first top-level range that comes again. What follows the last start is a
     step only if it holds what the others hold: the last fetch of an epoch finds no batch. A test in between belongs
     to no step. Without such ranges, an empty list.

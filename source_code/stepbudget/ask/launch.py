@@ -218,7 +218,7 @@ def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
     work = gpu_work(report)
     if work.empty:
         return _LookedAt(None, gpu or 0, work, work)
-    process = None if window.thread is None else window.thread >> 24
+    process = window.process
     if not (work["process"] == process).any():
         inside = work[(work["end"] > window.start) & (work["start"] < window.end)]
         process = int((inside if len(inside) else work)["process"].mode().iloc[0])

@@ -23,9 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from stepbudget import intervals
 from stepbudget.ask import tensor_cores
-from stepbudget.ask.tensor_cores import UNKNOWN, YES
-from stepbudget.report import Report
+from stepbudget.ask.threads import begins_in
+from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -50,28 +52,6 @@ ATTENTION = re.compile(
 OPERATOR = re.compile(r", (seq|op_id) = |^(aten|autograd)::")
 SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = .*)?$", re.DOTALL)
 
-# By kernel name alone. What multiplies matrices …
-PRODUCT_KERNEL = re.compile(
-    r"gemm(?!v)|Gemm|GEMM|nvjet|xmma|_scudnn|wgrad|dgrad|fprop|winograd_\d|implicit_convolve|conv2d|conv3d|conv_depthwise"
-    r"|cudnn_generated\w*(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816"
-    r"|triton_(tem|mm)|matmul"
-)
-# … and what only serves it: it belongs to the op that launched it where that is known, else to none.
-HELPER_KERNEL = re.compile(
-    r"splitKreduce|ReduceSplitK|nchwToNhwc|nhwcToNchw|transpose|Transpose|epilogue|dot_do_o|flash_bwd_(convert|clear)"
-    r"|splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)|convertTensor|scal_kernel|prolog|im2col|gemv"
-)
-# CUTLASS's kernels are all called Kernel; what they do stands in their first parameter.
-OUTER_NAME = re.compile(r"(?:void )?(?:[\w:]+::)?(?:Kernel2?|device_kernel)<(?:[\w:]*enable\w*<)?[^<(]*|[^<(]*")
-LAYOUT_KERNEL = re.compile(r"nchwToNhwc|nhwcToNchw")
-CONVOLUTION_KERNEL = re.compile(r"conv|Conv|fprop|dgrad|wgrad|cudnn|fft2d|winograd|implicit_gemm")
-
-# Arithmetic, by kernel name.
-TF32 = re.compile(r"tf32|TF32|tfloat32|cutlass_80_tensorop_s1688gemm_\d")
-HALF = re.compile(r"half|bfloat16|bf16|[^a-z]f16|fp16|hgemm|[hs]16816|[hs]161616|[hs]884")
-FP64 = re.compile(r"double|dgemm|f64|dfma|d884")
-FP32 = re.compile(r"_ffma|sgemm|_scudnn|cgemm|f32f32_f32f32|<float|fft2d|, float,")
-
 TF32_OFF = "FP32 arithmetic with TF32 off"
 FP32_ONLY = "FP32 arithmetic"
 FP64_ONLY = "FP64 arithmetic"
@@ -81,6 +61,8 @@ SHAPE = "shape"
 LAYOUT = "layout copies"
 NO_TENSOR_CORES = "a GPU without Tensor Cores"
 NOT_KNOWN = "not known"
+
+SHOWN = 80  # letters of a kernel's name, in a sentence
 
 
 @dataclass(frozen=True)
@@ -95,7 +77,7 @@ class Summary:
     at_stake_ms: float  # GPU time of the eligible ops that do not use Tensor Cores
 
 
-@tensor_cores.remembered
+@remembered
 def instances(report: Report, window: Window) -> pd.DataFrame:
     """One row an op that launched kernels starting within the window (default: training), in order of those kernels.
 
@@ -104,10 +86,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``reason`` and ``evidence``
     (texts for the group "not using", else None).
     """
-    table = report.kernels
-    table = table[(table["start"] >= window.start) & (table["start"] < window.end)]
-    if window.process is not None:
-        table = table[table["process"] == window.process]
+    table = report.kernels[begins_in(report.kernels, window)]
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     names, codes = _coded(table["name"])
     facts = _facts(names, known)
@@ -196,19 +175,6 @@ def is_eligible(operator: str) -> bool:
     return any(family.fullmatch(name) for family in (CONVOLUTION, MATRIX_PRODUCT, ATTENTION))
 
 
-def is_product_kernel(kernel: str) -> bool:
-    """Do kernels of this name multiply matrices or convolve? Helpers (split-K sums, layout changes) do not."""
-    if _is_helper(kernel):
-        return False
-    if re.search(r"\bat::native::", kernel):
-        return bool(re.search(r"tinygemm|conv_depthwise|int4_mm", kernel))
-    return bool(PRODUCT_KERNEL.search(kernel))
-
-
-def _is_helper(kernel: str) -> bool:
-    return bool(HELPER_KERNEL.search(OUTER_NAME.match(kernel).group(0)))
-
-
 def sizes_of(raw_name: str) -> list | None:
     """The inputs' sizes in an operator range's name, ``[]`` for an input that is no tensor; None: not there."""
     text = _sizes_text(raw_name)
@@ -238,8 +204,8 @@ def _facts(names: Sequence[str], known: pd.Series) -> dict[str, np.ndarray]:
     return {
         "yes": verdict == YES,
         "unknown": verdict == UNKNOWN,
-        "product": (verdict == YES) | np.array([is_product_kernel(name) for name in names], dtype=bool),
-        "layout": np.array([bool(LAYOUT_KERNEL.search(name)) for name in names], dtype=bool),
+        "product": (verdict == YES) | np.array([is_product(name) for name in names], dtype=bool),
+        "layout": np.array([bool(CHANGES_LAYOUT.search(name)) for name in names], dtype=bool),
     }
 
 
@@ -278,30 +244,13 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
         if not len(own):
             continue
         order = own[np.lexsort((-ends[own], starts[own]))]  # an outer range before the ones inside it
-        inner = _innermost(order, starts, ends, calls[kernels])
+        named = zip(starts[order].tolist(), ends[order].tolist(), rows[order].tolist(), strict=True)
+        inner = intervals.innermost_at(named, calls[kernels])
         outer = _outermost(order[suits[order]], starts, ends, calls[kernels])
-        pick = np.where(outer >= 0, outer, inner)
-        owner[kernels] = np.where(pick >= 0, rows[np.maximum(pick, 0)], -1)
+        pick = np.where(outer >= 0, rows[np.maximum(outer, 0)], inner)
+        owner[kernels] = [-1 if row is None else row for row in pick]
         chosen[kernels] = outer >= 0
     return owner, chosen
-
-
-def _innermost(order: np.ndarray, starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The range that began last among those that run at each time; -1: none."""
-    around = np.full(len(order), -1, dtype=np.int64)  # of each range, the one that runs around its start
-    begins, finishes = starts[order], ends[order]
-    running: list[int] = []
-    reach = finishes.tolist()
-    for number, begin in enumerate(begins.tolist()):
-        while running and reach[running[-1]] <= begin:
-            running.pop()
-        if running:
-            around[number] = running[-1]
-        running.append(number)
-    found = np.searchsorted(begins, times, side="right") - 1
-    while (over := (found >= 0) & (finishes[found] <= times)).any() if len(order) else False:
-        found[over] = around[found[over]]
-    return np.where(found >= 0, order[found], -1) if len(order) else found
 
 
 def _outermost(order: np.ndarray, starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -381,11 +330,11 @@ def _reason(
         return NO_TENSOR_CORES, f"{gpu.name}, compute capability {major}.{minor}"
     name = op.rpartition("::")[2] if is_operator else ""
     sizes = sizes_of(f", sizes = {sizes_text}") if sizes_text else None
-    convolves = bool(CONVOLUTION.fullmatch(name)) or (not is_operator and bool(CONVOLUTION_KERNEL.search(op)))
+    convolves = bool(CONVOLUTION.fullmatch(name)) or (not is_operator and bool(CONVOLVES.search(op)))
     notes = [f"layout copies inside it take {layout_us} µs"] if layout_us else []
     if sizes is None:
         notes.append("sizes are not in the report: shape and channels not looked at")
-    kind, main = _arithmetic(kernels)
+    kind, main = arithmetic(kernels)
     shape = _few_channels(name, sizes) if convolves else None
     if shape:
         notes = ["FP32 arithmetic as well", *notes] if kind == "FP32" else notes
@@ -413,37 +362,15 @@ def _fp32(main: str, convolves: bool, gpu: _Gpu, notes: list[str]) -> tuple[str,
         note = f"compute capability {level} has no TF32: its Tensor Cores need FP16"
         return FP32_ONLY, "; ".join([*_kernel_note(main), note, *notes])
     # PyTorch has one switch for convolutions and one for matrix products; a kernel that uses TF32 proves its own on.
-    switched_on = [
-        name for name in gpu.using if TF32.search(name) and bool(CONVOLUTION_KERNEL.search(name)) == convolves
-    ]
+    switched_on = [name for name in gpu.using if TF32.search(name) and bool(CONVOLVES.search(name)) == convolves]
     if switched_on:
-        note = f"TF32 is on, since {_short(switched_on[0])} uses it"
+        note = f"TF32 is on, since {short(switched_on[0], SHOWN)} uses it"
         return NOT_KNOWN, "; ".join([*_kernel_note(main), note, *notes])
     return TF32_OFF, "; ".join([*_kernel_note(main), f"compute capability {level} has TF32", *notes])
 
 
-def _arithmetic(kernels: Sequence[str]) -> tuple[str, str]:
-    """``"FP32"``, ``"FP64"``, ``"half"`` or ``""`` for the op's own product kernels, and the kernel that tells."""
-    products = [name for name in kernels if is_product_kernel(name)] or [
-        name for name in kernels if not _is_helper(name) and "at::native" not in name
-    ]
-    for kind, pattern in (("FP64", FP64), ("half", HALF), ("FP32", FP32)):
-        for name in products:
-            if pattern.search(name):
-                return kind, name
-    return "", products[0] if products else ""
-
-
 def _kernel_note(kernel: str) -> list[str]:
-    return [f"kernel {_short(kernel)}"] if kernel else []
-
-
-def _short(kernel: str) -> str:
-    """A kernel's name, without the type that it returns, its arguments and all but the start of its parameters."""
-    inner = re.search(r"Kernel2?<(cutlass\w+)", kernel)
-    plain = inner.group(1) if inner else re.sub(r"^void ", "", kernel)
-    plain = re.sub(r"\(.*$", "", plain) if "(" in plain and "<" not in plain else plain
-    return plain if len(plain) <= 80 else plain[:79] + "…"
+    return [f"kernel {short(kernel, SHOWN)}"] if kernel else []
 
 
 def _weight(name: str, sizes: list | None) -> list | None:

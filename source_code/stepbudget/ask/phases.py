@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
+from stepbudget.ask.threads import begins_in
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -61,11 +62,8 @@ def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
     For a window that is a range itself: those of its process.
     """
     ranges = report.ranges
-    inside = (ranges["start"] >= window.start) & (ranges["start"] < window.end)
     itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
-    if window.process is not None:
-        inside &= ranges["process"] == window.process
-    ranges = ranges[inside & ~itself].copy()
+    ranges = ranges[begins_in(ranges, window) & ~itself].copy()
     ranges["end"] = ranges["end"].clip(upper=window.end)
     return ranges
 
@@ -79,9 +77,5 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
 
 def phase_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """The innermost range at each time (nanoseconds), ``"(outside any phase)"`` where none runs."""
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
-    if not len(edges):
-        return np.full(len(times), OUTSIDE, dtype=object)
-    found = np.searchsorted(edges, times, side="right") - 1
-    labels = np.where(found >= 0, names[found], None)
-    return np.array([OUTSIDE if label is None else label for label in labels], dtype=object)
+    found = intervals.innermost_at(ranges[["start", "end", "name"]].itertuples(index=False, name=None), times)
+    return np.array([OUTSIDE if name is None else name for name in found], dtype=object)

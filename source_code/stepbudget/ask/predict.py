@@ -15,36 +15,31 @@ A bound is no forecast: another cause may take the place of the one that went.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from stepbudget import kernel_names
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.budget import WORK, Budget
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
 
-SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
-SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
-
 
 @dataclass(frozen=True)
 class Fix:
-    """Something to be done about a bottleneck: which causes it treats, and which lab treats it."""
+    """Something to be done about a bottleneck, and the causes that it treats."""
 
     label: str
     causes: tuple[str, ...]
-    lab: str
 
 
 FIXES = {
-    "loader": Fix("enough loader workers, kept alive", ("loader",), "02_pytorch_mnist"),
-    "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies"), "03_data_transfer"),
-    "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",), "03_data_transfer"),
-    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels"), "04_tensor_cores"),
+    "loader": Fix("enough loader workers, kept alive", ("loader",)),
+    "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies")),
+    "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",)),
+    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels")),
     "cuda_graph": Fix(
         "fewer, cheaper launches (CUDA graph, compilation)",
         ("launch_overhead", "python", "optimizer", "cuda_setup"),
-        "07_launch_overhead",
     ),
 }
 
@@ -99,9 +94,9 @@ def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> fl
     """
     table = tensor_cores.verdicts(report, budget.window)
     names, ms = table["kernel"], table["gpu_ms"]
-    product = names.map(ops.is_product_kernel) | names.str.contains(SERVES)
-    vanishes = (table["tensor_core"] == tensor_cores.UNKNOWN) | product & (table["tensor_core"] == tensor_cores.NO)
-    halves = (table["tensor_core"] == tensor_cores.NO) & ~vanishes & ~names.str.contains(SIXTEEN_BITS)
+    product = names.map(kernel_names.is_product) | names.str.contains(kernel_names.SERVES)
+    vanishes = (table["tensor_core"] == kernel_names.UNKNOWN) | product & (table["tensor_core"] == kernel_names.NO)
+    halves = (table["tensor_core"] == kernel_names.NO) & ~vanishes & ~names.str.contains(kernel_names.SIXTEEN_BITS)
     vanishing_ms = max(float(ms[vanishes].sum()), ops.summary(report, budget.window).at_stake_ms)
     rest_ms = max(0.0, float(ms[vanishes | halves].sum()) - vanishing_ms)
     return min(vanishing_ms + rest_ms / 2, exposed_ms)

@@ -13,20 +13,24 @@ ranges what PyTorch's emit_nvtx adds to a name; median and standard deviation ar
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stepbudget.errors import ReportError
-from stepbudget.export import files
-from stepbudget.export.kinds import DIRECTIONS, EXACT, MEMORY, RANGE_TYPES
+from stepbudget import nesting
+from stepbudget.export.kinds import DIRECTIONS, MEMORY
+from stepbudget.export.sqlite import (
+    CALLS,
+    COPIES,
+    FILLS,
+    KERNEL_NAME,
+    KERNELS,
+    LAUNCHED_BY,
+    LAUNCHES,
+    NO_LAUNCHES,
+    RANGES,
+    Export,
+)
 
-RANGES, CALLS = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"
-KERNELS, COPIES, FILLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
-ELSEWHERE = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "OSRT_API")  # no sums of these here, but the capture may end with one
 OUTSIDE = "(outside any range)"
-MOST_BYTES = 2**48
 
 # The columns of each answer, in order; the longest in total come first.
 _TIMES = ("count", "total_ns", "mean_ns", "min_ns", "max_ns")
@@ -83,21 +87,13 @@ SELECT name, sum(count), sum(total) AS ns, 1.0 * sum(total) / sum(count), min(sh
 FROM named GROUP BY name ORDER BY ns DESC, name
 """
 
-# Which thread launched each kernel, and when? A kernel and its launch share a correlation id, which another process
-# may use too: the upper bits of globalTid and globalPid say which process it was. A launch before the capture began is
-# not in it; the kernels of a CUDA graph share one, and what the driver does by itself has the id 0.
-LAUNCHES = """
-SELECT call.globalTid, min(call.start) AS moment, {nameId}, kernel."end" - kernel.start
-FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
-LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
-    ON call.correlationId = kernel.correlationId AND kernel.correlationId <> 0
-    AND call.globalTid >> 24 = kernel.globalPid >> 24
-WHERE kernel."end" >= kernel.start
-GROUP BY kernel.rowid -- a kernel counts once, with the first call, should several calls share the id
-ORDER BY call.globalTid, moment
-"""
-LAUNCHES_UNKNOWN = """
-SELECT NULL, NULL, {nameId}, "end" - start FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel WHERE "end" >= start
+# Which thread launched each kernel, and when? (export/sqlite.py has the join.)
+BY_THREAD = f"""
+WITH {{launches}}
+SELECT launches.thread, launches.start AS moment, {{nameId}}, work."end" - work.start
+FROM CUPTI_ACTIVITY_KIND_KERNEL AS work {LAUNCHED_BY}
+WHERE work."end" >= work.start
+ORDER BY launches.thread, moment
 """
 # The ranges of each thread, outer ones before inner ones.
 NESTED = """
@@ -125,7 +121,7 @@ copies AS (
         coalesce(directions.word, 'other') AS direction,
         CASE directions.word WHEN 'device to host' THEN {dstKind} ELSE {srcKind} END AS kind,
         "end" - start AS ns, bytes
-    FROM {copies} LEFT JOIN directions ON directions.number = copyKind
+    FROM {copies} LEFT JOIN directions ON directions.number = {copyKind}
     WHERE "end" >= start
     UNION ALL
     SELECT 'memset', {memKind}, "end" - start, bytes
@@ -138,7 +134,7 @@ SELECT
 FROM copies LEFT JOIN memory ON memory.number = kind
 GROUP BY direction, place ORDER BY total DESC, direction, place
 """
-NO_WORK = '(SELECT 0 AS start, -1 AS "end", 0 AS bytes, NULL AS copyKind)'  # in place of a table that is not there
+NO_WORK = '(SELECT 0 AS start, -1 AS "end", 0 AS bytes)'  # in place of a table that is not there
 
 # How long did the CUDA API's calls last? A name ends in the API's version, cuGraphInstantiate_v2_v12000 even in two:
 # each turn of the recursion takes one off, and min() picks the row of what is shortest.
@@ -172,112 +168,72 @@ def sums(path: str | Path) -> dict[str, list[tuple]]:
     What was not recorded has no rows. ReportError, in one sentence, where the report cannot be read, is damaged, or
     holds no events at all.
     """
-    with _opened(Path(path)) as export:
-        export.check()
+    with Export(path) as export:
+        _, last = export.reach  # what is summed has been checked
         return {
-            "ranges": _ranges(export),
-            "kernels_by_range": _kernels_by_range(export),
-            "kernels": _kernels(export),
+            "ranges": _ranges(export, RANGE_SUMS, last),
+            "kernels_by_range": _kernels_by_range(export, last),
+            "kernels": export.rows(KERNEL_SUMS.format(nameId=_kernel_name(export))) if export.has(KERNELS) else [],
             "copies": _copies(export),
-            "calls": _calls(export),
+            "calls": export.rows(CALL_SUMS, {"last": last}) if export.has(CALLS) else [],
         }
 
 
-def _ranges(export: _Export) -> list[tuple]:
-    if not export.columns(RANGES):
+def _ranges(export: Export, query: str, last: int) -> list[tuple]:
+    """The rows of a query about ranges, each of which begins with a name."""
+    if not export.has(RANGES):
         return []
-    return export.named(RANGES, export.rows(RANGE_SUMS.format(**_range_columns(export)), last=export.last))
+    columns = {name: export.column(RANGES, name) for name in ("text", "textId")}
+    rows = export.rows(query.format(**columns, types=export.range_types, own_name=OWN_NAME), {"last": last})
+    if not all(isinstance(row[0], str) for row in rows):
+        raise export.damaged(RANGES, "a name that is no text")
+    return rows
 
 
-def _kernels(export: _Export) -> list[tuple]:
-    if not export.columns(KERNELS):
-        return []
-    return export.rows(KERNEL_SUMS.format(nameId=_kernel_name(export)))
-
-
-def _kernels_by_range(export: _Export) -> list[tuple]:
+def _kernels_by_range(export: Export, last: int) -> list[tuple]:
     """The innermost range is found by one walk over time, thread by thread: a join would try all pairs."""
-    if not export.columns(KERNELS):
+    if not export.has(KERNELS):
         return []
-    known = {"start", "globalTid", "correlationId"} <= export.columns(CALLS)
-    query = LAUNCHES if known and "correlationId" in export.columns(KERNELS) else LAUNCHES_UNKNOWN
-    launches = export.rows(query.format(nameId=_kernel_name(export)))
-    ranges = []
-    if export.columns(RANGES):
-        found = export.rows(NESTED.format(**_range_columns(export)), last=export.last)
-        ranges = [(thread, start, end, name) for name, thread, start, end in export.named(RANGES, found)]
-    numbers = {number for _, _, number, _ in launches}
+    launches = LAUNCHES if export.has(CALLS) else NO_LAUNCHES
+    launched = export.rows(BY_THREAD.format(launches=launches, nameId=_kernel_name(export)))
+    found = _ranges(export, NESTED, last)
+    ranges = [((thread, start), (thread, until), name) for name, thread, start, until in found]
+    moments = [(thread, moment) for thread, moment, *_ in launched if thread is not None]  # the others come first
+    around = [None] * (len(launched) - len(moments)) + [*nesting.innermost(ranges, moments)]
+    numbers = {number for _, _, number, _ in launched}
     names = {number: name for number, name in export.rows("SELECT id, value FROM StringIds") if number in numbers}
     spans: dict[tuple[str, str], list[int]] = {}
-    for range_name, (_, _, number, ns) in zip(_innermost(ranges, launches), launches, strict=True):
+    for held, (_, _, number, ns) in zip(around, launched, strict=True):
         name = names.get(number)
         kernel = name if isinstance(name, str) else "(unnamed kernel)"
-        spans.setdefault((range_name, kernel), []).append(ns)
+        spans.setdefault((held[2] if held else OUTSIDE, kernel), []).append(ns)
     rows = [(*key, len(ns), sum(ns), sum(ns) / len(ns), min(ns), max(ns)) for key, ns in spans.items()]
     return sorted(rows, key=lambda row: (-row[3], row[:2]))
 
 
-def _innermost(ranges: Iterable[tuple], launches: Iterable[tuple]) -> Iterator[str]:
-    """For each launch the name of the range, of the same thread, that began last of those that run at that moment.
-
-    Both come in order of thread and time; a launch begins with its thread and moment, None where it is not known.
-    """
-    coming = iter(ranges)
-    following = next(coming, None)
-    running: list[tuple] = []  # by start; some below the top may be over, none of which comes up again alive
-    for thread, moment, *_ in launches:
-        if thread is None:
-            yield OUTSIDE
-            continue
-        while following is not None and following[:2] <= (thread, moment):
-            running.append(following)
-            following = next(coming, None)
-        while running and (running[-1][0] != thread or running[-1][2] <= moment):
-            running.pop()
-        yield running[-1][3] if running else OUTSIDE
-
-
-def _copies(export: _Export) -> list[tuple]:
-    copies, fills = export.columns(COPIES), export.columns(FILLS)
-    if not (copies or fills):
+def _copies(export: Export) -> list[tuple]:
+    if not (export.has(COPIES) or export.has(FILLS)):
         return []
-    columns = {kind: kind if kind in copies else "NULL" for kind in ("srcKind", "dstKind")}
     query = COPY_SUMS.format(
-        directions=_words(export, "ENUM_CUDA_MEMCPY_OPER", DIRECTIONS),
-        memory=_words(export, "ENUM_CUDA_MEM_KIND", MEMORY),
-        memKind="memKind" if "memKind" in fills else "NULL",
-        copies=COPIES if copies else NO_WORK,
-        fills=FILLS if fills else NO_WORK,
-        **columns,
+        directions=_values(export.words("ENUM_CUDA_MEMCPY_OPER", DIRECTIONS)),
+        memory=_values(export.words("ENUM_CUDA_MEM_KIND", MEMORY)),
+        copies=COPIES if export.has(COPIES) else NO_WORK,
+        fills=FILLS if export.has(FILLS) else NO_WORK,
+        memKind=export.column(FILLS, "memKind"),
+        **{kind: export.column(COPIES, kind) for kind in ("copyKind", "srcKind", "dstKind")},
     )
     return export.rows(query)
 
 
-def _calls(export: _Export) -> list[tuple]:
-    if not export.columns(CALLS):
-        return []
-    return export.rows(CALL_SUMS, last=export.last)
-
-
-def _range_columns(export: _Export) -> dict[str, str]:
-    columns = export.columns(RANGES)
-    found = {name: f"event.{name}" if name in columns else "NULL" for name in ("text", "textId")}
-    return {**found, "types": export.range_types, "own_name": OWN_NAME}
-
-
-def _kernel_name(export: _Export) -> str:
+def _kernel_name(export: Export) -> str:
     """SQL for the number of a kernel's name: demangled where the export has that."""
-    own = [name for name in ("demangledName", "mangledName", "shortName") if name in export.columns(KERNELS)]
-    return f"coalesce({', '.join(own)}, NULL)" if own else "NULL"
+    return export.column(KERNELS, *KERNEL_NAME)
 
 
-def _words(export: _Export, enumeration: str, known: dict[str, tuple[int, str]]) -> str:
-    """SQL for the rows (number, word): by the export's own list of names, by the usual numbers where it has none."""
-    listed = ", ".join(f"('{name}', {number}, '{word}')" for name, (number, word) in known.items())
-    if {"id", "name"} <= export.columns(enumeration) and export.rows(f"SELECT 1 FROM {enumeration} LIMIT 1"):
-        own = f"(SELECT name AS label, id FROM {enumeration})"
-        return f"SELECT id, column3 FROM {own} JOIN (VALUES {listed}) ON label = column1"
-    return f"SELECT column2, column3 FROM (VALUES {listed})"
+def _values(words: dict[int, str]) -> str:
+    """SQL for the rows (number, word)."""
+    rows = [f"({number}, '{word}')" for number, word in words.items()]
+    return f"VALUES {', '.join(rows) or '(NULL, NULL)'}"
 
 
 # --- as text ------------------------------------------------------------------------------------------------
@@ -334,101 +290,3 @@ def _name(text: str, width: int) -> str:
     """The text, cut to the width, without what would steer a terminal."""
     shown = text if len(text) <= width else f"{text[: width - 1]}…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in shown)
-
-
-# --- reading ------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_Export]:
-    """The report's export, unpacked or made first where need be."""
-    file, scratch = files.sqlite_file(path)
-    with scratch or contextlib.nullcontext(), contextlib.closing(files.connect(file, path if scratch else file)) as db:
-        yield _Export(db, path.name)
-
-
-class _Export:
-    """An open export: its rows, which tables and columns it has, and ReportError where what it holds cannot be."""
-
-    def __init__(self, db: sqlite3.Connection, name: str) -> None:
-        self._db = db
-        self._name = name
-        self._columns: dict[str, set[str]] = {}
-        self.last = 0  # the last moment of the capture (ns); found out only where something is still open at it
-        self.range_types = "59, 60"
-
-    def rows(self, query: str, **values: int) -> list[tuple]:
-        """The rows of a query; ReportError where SQLite says no."""
-        try:
-            return self._db.execute(query, values).fetchall()
-        except UnicodeDecodeError as error:
-            raise self.damaged("its list of tables", "what is no text") from error
-        except (sqlite3.Error, OverflowError, MemoryError) as error:
-            said = str(error) or type(error).__name__
-            raise ReportError(f"{self._name} does not answer as an Nsight Systems report: {said}.") from error
-
-    def columns(self, table: str) -> set[str]:
-        """The names of the table's columns: none where there is no such table."""
-        if table not in self._columns:
-            self._columns[table] = {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}
-        return self._columns[table]
-
-    def named(self, table: str, rows: list[tuple]) -> list[tuple]:
-        """The rows themselves; ReportError where one does not begin with a name."""
-        if not all(isinstance(row[0], str) for row in rows):
-            raise self.damaged(table, "a name that is no text")
-        return rows
-
-    def check(self) -> None:
-        """ReportError where the tables cannot be summed: columns missing, values of other types, times far apart."""
-        if {"id", "name"} <= self.columns("ENUM_NSYS_EVENT_TYPE"):
-            listed = self.rows("SELECT name, id FROM ENUM_NSYS_EVENT_TYPE")
-            own = {name: number for name, number in listed if isinstance(number, int)}
-            types = {own.get(name, number) for name, number in RANGE_TYPES.items()}
-            self.range_types = ", ".join(map(str, sorted(types)))
-        ranges = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
-        spans = [
-            *self._span(RANGES, ("start", "globalTid", "eventType"), ("end",), ranges),
-            *self._span(CALLS, ("start", "globalTid"), ("end", "nameId", "correlationId"), "true"),
-            *self._span(KERNELS, ("start", "end", "globalPid"), ("correlationId",), '"end" >= start'),
-            *self._span(COPIES, ("start", "end", "bytes"), ("copyKind",), '"end" >= start'),
-            *self._span(FILLS, ("start", "end", "bytes"), (), '"end" >= start'),
-        ]
-        if not spans or any(still_open for *_, still_open in spans):
-            for table in ELSEWHERE:
-                spans += self._span(table, ("start",), ("end",), "true")
-        if not spans:
-            raise ReportError(f"{self._name} holds no events: was the capture range ever entered?")
-        first, self.last = min(span[0] for span in spans), max(span[1] for span in spans)
-        if self.last - first > EXACT:
-            raise self.damaged("a table", "a time that lies months away from the others")
-        for table in (COPIES, FILLS):
-            if self.columns(table) and self.rows(
-                f'SELECT 1 FROM {table} WHERE bytes NOT BETWEEN 0 AND {MOST_BYTES} AND "end" >= start LIMIT 1'
-            ):
-                raise self.damaged(table, "a copy of a size that cannot be")
-
-    def _span(self, table: str, whole: tuple, perhaps: tuple, where: str) -> list[tuple[int, int, bool]]:
-        """First and last moment of the table's events (ns), and whether one is still open; nothing where it has none.
-
-        ``whole``: columns of integers, never missing. ``perhaps``: integers or nothing.
-        """
-        columns = self.columns(table)
-        if not columns:
-            return []
-        if missing := [name for name in (*whole, *perhaps) if name not in columns]:
-            what = f"{table} has no column {' and no '.join(missing)}"
-            raise ReportError(f"{self._name} does not answer as an Nsight Systems report: {what}.")
-        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in whole]
-        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
-        query = f"""
-            SELECT count(*), min(start), max(start), count("end"), max("end"), max({" OR ".join(wrong)})
-            FROM {table} WHERE {where}
-        """
-        count, first, last, ended, end, damaged = self.rows(query)[0]
-        if damaged:
-            raise self.damaged(table, f"a value in one of {', '.join((*whole, *perhaps))} that is no whole number")
-        return [(first, last if end is None else max(last, end), ended < count)] if count else []
-
-    def damaged(self, table: str, what: str) -> ReportError:
-        return ReportError(f"{self._name} is damaged: {table} holds {what}. Record or export it again.")

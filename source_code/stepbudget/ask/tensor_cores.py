@@ -4,91 +4,21 @@ A kernel's name proves much and not everything, so the answer has three values: 
 sampled inside a kernel that had the GPU to itself, it is a second witness; where the two contradict each other, the
 answer is unknown and the contradiction is listed.
 
-Sources: kernel names in profiles of cuBLAS, cuDNN, CUTLASS, PyTorch, FlashAttention and TensorRT from Volta to
-Blackwell; the sources of CUTLASS, FlashAttention and PyTorch where they are open; NVIDIA, Nsight Systems User Guide,
-"GPU Metrics", for the counter.
+Source: NVIDIA, Nsight Systems User Guide, "GPU Metrics", for the counter.
 """
 
 from __future__ import annotations
 
 import re
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from stepbudget.report import Report
+from stepbudget.ask.threads import begins_in
+from stepbudget.kernel_names import FP64, NO, UNKNOWN, YES, by_name, rule_of
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
-
-YES, NO, UNKNOWN = "yes", "no", "unknown"
-
-
-class Rule(NamedTuple):
-    """What a pattern in a kernel's name says, and why."""
-
-    verdict: str
-    pattern: str
-    why: str
-
-
-# First match wins. Names are those that Nsight Systems prints (demangled, types of parameters as T1, T2, …).
-RULES = [
-    # Named like matrix products, or beside them, and without Tensor Cores.
-    Rule(NO, r"_[fdh]{1,2}fma2?(_|$)|_i?dp4a(_|$)", "ffma, dfma, hfma2, dp4a: multiply-adds of the CUDA cores"),
-    Rule(NO, r"simt_|MmaSimt|OpClassSimt", "simt: CUTLASS's kernels for the CUDA cores"),
-    Rule(NO, r"volta_hgemm|_scudnn|winograd", "written for the CUDA cores"),
-    Rule(NO, r"(dgrad|wgrad(_alg\d)?)_engine<float|wgrad_alg0_engine", "cuDNN's older engines: CUDA cores"),
-    Rule(NO, r"(im|ex)plicit_convolve_sgemm<float", "sgemm: FP32 arithmetic of the CUDA cores"),
-    Rule(NO, r"gemv|gemmSN_\w+<float|\bdot_kernel", "matrix-vector and small FP32 products: CUDA cores"),
-    Rule(NO, r"splitKreduce|ReduceSplitK", "adds up the parts of a split-K product; multiplies nothing itself"),
-    Rule(NO, r"nchwToNhwc|nhwcToNchw", "changes a layout; multiplies nothing"),
-    Rule(
-        NO,
-        r"dot_do_o|flash_bwd_(convert|clear)|flash_fwd_splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)",
-        "prepares or finishes attention; its products are in another kernel",
-    ),
-    Rule(NO, r"fmha_cutlass[FB]_\w*_sm50", "CUTLASS attention for GPUs before Volta: CUDA cores"),
-    Rule(UNKNOWN, r"fmha_cutlass[FB]_f32|conv2d_c1_k1", "the name does not tell"),
-    # The instruction's shape in the name: [what is accumulated][M][N][K].
-    Rule(YES, r"[his]884.*(gemm|cudnn)|(gemm|cudnn).*[his]884", "884: Volta's HMMA"),
-    Rule(YES, r"[hisc]1688|i8816", "1688, i8816: Turing's HMMA and IMMA; s1688 on Ampere: TF32"),
-    Rule(YES, r"[hisc]16816|[hisc]168(32|64)|[dz]884", "16816, i16832, d884: HMMA, IMMA, DMMA of Ampere"),
-    Rule(YES, r"_tensor\d+x\d+x\d+", "tensor…x…x…: shape of a Tensor Core instruction, Volta and later"),
-    Rule(YES, r"m(8|16)n8k\d|m16n16k(8|16)|m32n8k16|m8n32k16", "m…n…k…: shape of PTX's mma instruction"),
-    Rule(YES, r"tensorop|wmma", "tensorop, wmma: CUTLASS's and CUDA's names for Tensor Core code"),
-    Rule(YES, r"\bMmaTensorOp\b|OpClass(Wmma)?TensorOp", "MmaTensorOp: CUTLASS's class for Tensor Core code"),
-    Rule(YES, r"(?i:(?<![a-z])[hidq]mma(?![a-z]))", "hmma, imma, dmma, qmma: the Tensor Cores' instructions"),
-    Rule(YES, r"SM(70|75|80|89|120)_\d+x\d+x\d+_", "cute's name of an mma instruction"),
-    Rule(YES, r"warpgroupsize|gmma|GMMA|Gmma", "warpgroup, wgmma: Hopper's instruction"),
-    Rule(YES, r"nvjet_", "nvjet: cuBLAS's Tensor Core kernels since Hopper"),
-    Rule(YES, r"tcgen05|UMMA|Umma|utc\w?mma", "tcgen05, UMMA: Blackwell's instruction"),
-    Rule(YES, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm\d+", "FlashAttention 2 and 3 multiply with mma and wgmma only"),
-    Rule(YES, r"_flash_[fb]prop_", "cuDNN's flash attention: FP16, BF16 or FP8 on Tensor Cores"),
-    Rule(YES, r"fmha_cutlass[FB]_(bf16|f16)", "CUTLASS attention, FP16 or BF16 from Volta on"),
-    # Matrix products whose names do not tell.
-    Rule(UNKNOWN, r"^triton_|implicit_convolve|xmma|cudnn_generated|cutlass|tinygemm", "the name does not tell"),
-    # Families that multiply no matrices, or do so without Tensor Cores.
-    Rule(NO, r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::|(?i:nccl)", "kernels of PyTorch, CUB, NCCL"),
-    Rule(NO, r"(?<![A-Za-z])[sdcz]gemm(?![a-z])", "sgemm, dgemm, cgemm: plain arithmetic of the CUDA cores"),
-    Rule(
-        UNKNOWN,
-        r"(?i:gemm|conv(?!ert)|matmul|attention|attn|fmha|(?<![a-z])mma|wgrad|dgrad|fprop|mlp|_dense|(?<!bi)linear)",
-        "named like a matrix product; the name does not tell",
-    ),
-    Rule(
-        NO,
-        r"(?i:elementwise|elemwise|reduc|softmax|pool|transpose|dropout|nll_loss|embedding"
-        r"|layer_?norm|batch_?norm|\bbn_|multi_tensor|fft2d|scal_kernel|epilogue|copy|fill|scan|sort|index|gather"
-        r"|scatter|relu|bias|cast|convert|memcpy|memset|random|philox)",
-        "multiplies no matrices",
-    ),
-]  # fmt: skip
-_COMPILED = [(re.compile(rule.pattern), rule) for rule in RULES]
-_NO_RULE = Rule(UNKNOWN, "", "no rule knows the name")
 
 # The counter reads a little even where no Tensor Core can have worked. On an H200 (GH100, Nsight Systems 2025.3): 1 %
 # in every sample inside max-pooling and FP32 FFMA kernels; inside bias additions up to 4 % at 10 kHz, and 6 % on
@@ -102,20 +32,6 @@ ENOUGH_SAMPLES = 3
 
 # GPUs of compute capability 7.5 that have no Tensor Cores (TU116, TU117): theirs is arithmetic that imitates them.
 WITHOUT_TENSOR_CORES = re.compile(r"GTX 16\d\d|\bT(400|500|550|600|1000|1200|2000)\b|Quadro T\d|MX4\d\d")
-
-
-@lru_cache(maxsize=65_536)
-def rule_of(kernel: str) -> Rule:
-    """The rule that decides on kernels of this (demangled) name: verdict, pattern, and why."""
-    return next((rule for pattern, rule in _COMPILED if pattern.search(kernel)), _NO_RULE)
-
-
-def by_name(kernel: str) -> str:
-    """``"yes"``, ``"no"`` or ``"unknown"``: do kernels of this (demangled) name run on Tensor Cores?
-
-    A kernel known to be no matrix product at all (pooling, an optimizer's update) is a plain ``"no"``.
-    """
-    return rule_of(kernel).verdict
 
 
 @dataclass(frozen=True)
@@ -148,7 +64,7 @@ def kernels(report: Report, window: Window | None = None) -> pd.DataFrame:
     Columns: ``kernel``, ``count``, ``gpu_ms``, ``mean_us``, ``share`` of all kernel time, ``tensor_cores`` (by name).
     """
     window = window or report.window()
-    result = _by_kernel_name(_within(report.kernels, window))
+    result = _by_kernel_name(report.kernels[begins_in(report.kernels, window)])
     result["gpu_ms"] = result["ns"] / 1e6
     result["mean_us"] = result["ns"] / result["count"] / 1e3
     result["share"] = result["ns"] / max(1, result["ns"].sum())
@@ -162,24 +78,6 @@ def kernel_time_by_verdict(report: Report, window: Window | None = None) -> dict
     return {
         verdict: float(table.loc[table["tensor_cores"] == verdict, "gpu_ms"].sum()) for verdict in (YES, NO, UNKNOWN)
     }
-
-
-_ANSWERS: weakref.WeakKeyDictionary[Report, dict] = weakref.WeakKeyDictionary()
-
-
-def remembered(question: Callable[[Report, Window], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """Answer a question about a report and a window (default: training) once; later askers get a copy."""
-
-    @wraps(question)
-    def answer(report: Report, window: Window | None = None) -> pd.DataFrame:
-        window = window or report.window()
-        known = _ANSWERS.setdefault(report, {})
-        key = (question.__module__, question.__name__, window.start, window.end, window.thread)
-        if key not in known:
-            known[key] = question(report, window)
-        return known[key].copy()
-
-    return answer
 
 
 @remembered
@@ -197,11 +95,8 @@ def verdicts(report: Report, window: Window) -> pd.DataFrame:
     nothing between; the constants of this module say where these bounds come from. Turing's counter (*Tensor Active /
     FP16 Active*) counts plain FP16 arithmetic too, and FP64 shares the pipe: there a high reading says nothing.
     """
-    table = report.kernels
-    inside = ((table["start"] >= window.start) & (table["start"] < window.end)).to_numpy()
-    if window.process is not None:
-        inside = inside & (table["process"] == window.process).to_numpy()
-    result = _by_kernel_name(table[inside])
+    inside = begins_in(report.kernels, window).to_numpy(dtype=bool)
+    result = _by_kernel_name(report.kernels[inside])
     found = sampled(report, inside).reindex(result["kernel"])
     without = has_tensor_cores(report) is False
     answers = []
@@ -308,13 +203,9 @@ def _counter_verdict(name: str, mean: float, samples: float, highest: float, sms
     if not samples > 0:
         return UNKNOWN
     if mean >= WORKS_PCT:
-        return YES if proves_yes is True and not re.search(r"double|dgemm|f64|dfma", name) else UNKNOWN
+        return YES if proves_yes is True and not FP64.search(name) else UNKNOWN
     enough = samples >= ENOUGH_SAMPLES and sms >= ENOUGH_SMS_PCT
     return NO if highest <= FLOOR_PCT and enough else UNKNOWN
-
-
-def _within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
-    return table[(table["start"] >= window.start) & (table["start"] < window.end)]
 
 
 def _by_kernel_name(table: pd.DataFrame) -> pd.DataFrame:

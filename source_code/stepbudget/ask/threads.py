@@ -75,6 +75,12 @@ def within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
     return table[(start < window.end) & ((end > window.start) | ((start == end) & (start >= window.start)))]
 
 
+def begins_in(table: pd.DataFrame, window: Window) -> pd.Series:
+    """Which rows begin within the window? For a window that is an NVTX range: of those of its process."""
+    inside = (table["start"] >= window.start) & (table["start"] < window.end)
+    return inside if window.process is None else inside & (table["process"] == window.process)
+
+
 def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) -> np.ndarray:
     """The times within the window at which any (chosen) row of the table runs."""
     rows = table if chosen is None else table[chosen]

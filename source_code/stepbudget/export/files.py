@@ -47,7 +47,7 @@ def sqlite_file(path: Path) -> tuple[Path, tempfile.TemporaryDirectory | None]:
     elif head.startswith(LFS_POINTER):
         what = "only points to a report in Git LFS: fetch the report itself (git lfs pull)"
     elif path.suffix == ".qdstrm":
-        what = "is a raw capture: Nsight Systems' importer makes a .nsys-rep of it (see README.md)"
+        what = "is a raw capture: Nsight Systems' importer (QdstrmImporter) makes a .nsys-rep of it"
     elif head.startswith(NSYS_MAGIC):
         what = "is a report that has lost its ending: rename it to end in .nsys-rep"
     raise ReportError(f"{path} {what}.")

@@ -33,3 +33,4 @@ MEMORY = {
 RANGE_TYPES = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60}
 
 EXACT = 2**53  # ns, 104 days: beyond it a float no longer holds every nanosecond, and no capture is as long
+MOST_BYTES = 2**48  # of one copy: all that a CPU of today can address

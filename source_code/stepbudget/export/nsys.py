@@ -23,7 +23,7 @@ NSYS_PLACES = (
     "/usr/lib/nsight-systems/bin/nsys",
     "/usr/lib/nsight-systems/target-linux-x64/nsys",
 )
-NOT_FOUND = "Nsight Systems (nsys) was not found: install it, or set LAB_NSYS to its path (see README.md)."
+HOW_TO_GET = "install it (https://developer.nvidia.com/nsight-systems), or set LAB_NSYS to its path"
 NEAR = 1 << 20  # bytes from the beginning or the end of a report, among which its version stands
 CAPTURED_BY = re.compile(rb"(20\d\d)([.@])(\d{1,2})\2(\d{1,2})\2(\d{1,4})-[0-9a-f]{6,16}")
 
@@ -69,9 +69,7 @@ def need_nsys() -> Nsys:
     """The nsys to use; ReportError, in one sentence, where there is none."""
     nsys = find_nsys()
     if nsys is None:
-        raise ReportError(
-            "Nsight Systems (nsys) was not found: install it, or set LAB_NSYS to its path (see README.md)."
-        )
+        raise ReportError(f"Nsight Systems (nsys) was not found: {HOW_TO_GET}.")
     return nsys
 
 
@@ -90,10 +88,7 @@ def export(report: Path, folder: Path | None = None) -> Path:
     beside = f" Or name {target.name}, which lies beside it and is older." if there else ""
     nsys = find_nsys()
     if nsys is None:
-        raise ReportError(
-            f"{about} has to be exported by nsys, which was not found: install Nsight Systems, or set LAB_NSYS to its "
-            f"path (see README.md).{beside}"
-        )
+        raise ReportError(f"{about} has to be exported by nsys, which was not found: {HOW_TO_GET}.{beside}")
     target = (folder or report.parent) / target.name
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stepbudget-export-") as scratch:
         made = Path(scratch) / "export.sqlite"

@@ -1,8 +1,8 @@
 """How does a report become small enough to ship, and say nothing of the machine's owner?
 
 An export of one epoch has tens of megabytes: call stacks, 22 counters, the environment. The slim copy keeps the tables
-and columns that the labs read, under their own names, so that every query works on both; strings that no kept row uses
-are left out. Environment variables, host, user and process names are in no table that is kept.
+and columns that this package reads, under their own names, so that every query works on both; strings that no kept row
+uses are left out. Environment variables, host, user and process names are in no table that is kept.
 """
 
 from __future__ import annotations

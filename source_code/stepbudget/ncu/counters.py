@@ -1,9 +1,9 @@
 """What did Nsight Compute count? Bytes, time and Tensor Core work of every kernel of one training step.
 
 Nsight Systems says when a kernel ran; Nsight Compute (``ncu``) stops the GPU at each kernel, reads the hardware's
-counters, and goes on. That is slow, so it looks at one step: an epoch on as many digits as a batch holds.
+counters, and goes on. That is slow, so a training is best cut down to one step before it is counted:
 
-    ncu [flags] --log-file reports/NAME.csv python3 source_code/main_opt7.py --profile --epochs 2 --limit 1024
+    ncu [flags] --csv --page raw --log-file NAME.csv python3 TRAINING.py
 
 Source: NVIDIA, "Nsight Compute CLI" and "Kernel Profiling Guide".
 """
@@ -30,7 +30,7 @@ METRICS = {
 }
 # In depth, on request: several passes on an H200. Between them a kernel's memory is put back, but its
 # data stays in the cache, so a kernel's bytes are wrong: of one that fits in the cache a third of what one pass counts
-# (main_opt7's Adadelta), over a whole step 1 % too many. Bytes and all else are therefore counted in two runs.
+# (an optimizer's), over a whole step 1 % too many. Bytes and all else are therefore counted in two runs.
 #
 # Matrix instructions, of Hopper and before. The tensor pipe of a Hopper also executes plain FP16 and BF16 arithmetic
 # (HFMA2), such as that of an addition: neither tensor_pct nor sm__inst_executed_pipe_tensor proves a matrix product.
@@ -271,7 +271,7 @@ def made_with(text: str) -> str:
 
 
 def slim(text: str, command: str, origin: str) -> str:
-    """ncu's CSV as the course keeps it: the command, GPU and date, the columns that ``parse`` reads, no host name.
+    """ncu's CSV as it is kept: the command, GPU and date, the columns that ``parse`` reads, no host name.
 
     Numbers are written in base units: ``parse`` reads the same from it as from the original.
     """

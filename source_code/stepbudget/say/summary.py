@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import pandas as pd
@@ -15,11 +16,16 @@ from stepbudget.report import Report
 from stepbudget.window import Window
 
 
-def summary(report: Report, window: Window | None = None, found: Budget | None = None) -> dict:
+def summary(
+    report: Report,
+    window: Window | None = None,
+    found: Budget | None = None,
+    labs: Mapping[str, str] | None = None,
+) -> dict:
     """What the report says about a window (default: the training range, else the whole capture).
 
     Times are in milliseconds or microseconds as the keys say, bytes in bytes, fractions between 0 and 1. A value that
-    the report does not hold is None; ``not_looked_at`` says why.
+    the report does not hold is None; ``not_looked_at`` says why. ``labs``: fix → the name of the lab that treats it.
     """
     window = window or report.window()
     found = found or budget(report, window)
@@ -52,7 +58,7 @@ def summary(report: Report, window: Window | None = None, found: Budget | None =
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
         ],
-        "advice": [asdict(one) for one in advice.advice(report, found)],
+        "advice": [asdict(one) for one in advice.advice(report, found, labs)],
         "not_looked_at": advice.not_looked_at(report, found),
     }
 
@@ -89,12 +95,12 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
         "comparable": comparison.comparable,
         "obstacles": list(comparison.obstacles),
         "remarks": list(comparison.remarks),
-        "before_ms": comparison.before.window.duration_ms,
-        "after_ms": comparison.after.window.duration_ms,
+        "before_ms": comparison.first.duration_ms,
+        "after_ms": comparison.second.duration_ms,
         "gained_ms": comparison.gained_ms,
         "budget_ms": {
-            cause: {"before": comparison.before.ms[cause], "after": comparison.after.ms[cause]}
-            for cause in comparison.before.ms
+            cause: {"before": before, "after": after}
+            for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
         },
         "prediction": score
         and {

@@ -143,7 +143,7 @@ def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next"]
     lines += _wrapped(
         f"{CAUSES[one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
-        + (f"; see labs/{one['lab']}.ipynb." if one["lab"] else ".")
+        + (f"; see lab {one['lab']}." if one["lab"] else ".")
         for one in found["advice"]
     ) or ["  nothing stands out"]
     if found["not_looked_at"]:

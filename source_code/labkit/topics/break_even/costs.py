@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-
-from labkit.errors import LabError
-from labkit.paths import REPORTS, typed
-from labkit.source import mode, recorded, timing
-
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 
 
 @dataclass(frozen=True)
@@ -52,27 +43,11 @@ def break_even(slow: Cost, fast: Cost) -> float:
     return ahead_s / gains_s if gains_s > 0 else inf
 
 
-def cold_run(command: str, show: Callable[[str], None] = print) -> dict:
-    """The record of one whole-process run whose compilers find nothing that they made before: the shipped one, or new.
-
-    LabError where none was recorded.
-    """
-    show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in CACHES)} {typed(command)}")
-    name = f"{recorded.key(command)}-cold.json"
-    if mode.is_live():
-        folder = REPORTS / "runs"
-        folder.mkdir(parents=True, exist_ok=True)
-        record = run_cold(command, folder / name)
-        show(f"live: one run: {recorded.shown(folder / name)}")
-        return record
-    file = recorded.folder() / "runs" / name
-    if not file.is_file():
-        raise LabError(f"no run of '{command}' with cold caches was recorded: run the lab live (LAB_MODE=live).")
-    show(f"recorded ({recorded.origin()}), one run: {recorded.shown(file)}")
-    return json.loads(file.read_text())
+def in_words(epochs: float) -> str:
+    """What ``break_even`` found, for a sentence: ``at once``, ``after ~60 epochs``, ``never``."""
+    return "at once" if epochs == 0 else "never" if epochs == inf else f"after ~{epochs:.0f} epochs"
 
 
-def run_cold(command: str, file: Path) -> dict:
-    """Time a command whose compilers find nothing that they made before; its record, kept in ``file``."""
-    with tempfile.TemporaryDirectory() as scratch:
-        return timing.run_once(command, file, {name: str(Path(scratch) / name) for name in CACHES})
+def end_s(records: Sequence[dict]) -> float:
+    """Seconds from the last line of a script to the end of its process: the median over its runs."""
+    return statistics.median(record["process_s"] - record["wall_s"] for record in records)

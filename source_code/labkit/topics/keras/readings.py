@@ -6,18 +6,15 @@ What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from labkit.paths import REPORTS, typed
-from labkit.source import command as nsys
-from labkit.source import mode, recorded, timing
+from labkit import source
+from labkit.source import recorded
 from labkit.training import keras_run
 from stepbudget import intervals
 from stepbudget.ask.tensor_cores import TensorActive, tensor_active
@@ -31,15 +28,19 @@ PAUSE_NS = 4_000_000
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
-    """Whole-process runs of each command, as ``timing.runs``."""
-    with _recorded_without(commands):
-        return timing.runs(commands, repeats, kind=KIND)
+    """Whole-process runs of each command, as ``lab.runs``."""
+    return _source(*commands).runs(commands, repeats, kind=KIND)
 
 
 def profile(command: str) -> Report:
     """The report of an ``nsys profile`` command, as ``lab.profile``."""
-    with _recorded_without([command]):
-        return nsys.profile(command)
+    return _source(command).profile(command)
+
+
+def _source(*commands: str) -> source.Source:
+    """The source for what needs Keras and the backends that the commands name."""
+    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
+    return source.current().needing("keras", *sorted(backends), install=keras_run.HOW_TO_INSTALL)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def steps_window(report: Report) -> Window:
 def last_event_ms(report: Report) -> float:
     """When the last kernel, call or range began that the report holds, in ms after its training range did."""
     tables = (report.kernels, report.api, report.os_calls, report.ranges)
-    return (max(table["start"].max() for table in tables if len(table)) - report.window().start) / 1e6
+    start = report.window().start
+    return (max((table["start"].max() for table in tables if len(table)), default=start) - start) / 1e6
 
 
 def flushes(report: Report) -> int:
@@ -119,17 +121,7 @@ def _sms_active(report: Report, window: Window) -> pd.DataFrame:
 def tried(backend: str) -> dict[str, pd.DataFrame]:
     """The tables of ``bench_keras.py`` on a backend, by name."""
     command = f"bench_keras.py --backend {backend}"
-    print(f"$ {typed(command)}")
-    with _recorded_without([command]):
-        if mode.is_live():
-            folder = REPORTS / KIND
-            folder.mkdir(parents=True, exist_ok=True)
-            record = timing.run_once(command, folder / f"{recorded.key(command)}-01.json")
-            print(f"live: {recorded.shown(folder)}")
-        else:
-            record = recorded.records(KIND, command)[0]
-            where = recorded.shown(recorded.folder() / KIND)
-            print(f"recorded ({_on(record)}): {where}")
+    record = _source(command).record(command, KIND)
     rows = pd.DataFrame(record["rows"])
     return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
 
@@ -175,26 +167,3 @@ def _scale(arguments: dict) -> str:
 def _shipped(pattern: str) -> list[dict]:
     """The shipped records of this lab whose file's name fits, in order."""
     return [json.loads(file.read_text()) for file in sorted((recorded.folder() / KIND).glob(f"{pattern}.json"))]
-
-
-def _on(record: dict) -> str:
-    """Where and when a record was made, in a few words."""
-    return f"{record['gpu'] or 'CPU'}, {record['run_at'][:10]}"
-
-
-@contextmanager
-def _recorded_without(commands: Sequence[str], show: Callable[[str], None] = print) -> Iterator[None]:
-    """Recorded mode, in which nothing is run, where a command's backend or Keras itself cannot be imported."""
-    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
-    absent = keras_run.missing("keras", *sorted(backends)) if mode.is_live() else []
-    before = os.environ.get("LAB_MODE")
-    if absent:
-        show(f"recorded, since {' and '.join(absent)} cannot be imported here ({keras_run.HOW_TO_INSTALL})")
-        os.environ["LAB_MODE"] = "recorded"
-    try:
-        yield
-    finally:
-        if absent and before is None:
-            del os.environ["LAB_MODE"]
-        elif absent:
-            os.environ["LAB_MODE"] = before

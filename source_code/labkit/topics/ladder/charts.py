@@ -10,8 +10,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from labkit.display import style
+from labkit.display.spread import spread
 from labkit.display.table import Table, table
-from labkit.source.timing import spread
 from labkit.topics.ladder import ledger
 
 SMALL = 8.5  # points
@@ -37,7 +37,8 @@ def ledger_table(found: pd.DataFrame) -> Table:
     seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
     formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
     formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
-    caption = "Ten epochs, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
+    trained = ledger.epochs_words(found["epochs"].max()).capitalize()
+    caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
     return table(frame, caption, formats, list(formats))
 
 
@@ -82,6 +83,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
     """Each rung's training loop and whole process, seconds on a logarithmic axis; each run a dot; and the floor."""
     spreads = {field: [spread(records, field) for records in runs.values()] for field in FIELDS}
     longest = max(own.high for own in spreads["process_s"])
+    trained = ledger.epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
     with style.house_style():
         high = 1.6 + ROW_IN * len(runs)
         fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
@@ -109,7 +111,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
             xscale="log",
             xlim=(floor_s / 1.7, longest * 3.5),
             ylim=(len(runs) - 0.55, -0.95),
-            xlabel="seconds, ten epochs",
+            xlabel=f"seconds, {trained}",
         )
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
@@ -147,7 +149,7 @@ def process_parts(found: pd.DataFrame) -> Figure:
         for y, (end, process_s) in enumerate(zip(left, found["process_s"], strict=True)):
             look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5}
             ax.annotate(_seconds(process_s), (end, y), (7, 0), **look)  # medians of parts do not quite add up to it
-        ax.set(xlim=(0, 1.12 * left.max()), xlabel="seconds, ten epochs")
+        ax.set(xlim=(0, 1.12 * left.max()), xlabel=f"seconds, {ledger.epochs_words(found['epochs'].max())}")
         ax.set_yticks(range(len(found)), found["step"])
         ax.invert_yaxis()
         ax.tick_params(axis="y", length=0)

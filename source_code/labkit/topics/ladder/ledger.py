@@ -17,8 +17,10 @@ from functools import cache
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
+from labkit.display.spread import MEASURED, Spread
 from labkit.paths import SOURCE_CODE
 
+NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 KERNELS = [f"kernels/{room}.py" for room in ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")]
 RUN, MODEL = "training/run.py", "training/model.py"
@@ -79,18 +81,39 @@ def gpu_functions(source: str) -> list[str]:
 def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
-    Columns: ``step``, ``n``, ``startup_s``, ``warm_up_s`` (compiling, capturing), ``training_s``, ``test_s``,
-    ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose compilers' caches are empty; none
-    where nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
+    Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
+    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
+    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row,
+    ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
         parts = pd.DataFrame([_parts(record) for record in records]).median()
-        rows.append({"step": step, "n": len(records), **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
-    found = pd.DataFrame(rows)
+        about = {"step": step, "n": len(records), "epochs": len(records[0]["epochs"])}
+        rows.append({**about, **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
+    found = pd.DataFrame(rows).astype({"cold_s": float})
     found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]
     found["process_times"] = found["process_s"].iloc[0] / found["process_s"]
     return found
+
+
+def epoch_times(slow: Sequence[dict], fast: Sequence[dict]) -> Spread:
+    """How many times as fast is an epoch after the first, round by round (the median over a run's epochs)?"""
+    return Spread.of([_epoch_s(one) / _epoch_s(other) for one, other in zip(slow, fast, strict=False)])
+
+
+def first_epoch_longer_s(records: Sequence[dict]) -> float:
+    """How many seconds a run's first epoch takes longer than its others: the median over the runs."""
+    return statistics.median(record["epochs"][0]["training_s"] - _epoch_s(record) for record in records)
+
+
+def _epoch_s(record: dict) -> float:
+    return statistics.median(epoch["training_s"] for epoch in record["epochs"][1:])
+
+
+def epochs_words(count: int) -> str:
+    """``"ten epochs"`` for the recipe's, else ``"3 epochs"``: live runs may be shorter."""
+    return "ten epochs" if count == 10 else f"{count} epoch{'' if count == 1 else 's'}"
 
 
 def startup(records: Sequence[dict]) -> pd.DataFrame:
@@ -106,6 +129,32 @@ def startup(records: Sequence[dict]) -> pd.DataFrame:
     after = {row["stage"]: row["after"] for row in records[0]["rows"]}
     rows = [(stage, after[stage], s, s - process_s.get(after[stage], 0.0)) for stage, s in process_s.items()]
     return pd.DataFrame(rows, columns=["stage", "after", "process_s", "own_s"])
+
+
+def epoch_noise_ms(before: Sequence[dict], after: Sequence[dict]) -> float:
+    """By how many milliseconds one epoch of either step may differ from another for no reason; no profiler ran.
+
+    So much may two profiles of one epoch each differ. It is the larger of NOISE_SHARE of the median epoch before, and
+    of the ranges of all epochs, first ones left out, before and after, added.
+    """
+    first, second = _later_epochs_ms(before), _later_epochs_ms(after)
+    return max(NOISE_SHARE * statistics.median(first), sum(max(own) - min(own) for own in (first, second)))
+
+
+def in_rounds(ratio: Spread) -> str:
+    """What rounds in pairs say, as the end of a sentence: how many times as fast, and whether every round agrees."""
+    times = f"{MEASURED}{ratio.median:.2f} times as fast"
+    if ratio.n == 1:
+        return f"{times} in one round; another may say otherwise"
+    times = f"{times} ({ratio.low:.2f}–{ratio.high:.2f})"
+    if ratio.low > 1 or ratio.high < 1:
+        return f"{times}, and {'faster' if ratio.low > 1 else 'slower'} in each of {ratio.n} rounds"
+    return f"{times}, but the {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
+
+
+def _later_epochs_ms(records: Sequence[dict]) -> list[float]:
+    """Milliseconds of the training epochs of all runs; the first of a run, which holds warm-up, only if it is alone."""
+    return [1e3 * epoch["training_s"] for own in records for epoch in own["epochs"][1:] or own["epochs"]]
 
 
 def _parts(record: dict) -> dict[str, float]:

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
-from labkit.source.timing import MEASURED
 from labkit.topics.loss_scaling.charts import WORDS
 from stepbudget.ask import tensor_cores
 from stepbudget.report import Report

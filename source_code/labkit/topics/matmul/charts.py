@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import Table, table
-from labkit.topics.roofline.readings import Peaks
+from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks
 
 SMALL = 8.5  # points
 HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
@@ -28,6 +27,11 @@ def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.D
     rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
     numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
     return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
+
+
+def narrow_type(records: Sequence[dict]) -> str:
+    """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
+    return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
 
 
 def sizes_table(records: Sequence[dict]) -> Table:
@@ -55,7 +59,7 @@ def sizes_table(records: Sequence[dict]) -> Table:
     formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
     formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
     formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
-    caption = "A BF16 matrix product: medians over the runs, GPU time"
+    caption = f"A matrix product in {DTYPE_WORDS[narrow_type(records)]}: medians over the runs, GPU time"
     return table(frame, caption, formats, list(formats))
 
 
@@ -72,9 +76,9 @@ def tiles_table(records: Sequence[dict]) -> Table:
             "TFLOP/s": found["triton_tflops"],
         }
     )
-    size = records[0]["size"]
+    size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
     formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
-    return table(frame, f"{size:,} × {size:,} × {size:,} in BF16, by tile", formats, ["µs", "TFLOP/s"])
+    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats, ["µs", "TFLOP/s"])
 
 
 def types_table(records: Sequence[dict]) -> Table:
@@ -120,14 +124,16 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
                     size=SMALL - 1,
                     path_effects=HALO,
                 )
-        roof = peaks.tflops["bf16"]
+        dtype = narrow_type(records)
+        roof, name = peaks.rate(dtype), DTYPE_WORDS[dtype]
         ax.axhline(roof, color=style.VERMILION, lw=1.4)
         where = {"textcoords": "offset points", "ha": "left", "va": "bottom", "size": SMALL}
-        ax.annotate(f"BF16 roof: {roof:.0f} TFLOP/s", (-0.5, roof), (2, 3), color=style.VERMILION, **where)
+        ax.annotate(f"{name} roof: {roof:.0f} TFLOP/s", (-0.5, roof), (2, 3), color=style.VERMILION, **where)
         ax.set_xticks(places, names, size=SMALL)
-        ax.set(ylabel="TFLOP/s", ylim=(0, 1.15 * roof), xlim=(-0.6, len(names) - 0.4))
+        highest = max(roof, found["triton_tflops"].max(), found["cublas_tflops"].max())
+        ax.set(ylabel="TFLOP/s", ylim=(0, 1.15 * highest), xlim=(-0.6, len(names) - 0.4))
         ax.tick_params(axis="x", length=0)
-        ax.set_title("A BF16 matrix product, by size: rows = columns = inner, or as written")
+        ax.set_title(f"A matrix product in {name}, by size: rows = columns = inner, or as written")
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
     return fig
 
@@ -170,9 +176,3 @@ def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4
 
 def _strips(count: int) -> str:
     return "strip" if count == 1 else "strips"
-
-
-def fastest(records: Sequence[dict], way: str = "triton") -> float:
-    """The highest TFLOP/s that a way to multiply reaches at any size: the median of the records."""
-    found = [max(row[f"{way}_tflops"] for row in record["rows"] if row["what"] == "size") for record in records]
-    return median(found)

@@ -166,11 +166,12 @@ def overhead_table(rows: Sequence[dict], steps: int) -> Table:
 
 
 def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
-    """Allocated GPU memory over a few steps by what it is for, a panel a step script, on the same scale.
+    """Allocated GPU memory over a few steps by what it is for, a panel a step script, both axes on the same scale.
 
     ``named`` maps a name to ``{"us": [...], "mb": {category: [...]}}``, as ``torch_profiler.memory_by_category`` gives.
     """
     highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
+    longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
     with style.house_style():
         fig = _figure(0.9 + 1.9 * len(named))
         axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
@@ -186,7 +187,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
                 linewidth=0,
             )
             used |= {category: (CATEGORIES[category], None) for category in CATEGORIES if category in known}
-            ax.set(title=f"{name}: megabytes allocated", xlim=(ms[0], ms[-1]), ylim=(0, 1.08 * highest))
+            ax.set(title=f"{name}: megabytes allocated", xlim=(0, longest_ms), ylim=(0, 1.08 * highest))
             ax.grid(axis="y")
             ax.set_axisbelow(True)
         axes[-1].set_xlabel("milliseconds")
@@ -197,10 +198,11 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
 # --- the driver's counters ----------------------------------------------------------------------------------
 
 
-def driver_table(programs: Sequence[dict]) -> Table:
+def driver_frame(programs: Sequence[dict]) -> pd.DataFrame:
     """What the driver's counters say of each program on average: while it trains, or while its kernel runs.
 
     The power is the energy counter's difference over the time: the driver's own power lags behind a short program.
+    NaN: the driver does not say.
     """
     names = {
         "gpu_pct": "utilisation %", "memory_pct": "memory %", "used_mb": "MB in use", "sm_mhz": "SM MHz",
@@ -212,7 +214,12 @@ def driver_table(programs: Sequence[dict]) -> Table:
         found = {name: nvml.mean(samples, column, start, end) for column, name in names.items()}
         watts = nvml.energy_j(samples, start, end) / (end - start)
         rows.append({"program": short_program(program), "W": watts, **found})
-    frame = pd.DataFrame(rows)[["program", "utilisation %", "W", *list(names.values())[1:]]]
+    return pd.DataFrame(rows)[["program", "utilisation %", "W", *list(names.values())[1:]]]
+
+
+def driver_table(programs: Sequence[dict]) -> Table:
+    """``driver_frame`` as a table."""
+    frame = driver_frame(programs)
     measured = list(frame.columns[1:])
     return table(frame, "What the driver says, on average", dict.fromkeys(measured, "{:,.0f}"), measured)
 
@@ -273,6 +280,8 @@ def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: floa
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
             ax.fill_between(samples["t_s"], samples[column], step="post", color=style.SKY, linewidth=0)
+            if samples[column].isna().all():
+                ax.text(longest / 2, highest / 2, "the driver does not say", ha="center", va="center", size=SMALL)
             for edge in nvml.busy_stretch(program):
                 ax.axvline(edge, color=style.VERMILION, linewidth=1)
             ax.set(ylim=(0, 1.05 * highest), xlim=(0, longest))

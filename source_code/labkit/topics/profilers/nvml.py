@@ -130,10 +130,10 @@ class Sampler:
         }
 
     def _ask(self, question, *arguments):
-        """What NVML answers; None where this GPU or driver does not know."""
+        """What NVML answers; None where this GPU, driver or MIG slice does not say."""
         try:
             return question(*arguments)
-        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission):
+        except self._nvml.NVMLError:
             return None
 
     def _instant_mw(self) -> float | None:
@@ -274,6 +274,9 @@ def epochs(program: dict) -> Sequence[tuple[float, float]]:
     return list(pairwise(ends))
 
 
-def power_limit_w(nvml: ModuleType) -> float:
-    """The power that the board may draw, in watts."""
-    return nvml.nvmlDeviceGetEnforcedPowerLimit(device(nvml)) / 1e3
+def power_limit_w(nvml: ModuleType) -> float | None:
+    """The power that the board may draw, in watts; None where the driver does not say, as of a MIG slice."""
+    try:
+        return nvml.nvmlDeviceGetEnforcedPowerLimit(device(nvml)) / 1e3
+    except nvml.NVMLError:
+        return None

@@ -15,33 +15,23 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from labkit import source
 from labkit.errors import LabError
-from labkit.paths import REPORTS, typed
-from labkit.source import mode, recorded, timing
-from stepbudget import intervals
-from stepbudget.ask import tensor_cores
+from labkit.source import recorded
+from stepbudget import intervals, kernel_names
 from stepbudget.report import Report
 from stepbudget.window import Window
-
-KIND = "torch_profiler"
-TRACE = ".trace.json.gz"
 
 GPU_WORK = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
 CALLS = ("cuda_runtime", "cuda_driver")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 # Ranges that PyTorch makes itself, whatever the program is.
 BY_PYTORCH = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
-# Words of a kernel's name that the two profilers write differently, or only one of them writes.
-WRITTEN_AS = {"true": "1", "false": "0"}
-SAYS_NOTHING = re.compile(r"void|int|bool|unsigned|long|short|char|const|std|u?l?|T\d*")
-# In a mangled name: what is said again (S4_), numbers among the arguments (Li64E), and the length of a word.
-MANGLED = re.compile(r"S[0-9A-Z]*_|L[a-z]\d+E|E\d+E|([1-9]\d*)(?=[A-Za-z_])")
 COPY = re.compile(r"Memcpy (\w)to(\w) \((\w+) -> (\w+)\)")
 COPY_KINDS = {"HD": 1, "DH": 2, "DD": 8, "HH": 9, "PP": 10}
 MEMORY_KINDS = {"Pageable": 0, "Pinned": 1, "Device": 2, "Array": 3, "Managed": 4}
@@ -115,46 +105,8 @@ def read_trace(path: str | Path) -> dict:
 
 def profile(command: str, show: Callable[[str], None] = print) -> Profile:
     """Run ``profile_torch.py STEP …``, or open what was recorded with it; either way show the command."""
-    show(f"$ {typed(command)}")
-    if mode.is_live():
-        folder = REPORTS / KIND
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / file_name(command)
-        record = run(command, file)
-        show(f"live: {recorded.shown(file)}")
-    else:
-        file = recorded.folder() / KIND / file_name(command)
-        if not file.is_file():
-            raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
-        record = json.loads(file.read_text())
-        if record["command"] != command:
-            raise LabError(f"{file.name} was recorded with another command: {record['command']}")
-        show(f"recorded ({recorded.origin()}): {recorded.shown(file)}")
-    trace = trace_beside(file)
-    return Profile(file.stem, record, open_trace(trace), trace)
-
-
-def run(command: str, file: Path) -> dict:
-    """Run ``source_code/<command>``; its record goes to ``file`` and its trace beside it. LabError where it fails."""
-    with tempfile.TemporaryDirectory(prefix="labkit-trace-", dir=file.parent) as scratch:
-        draft = Path(scratch) / file.name
-        record = timing.run_once(f"{command} --trace {trace_beside(draft)}", draft)
-        record["arguments"].pop("trace")
-        record["command"] = command
-        draft.write_text(json.dumps(record, indent=1) + "\n")
-        trace_beside(draft).replace(trace_beside(file))
-        draft.replace(file)
-    return record
-
-
-def file_name(command: str) -> str:
-    """``profile_torch.py main_opt2.py --overhead 3`` → ``main_opt2.json``"""
-    return f"{recorded.key(command.split()[1])}.json"
-
-
-def trace_beside(file: Path) -> Path:
-    """Where the trace of a record lies."""
-    return file.with_name(file.stem + TRACE)
+    record, trace = source.current().trace(command, show)
+    return Profile(recorded.key(command.split()[1]), record, open_trace(trace), trace)
 
 
 # --- a trace becomes a report -------------------------------------------------------------------------------
@@ -214,8 +166,7 @@ def to_sqlite(content: dict, path: Path) -> Path:
             row |= {"deviceId": arguments.get("device", 0), "streamId": arguments.get("stream", 0)}
             row |= {"correlationId": arguments.get("correlation", 0), "globalPid": process << 24}
             if category == "kernel":
-                name = _demangled(event["name"])
-                row |= {"demangledName": text(name), "shortName": text(_short(name))}
+                row["demangledName"] = text(kernel_names.demangled(event["name"]))
             else:
                 row["bytes"] = arguments.get("bytes", 0)
             if category == "gpu_memcpy":
@@ -272,25 +223,6 @@ def _copy_kinds(name: str) -> dict[str, int | None]:
     return {"copyKind": COPY_KINDS.get(found[1] + found[2]), "srcKind": source, "dstKind": target}
 
 
-@cache
-def _demangled(name: str) -> str:
-    """A name that PyTorch left as the compiler wrote it (``_ZN7cutlass6Kernel…``) as its words: ``cutlass::Kernel<…>``.
-
-    PyTorch asks the C++ library, which cannot read some of cuDNN's names. In them each word stands behind its length.
-    """
-    if not name.startswith("_Z"):
-        return name
-    words, at = [], 0
-    while found := MANGLED.search(name, at):
-        at = found.end() + int(found[1] or 0)
-        words += [name[found.end() : at]] if found[1] else []
-    return f"{words[0]}::{words[1]}<{', '.join(words[2:])}>" if len(words) > 2 else name
-
-
-def _short(name: str) -> str:
-    return re.sub(r"[<(].*", "", name.replace("(anonymous namespace)", "").removeprefix("void ")).rpartition("::")[2]
-
-
 def _profiler_steps(content: dict, origin: int) -> list[Window]:
     found = [event for event in content["traceEvents"] if event.get("cat") == "user_annotation"]
     found = [(event, STEP.fullmatch(event["name"])) for event in found]
@@ -331,9 +263,9 @@ def kernels(report: Report, window: Window) -> pd.DataFrame:
     lasted = ((own["end"] - own["start"]) / 1e3).groupby(own["name"])
     found = lasted.agg(["size", "sum"]).reset_index()
     found.columns = ["kernel", "count", "gpu_us"]
-    found["tensor_cores"] = [tensor_cores.by_name(str(name)) for name in found["kernel"]]
+    found["tensor_cores"] = [kernel_names.by_name(str(name)) for name in found["kernel"]]
     found["plugin"] = ["yes" if plugin_says(str(name)) else "no" for name in found["kernel"]]
-    found["key"] = [key_of(str(name)) for name in found["kernel"]]
+    found["key"] = [kernel_names.key(str(name)) for name in found["kernel"]]
     return found.sort_values(["gpu_us", "kernel"], ascending=[False, True], ignore_index=True)
 
 
@@ -351,12 +283,12 @@ def operators(report: TraceReport) -> pd.DataFrame:
         own = [event for event in called if _thread(event) == thread]
         starts = [round(1000 * event["ts"]) - report.origin for event in own]
         ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
-        edges, names = intervals.innermost(zip(starts, ends, (event["name"] for event in own), strict=True))
         launched = kernels[kernels["api_thread"] == thread]
-        at = np.searchsorted(edges, launched["api_start"].to_numpy(dtype=np.int64), side="right") - 1
-        for place, kernel in zip(at, launched.itertuples(), strict=True):
-            if place >= 0 and names[place] is not None:
-                rows.append((names[place], kernel.end - kernel.start, tensor_cores.by_name(kernel.name)))
+        named = zip(starts, ends, (event["name"] for event in own), strict=True)
+        names = intervals.innermost_at(named, launched["api_start"].to_numpy(dtype=np.int64))
+        for name, kernel in zip(names, launched.itertuples(), strict=True):
+            if name is not None:
+                rows.append((name, kernel.end - kernel.start, kernel_names.by_name(kernel.name)))
     table = pd.DataFrame(rows, columns=["operator", "ns", "verdict"])
     found = []
     for name, own in table.groupby("operator"):
@@ -365,19 +297,6 @@ def operators(report: TraceReport) -> pd.DataFrame:
         found.append((name, len(own), own["ns"].sum() / 1e3, used / 1e3, share))
     columns = ["operator", "kernels", "gpu_us", "tensor_core_us", "tensor_core_share"]
     return pd.DataFrame(found, columns=columns).sort_values("gpu_us", ascending=False, ignore_index=True)
-
-
-def key_of(kernel: str) -> str:
-    """What both profilers write alike of a kernel's name: its words and numbers, without types and arguments.
-
-    PyTorch writes ``<128, true>`` and ``{lambda(int)#1}``, Nsight Systems ``<(int)128, (bool)1>`` and
-    ``[lambda(int) (instance 1)]``.
-    """
-    name = re.sub(r"\(instance (\d+)\)", r"#\1", kernel.replace("(anonymous namespace)", "").replace("<unnamed>", ""))
-    while (plain := re.sub(r"\([^()]*\)", "", name)) != name:
-        name = plain
-    words = [WRITTEN_AS.get(word, word) for word in re.findall(r"[A-Za-z_]\w*|\d+", name)]
-    return " ".join(word for word in words if not SAYS_NOTHING.fullmatch(word))
 
 
 def side_by_side(torch_side: tuple[Report, Window], nsight_side: tuple[Report, Window]) -> pd.DataFrame:

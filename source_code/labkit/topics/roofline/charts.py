@@ -46,7 +46,7 @@ def roofline(
     (or what ``labels`` says for it) and its share of the roof above it, which a thin line leads up to. ``dtypes``:
     which roofs to draw (default: those that a point stands under). ``path``: join the points, in their order.
     """
-    dtypes = list(dtypes or dict.fromkeys(point.dtype for point in points))
+    dtypes = list(dtypes or dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
     with style.house_style():
         fig = Figure(figsize=(style.WIDTH_IN, 5.0), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
         ax = fig.subplots()
@@ -66,7 +66,7 @@ def roofline(
 def _axes(ax: Axes, peaks: Peaks, points: Sequence[Point], dtypes: Sequence[str]) -> None:
     ridges = [peaks.ridge(dtype) for dtype in dtypes]
     x = [*(point.intensity for point in points), *ridges]
-    y = [*(point.tflops for point in points), *(peaks.tflops[dtype] for dtype in dtypes)]
+    y = [*(point.tflops for point in points), *(peaks.rate(dtype) for dtype in dtypes)]
     ax.set(xscale="log", yscale="log")
     ax.set(xlim=(min(x) / ROOM**1.3, max(x) * ROOM**1.6), ylim=(min(y) / ROOM, max(y) * ROOM))
     ax.set(xlabel="arithmetic intensity: FLOP for each byte through the GPU's memory", ylabel="TFLOP/s")
@@ -80,7 +80,7 @@ def _draw_roofs(ax: Axes, peaks: Peaks, dtypes: Sequence[str]) -> None:
     """The slope that memory allows, up to the highest ridge; from each ridge a level roof; and a shade beyond them."""
     left, right = ax.get_xlim()
     low, high = ax.get_ylim()
-    top = max(dtypes, key=lambda dtype: peaks.tflops[dtype])
+    top = max(dtypes, key=peaks.rate)
     start = max(left, low / peaks.tb_per_s)
     ends = np.array([start, peaks.ridge(top)])
     ax.plot(ends, ends * peaks.tb_per_s, color=MEMORY, lw=1.8, solid_capstyle="round", zorder=3)
@@ -89,7 +89,7 @@ def _draw_roofs(ax: Axes, peaks: Peaks, dtypes: Sequence[str]) -> None:
     if start > left:
         ax.fill_between([left, start], low, high, color=tint(style.IDLE, 0.3), lw=0, zorder=0)
     for dtype in dtypes:
-        ridge, height = peaks.ridge(dtype), peaks.tflops[dtype]
+        ridge, height = peaks.ridge(dtype), peaks.rate(dtype)
         ax.plot([ridge, right], [height, height], color=ROOFS[dtype], lw=1.8, zorder=3)
         ax.plot([ridge, ridge], [low, height], color=ROOFS[dtype], lw=0.8, ls=(0, (1, 3)), zorder=1)
         ax.plot([ridge], [height], "o", ms=4.5, mfc=style.PAPER, mec=ROOFS[dtype], mew=1.4, zorder=4)
@@ -181,22 +181,22 @@ def _label(ax: Axes, peaks: Peaks, points: Sequence[Point], dtypes: Sequence[str
     places = _Places(ax)
     _, right = ax.get_xlim()
     low, _ = ax.get_ylim()
-    top = max(dtypes, key=lambda dtype: peaks.tflops[dtype])
+    top = max(dtypes, key=peaks.rate)
     for dtype in dtypes:
-        words = f"{DTYPE_WORDS[dtype]}: {peaks.tflops[dtype]:,.0f} TFLOP/s"
-        above = not any(1 < peaks.tflops[other] / peaks.tflops[dtype] < 1.25 for other in dtypes)
+        words = f"{DTYPE_WORDS[dtype]}: {peaks.rate(dtype):,.0f} TFLOP/s"
+        above = not any(1 < peaks.rate(other) / peaks.rate(dtype) < 1.25 for other in dtypes)
         where = {"xytext": (-4, 4 if above else -4), "ha": "right", "va": "bottom" if above else "top"}
         look = {"color": tint(ROOFS[dtype], 0.9), "weight": "bold", "size": SMALL + 0.5}
-        ax.annotate(words, (right, peaks.tflops[dtype]), textcoords="offset points", **where, **look)
-        end, height = places.inches(right, peaks.tflops[dtype])
+        ax.annotate(words, (right, peaks.rate(dtype)), textcoords="offset points", **where, **look)
+        end, height = places.inches(right, peaks.rate(dtype))
         base = height if above else height - 1.6 * LINE
         places.taken.append((end - 1.1 * LETTER * len(words), base, end, base + 1.6 * LINE))
-        corner = places.inches(peaks.ridge(dtype), peaks.tflops[dtype])
+        corner = places.inches(peaks.ridge(dtype), peaks.rate(dtype))
         places.line(corner, (end, height))
         places.line(corner, (corner[0], 0), 0.01)
     ridge, (start, _) = peaks.ridge(top), ax.get_xlim()
     begin = max(start, low / peaks.tb_per_s)
-    slope = places.inches(begin, begin * peaks.tb_per_s), places.inches(ridge, peaks.tflops[top])
+    slope = places.inches(begin, begin * peaks.tb_per_s), places.inches(ridge, peaks.rate(top))
     places.line(*slope)
     angle = float(np.degrees(np.arctan2(slope[1][1] - slope[0][1], slope[1][0] - slope[0][0])))
     middle = begin**0.5 * ridge**0.5

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-import torch
 
+from labkit.display.spread import Spread
 from labkit.errors import LabError
-from labkit.source.timing import Spread
+from labkit.source import recorded
 from labkit.training import sizes
+from stepbudget.ncu import counters
+from stepbudget.ncu.counters import Counted
 
 COUNTED = "Nsight Compute"
 FROM_SHAPES = "shapes"
@@ -43,13 +45,23 @@ class Peaks:
     launch_us: Mapping[str, float]  # "graph": one of many kernels in a CUDA graph; "python": called from Python
     runs: int = 1
 
+    @property
+    def narrow(self) -> str:
+        """The 16-bit type that this GPU multiplies faster than FP32: BF16, else FP16; FP32 where there is none."""
+        faster = (dtype for dtype in ("bf16", "fp16") if self.tflops.get(dtype, 0.0) > self.tflops.get("fp32", 0.0))
+        return next(faster, "fp32")
+
+    def rate(self, dtype: str) -> float:
+        """The most TFLOP/s of ``dtype``; of a type that this GPU was not measured in, those of ``narrow``."""
+        return self.tflops.get(dtype, self.tflops[self.narrow])
+
     def ridge(self, dtype: str) -> float:
         """FLOP/byte at which the memory's roof meets that of ``dtype``: with less, memory binds."""
-        return self.tflops[dtype] / self.tb_per_s
+        return self.rate(dtype) / self.tb_per_s
 
     def roof(self, intensity: float, dtype: str) -> float:
         """The most TFLOP/s that this intensity (FLOP/byte) allows."""
-        return min(self.tflops[dtype], intensity * self.tb_per_s)
+        return min(self.rate(dtype), intensity * self.tb_per_s)
 
 
 def peaks(records: Sequence[dict]) -> Peaks:
@@ -100,7 +112,7 @@ class Point:
 
     def floor_s(self, peaks: Peaks) -> float:
         """Seconds that this takes at the roof: its own operations, its own bytes, whichever is longer."""
-        return max(self.flops / peaks.tflops[self.dtype], self.moved / peaks.tb_per_s) / 1e12
+        return max(self.flops / peaks.rate(self.dtype), self.moved / peaks.tb_per_s) / 1e12
 
     def share(self, peaks: Peaks) -> float:
         """Of the roof above it: 1 is as fast as these operations and these bytes can be."""
@@ -150,6 +162,18 @@ def step_seconds(records: Sequence[dict], batch: int | None = None) -> float:
     return batch * Spread.of(each).median
 
 
+NUMBER_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # as PyTorch calls them
+
+
+def number_type(name: str, records: Sequence[dict]) -> str:
+    """In which type a rung's runs multiplied: as their records say, else the rung's own. A GPU may lack BF16."""
+    record = records[0]
+    said = record["extras"].get("amp_dtype", record["arguments"].get("amp_dtype"))
+    if said == "float32" and record["arguments"].get("tf32"):
+        return "tf32"
+    return NUMBER_TYPES.get(said, RUNGS[name][1])
+
+
 def step_point(
     name: str, seconds: float, counted: pd.DataFrame | None = None, batch: int = BATCH, dtype: str | None = None
 ) -> Point:
@@ -171,6 +195,17 @@ def step_point(
     )
 
 
+def ladder_points(runs: Mapping[str, Sequence[dict]], counted: Mapping[str, pd.DataFrame]) -> list[Point]:
+    """A step of every rung as a point: seconds from its ``runs``, bytes as ``counted``, of the others from shapes.
+
+    ``runs``: a script's name (``main_opt7.py``) → its records; ``counted``: a rung (``main_opt7``) → its kernels.
+    """
+    return [
+        step_point(rung, step_seconds(records), counted.get(rung), dtype=number_type(rung, records))
+        for rung, records in ((step.removesuffix(".py"), records) for step, records in runs.items())
+    ]
+
+
 def counted_points(counted: pd.DataFrame) -> list[Point]:
     """A point for each kernel by what the hardware did: operations and bytes as counted.
 
@@ -183,6 +218,47 @@ def counted_points(counted: pd.DataFrame) -> list[Point]:
         if flops > 0 and row["bytes"] > 0:
             points.append(Point(row["kernel"], dtype, flops, row["bytes"], row["time_us"] / 1e6, COUNTED))
     return points
+
+
+# --- whose counters are these? ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPU whose kernels were counted, with its own roofs and its own runs of the ladder."""
+
+    gpu: str
+    peaks: Peaks
+    runs: Mapping[str, Sequence[dict]]
+    here: bool  # is it the GPU that the notebook's own runs are from?
+
+
+def counted_on(found: Counted, own: Peaks, runs: Mapping[str, Sequence[dict]]) -> Machine:
+    """The machine that these counts belong to; ``own``: the roofs that were measured here.
+
+    Counters need a permission. Where the counts are another machine's, its recorded roofs and runs go with them:
+    one GPU's bytes under another one's roof would say nothing.
+    """
+    gpus = {own.gpu, *(records[0]["gpu"] for records in runs.values())}
+    if all(gpu and gpu in found.origin for gpu in gpus):
+        return Machine(own.gpu, own, runs, here=True)
+    theirs = peaks(recorded.records("benchmarks", "bench_peaks.py"))
+    return Machine(theirs.gpu, theirs, {step: recorded.records("runs", step) for step in runs}, here=False)
+
+
+def in_depth(moved: Counted, units: Counted, show: Callable[[str], None] = print) -> pd.DataFrame:
+    """Each kind of kernel of a step, from two runs of ncu: bytes of the first, operations and busy units of the second.
+
+    As ``counters.by_kernel``. Where the second run launched other kernels, only the first one counts, and that is said.
+    """
+    kernels, more = moved.step, units.step
+    if kernels["kernel"].tolist() == more["kernel"].tolist():
+        return counters.by_kernel(counters.joined(kernels, more))
+    show(
+        f"the two runs of ncu launched different kernels ({len(kernels)} on {moved.origin}, {len(more)} on "
+        f"{units.origin}): what the units did stays unknown"
+    )
+    return counters.by_kernel(kernels)
 
 
 # From this share of a peak on, it is what limits a kernel; where nothing reaches it, waiting does. Nsight Compute's own
@@ -208,7 +284,7 @@ def limits(counted: pd.DataFrame, peaks: Peaks) -> pd.DataFrame:
 def _limit(row: dict, peaks: Peaks) -> dict:
     dtype = row["tensor_type"] or "fp32"
     memory = row["bytes"] / row["time_us"] / 1e6 / peaks.tb_per_s
-    arithmetic = (row["tensor_flops"] + row["fp32_flops"]) / row["time_us"] / 1e6 / peaks.tflops[dtype]
+    arithmetic = (row["tensor_flops"] + row["fp32_flops"]) / row["time_us"] / 1e6 / peaks.rate(dtype)
     unit = max(UNIT_WORDS, key=lambda name: row[name])
     floor_us = max(memory, arithmetic) * row["time_us"]
     if memory >= LIMITING and not arithmetic > memory:
@@ -236,6 +312,28 @@ def _limit(row: dict, peaks: Peaks) -> dict:
         "over_us": row["time_us"] - floor_us,
         "limit": limit,
     }
+
+
+# conv2's three products, by the words in cuDNN's names for their kernels; and in kernel_traffic.
+CONV2 = {"fprop": "conv2", "dgrad": "conv2, data gradient", "wgrad": "conv2, weight gradient"}
+
+
+def conv2_products(kernels: pd.DataFrame, batch: int = BATCH) -> pd.DataFrame:
+    """conv2's three products: what they had to do, and what they did; none of those whose kernel is not found by name.
+
+    ``kernels``: from ``in_depth``. Columns: ``word``, ``kernel``, ``product``, ``us``, ``shapes_mb``, ``counted_mb``,
+    ``needed_gflop``, ``done_gflop``, ``blocks``, ``waves`` (how often its blocks fill the GPU).
+    """
+    shapes_mb = kernel_traffic("as a compiler fuses", batch).set_index("kernel").sum(axis=1)
+    needed = batch * sizes.flops_per_sample()["conv2"] / 1e9
+    rows = []
+    for word, product in CONV2.items():
+        for own in kernels[kernels["kernel"].str.contains(word)].head(1).itertuples():
+            moved, done = own.bytes / 1e6, own.tensor_flops / 1e9
+            about = (word, own.kernel, product, own.time_us, shapes_mb[product], moved, needed, done)
+            rows.append((*about, own.blocks, own.waves))
+    columns = ["word", "kernel", "product", "us", "shapes_mb", "counted_mb", "needed_gflop", "done_gflop"]
+    return pd.DataFrame(rows, columns=[*columns, "blocks", "waves"])
 
 
 def matmul_flops(rows: int, columns: int, inner: int) -> int:
@@ -396,15 +494,18 @@ def parameters() -> int:
 
 
 def floor(
-    peaks: Peaks, dtype: str = "bf16", samples: int = SAMPLES, epochs: int = EPOCHS, batch: int = BATCH
+    peaks: Peaks, dtype: str | None = None, samples: int = SAMPLES, epochs: int = EPOCHS, batch: int = BATCH
 ) -> pd.DataFrame:
-    """The least that training can take on this GPU: the arithmetic, and the traffic by how the step is cut.
+    """What training takes at these roofs: the arithmetic, and the traffic by how the step is cut.
+
+    ``dtype``: by default the 16-bit type that this GPU is fast in (``Peaks.narrow``).
 
     Columns: ``what``, ``amount`` with its ``unit``, ``rate`` with its ``rate_unit``, ``ms`` for all epochs. Arithmetic
     and traffic can overlap, so the floor of a way to cut the step is the larger of the two, not their sum.
     """
+    dtype = dtype or peaks.narrow
     tflop = epochs * samples * sizes.training_flops_per_sample() / 1e12
-    rows = [("arithmetic", tflop, "TFLOP", peaks.tflops[dtype], "TFLOP/s")]
+    rows = [("arithmetic", tflop, "TFLOP", peaks.rate(dtype), "TFLOP/s")]
     whole, last = divmod(samples, batch)
     for step in STEPS:
         moved = whole * step_traffic(step, batch, dtype) + (step_traffic(step, last, dtype) if last else 0)
@@ -414,15 +515,20 @@ def floor(
     return result
 
 
-def training_floor_s(peaks: Peaks) -> float:
-    """Seconds of the whole training at the least: its arithmetic or its ideally fused traffic, whichever is longer."""
-    found = floor(peaks).set_index("what")["ms"]
+def training_floor_s(peaks: Peaks, runs: Mapping[str, Sequence[dict]] | None = None) -> float:
+    """Seconds of the whole training at these roofs: its arithmetic or its ideally fused traffic, whichever is longer.
+
+    Of the recipe's epochs, or of as many (and as many samples) as the ``runs`` had that it is compared with.
+    """
+    first = next(iter(runs.values()))[0] if runs else {"epochs": range(EPOCHS), "train_samples": SAMPLES}
+    found = floor(peaks, samples=first["train_samples"], epochs=len(first["epochs"])).set_index("what")["ms"]
     return max(found["arithmetic"], found["traffic, ideally fused"]) / 1e3
 
 
-def step_floor_s(peaks: Peaks, dtype: str = "bf16", batch: int = BATCH) -> float:
-    """Seconds of one step at the least: its arithmetic or the traffic of an ideally fused step, whichever is longer."""
-    arithmetic = batch * sizes.training_flops_per_sample() / peaks.tflops[dtype]
+def step_floor_s(peaks: Peaks, dtype: str | None = None, batch: int = BATCH) -> float:
+    """Seconds of one step at the roofs: its arithmetic or the traffic of an ideally fused step, whichever is longer."""
+    dtype = dtype or peaks.narrow
+    arithmetic = batch * sizes.training_flops_per_sample() / peaks.rate(dtype)
     return max(arithmetic, step_traffic("ideally fused", batch, dtype) / peaks.tb_per_s) / 1e12
 
 
@@ -442,34 +548,3 @@ def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peak
         rows.append((point.name, *times, us / kernels_us, kernels_us / roof_us, roof_us / floor_us, us / floor_us))
     columns = ["step", "us", "kernels_us", "roof_us", "floor_us", "waiting", "slow", "detour", "all"]
     return pd.DataFrame(rows, columns=columns)
-
-
-# --- measuring ----------------------------------------------------------------------------------------------
-
-
-def gpu_times(work: Callable[[], object], repeats: int, calls: int = 1) -> list[float]:
-    """Seconds of GPU time of one call of ``work``, so many times, by CUDA events; after a warm-up.
-
-    ``calls`` > 1: so many calls in one CUDA graph, launched at once, for work so short that its launch would be
-    measured instead; the time is divided by them.
-    """
-    with torch.cuda.stream(torch.cuda.Stream()):  # where a capture wants its warm-up
-        for _ in range(3):
-            work()
-        torch.cuda.synchronize()
-        launch = work
-        if calls > 1:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(calls):
-                    work()
-            launch = graph.replay
-        for _ in range(2):
-            launch()
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-        for start, end in events:
-            start.record()
-            launch()
-            end.record()
-        torch.cuda.synchronize()
-    return [start.elapsed_time(end) / 1e3 / calls for start, end in events]

@@ -14,7 +14,8 @@ from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks, Point
 def peaks_table(peaks: Peaks) -> Table:
     """The roofs as measured, and the arithmetic intensity at which each type's roof meets that of the memory."""
     rows = [(DTYPE_WORDS[dtype], tflops, peaks.ridge(dtype)) for dtype, tflops in peaks.tflops.items()]
-    caption = f"The roofs as measured: the best of several matrix products; memory moves ~{peaks.tb_per_s:.2f} TB/s"
+    measured = "the best of several matrix products"
+    caption = f"The roofs of one {peaks.gpu} as measured: {measured}; memory moves ~{peaks.tb_per_s:.2f} TB/s"
     columns = ["arithmetic in", "TFLOP/s", "FLOP/byte where the roofs meet"]
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"), columns[1:])
 
@@ -44,7 +45,7 @@ def points_table(points: Sequence[Point], peaks: Peaks) -> Table:
 
 
 def floor_table(peaks: Peaks) -> Table:
-    """The least time of the whole training: its arithmetic, and its traffic by how the step is cut into kernels."""
+    """The recipe's ten epochs at the roofs: arithmetic, and traffic by how the step is cut into kernels."""
     frame = roofline.floor(peaks)
     frame = pd.DataFrame(
         {
@@ -56,7 +57,8 @@ def floor_table(peaks: Peaks) -> Table:
         }
     )
     formats = {"rate": "{:,.4g}", "ms": "{:.0f}"}
-    return table(frame, "Ten epochs at the roofs", formats, ["rate", "ms"])
+    caption = f"Ten epochs at the roofs of one {peaks.gpu}, in {DTYPE_WORDS[peaks.narrow]}"
+    return table(frame, caption, formats, ["rate", "ms"])
 
 
 def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
@@ -99,6 +101,32 @@ def bytes_table(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table
     formats = {"MB counted": "{:,.0f}", "MB from shapes": "{:,.0f}", "ratio": "{:.2f}"}
     caption = "Memory traffic of one training step"
     return table(pd.DataFrame(rows, columns=columns), caption, formats, ["kernels", "MB counted", "ratio"])
+
+
+def conv2_table(products: pd.DataFrame) -> Table:
+    """conv2's three products (``labkit.topics.roofline.readings.conv2_products``): needed, and done."""
+    names = {
+        "word": "kernel",
+        "product": "what",
+        "shapes_mb": "MB by hand",
+        "counted_mb": "MB counted",
+        "needed_gflop": "GFLOP needed",
+        "done_gflop": "GFLOP done",
+    }
+    frame = products[list(names)].rename(columns=names)
+    frame["done / needed"] = products["done_gflop"] / products["needed_gflop"]
+    formats = {"MB counted": "{:.0f}", "GFLOP done": "{:.1f}"}
+    return table(frame, "conv2's three products", formats, ["MB counted", "GFLOP done", "done / needed"])
+
+
+def filled_table(products: pd.DataFrame) -> Table:
+    """How many blocks of threads the kernels of conv2 start, of those that fit into the GPU at once."""
+    names = {"kernel": "kernel", "us": "µs", "blocks": "blocks", "waves": "% of the blocks that fit"}
+    frame = products.sort_values("us", ascending=False)[list(names)].rename(columns=names)
+    frame[names["waves"]] *= 100
+    numbers = [names[name] for name in ("us", "blocks", "waves")]
+    formats = {"kernel": short_kernel} | dict.fromkeys(numbers, "{:.0f}")
+    return table(frame, "How much of the GPU conv2's kernels fill", formats, numbers)
 
 
 def distances_table(distances: pd.DataFrame) -> Table:

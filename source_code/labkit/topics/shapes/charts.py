@@ -14,12 +14,13 @@ from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import tint
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
-from labkit.source.timing import MEASURED
 from labkit.topics.roofline.charts import ROOFS
 from labkit.topics.shapes.readings import TYPES, by_channels, half_type
 from stepbudget.ask.ops import Summary
-from stepbudget.ask.tensor_cores import NO, YES, TensorActive
+from stepbudget.ask.tensor_cores import TensorActive
+from stepbudget.kernel_names import NO, YES
 
 SMALL = 8.5  # points
 COLOURS = ROOFS | {"fp8": style.ORANGE}

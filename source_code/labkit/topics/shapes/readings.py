@@ -6,26 +6,22 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED, Spread
 from labkit.errors import LabError
-from labkit.source.timing import MEASURED, Spread
 from labkit.topics.roofline.readings import matmul_flops
-from stepbudget.ask import ops, tensor_cores
-from stepbudget.ask.tensor_cores import NO, UNKNOWN, YES
+from stepbudget import kernel_names
+from stepbudget.ask import ops
+from stepbudget.kernel_names import NO, UNKNOWN, YES
 from stepbudget.report import Report
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
-# In a mangled name: numbers that are no lengths (template arguments, back references); how long the next word is.
-OTHER_NUMBER, LENGTH = re.compile(r"L[a-z]n?\d+E|[ST][0-9A-Z]*_"), re.compile(r"\d+")
 MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "refused")
-
-
 LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
 
 
@@ -43,29 +39,12 @@ def verdict(kernels: Iterable[str]) -> str | None:
 
     Of kernels that multiply and kernels that serve them, the former decide.
     """
-    names = [readable(name) for name in kernels]
-    answers = {tensor_cores.by_name(name) for name in [*filter(_multiplies, names)] or names}
+    names = [kernel_names.demangled(name) for name in kernels]
+    answers = {kernel_names.by_name(name) for name in [*filter(_multiplies, names)] or names}
     return next((answer for answer in (YES, UNKNOWN, NO) if answer in answers), None)
 
 
-_multiplies = cache(ops.is_product_kernel)
-
-
-@cache
-def readable(name: str) -> str:
-    """A kernel's name; of a mangled one (``_ZN…``: PyTorch's profiler leaves long ones so), the words in it."""
-    if not name.startswith("_Z"):
-        return name
-    words, at = [], 2
-    while at < len(name):
-        if other := OTHER_NUMBER.match(name, at):
-            at = other.end()
-        elif length := LENGTH.match(name, at):
-            at = length.end() + int(length.group())
-            words.append(name[length.end() : at])
-        else:
-            at += 1
-    return "::".join(filter(None, words))
+_multiplies = cache(kernel_names.is_product)
 
 
 def products(records: Sequence[dict]) -> pd.DataFrame:
@@ -157,7 +136,7 @@ def _joined(records: Sequence[dict], what: str) -> pd.DataFrame:
         if any(_key(other) != key for other in same[1:]):
             raise LabError("these records hold different cases: record bench_shapes.py again.")
         names = [
-            [readable(record["kernels"][place]) for place in row["kernels"]]
+            [kernel_names.demangled(record["kernels"][place]) for place in row["kernels"]]
             for record, row in zip(records, same, strict=True)
         ]
         rows.append(key | _measured(same) | _by_kernels(names, [row["kernel_us"] for row in same]))
@@ -191,7 +170,8 @@ def _by_kernels(names: Sequence[list[str]], times: Sequence[list[float]]) -> dic
     """What the kernels of a call tell, of the first round; each round's list begins with the longest kernel."""
     first = names[0]
     shares = [
-        sum(us for name, us in zip(own, each, strict=True) if ops.LAYOUT_KERNEL.search(name)) / (sum(each) or 1.0)
+        sum(us for name, us in zip(own, each, strict=True) if kernel_names.CHANGES_LAYOUT.search(name))
+        / (sum(each) or 1.0)
         for own, each in zip(names, times, strict=True)
     ]
     return {

@@ -1,0 +1,333 @@
+"""What would the labs meet on a smaller machine, or a newer one? Recorded results, changed as it would change them.
+
+``LAB_PRETEND=<name>`` with ``LAB_MODE=live``: a name of MACHINES, or of a folder of ``reports/recorded/`` as it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from labkit.errors import LabError, NotHere
+from labkit.pretend.replay import Replay, drop, tables
+from labkit.source import counting, door, recorded
+from stepbudget.ncu.counters import DENIED, what_went_wrong
+
+GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
+COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
+NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
+BY_LOADER = ("main_opt1.py", "main_opt2.py", "main_opt3.py")  # steps whose epochs last as long as their loader
+IN_BF16 = ("main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py", "main_shapes.py")  # by default
+
+
+class NoCounters(Replay):
+    """A driver that lets only root read counters: reports without GPU metrics, an ncu that says ERR_NVGPUCTRPERM."""
+
+    told: ClassVar[dict] = {"counters": False}
+
+    def report(self, name: str, db: sqlite3.Connection) -> None:
+        drop(db, *COUNTERS)
+
+    def count(self, words, log, show) -> None:
+        raise NotHere(what_went_wrong(f"==ERROR== {DENIED} - The user does not have permission", 1))
+
+
+class Mig(Replay):
+    """A slice of a GPU (MIG), of which the driver tells no utilisation."""
+
+    told: ClassVar[dict] = {"gpu": "NVIDIA H200 MIG 1g.18gb"}
+
+    def record(self, command: str, record: dict) -> dict:
+        return _without_samples(record, ("gpu_pct", "memory_pct"))
+
+
+class TwoCores(Replay):
+    """Two CPU cores: what waits for the loader waits as long as with one worker, however many there are."""
+
+    told: ClassVar[dict] = {"cores": 2}
+
+    def record(self, command: str, record: dict) -> dict:
+        if not command.startswith(BY_LOADER):
+            return record
+        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folders[0])[0]["epochs"]
+        if "--workers" not in command:
+            record["arguments"]["workers"] = 1
+        return _retimed(record, [fewest[min(number, 2)] for number in range(len(record["epochs"]))])
+
+    def report(self, name: str, db: sqlite3.Connection) -> None:
+        step = next((script for script in BY_LOADER if name.startswith(script.removesuffix(".py"))), None)
+        if step is None:
+            return
+        one_worker, many = (
+            self._records(command, self.folders[0])[0]["epochs"][1]["training_s"]
+            for command in ("main_opt1.py --epochs 3 --workers 1", step)
+        )
+        _wait_longer(db, max(0.0, one_worker - many))
+
+
+class Cpu(Replay):
+    """No GPU: reports of CPU phases only, trainings as slow as a CPU, benchmarks that end with one sentence."""
+
+    told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
+    needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
+    needs_gpu += ("bench_nvml", "one_kernel")
+    slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
+
+    def run(self, words: str, file: Path) -> dict:
+        if words.startswith(self.needs_gpu):
+            raise LabError(f"'{words}' failed with status 2: {NO_GPU}")
+        return super().run(words, file)
+
+    def record(self, command: str, record: dict) -> dict:
+        if "device" in record:
+            record["device"] = "cpu"
+        for name in ("peak_gpu_memory_mb", "peak_allocated_mb", "peak_reserved_mb"):
+            record.pop(name, None)
+        if "epochs" in record:
+            record["peak_gpu_memory_mb"] = None
+            epochs = self._records("main_baseline.py", self.folders[0])[0]["epochs"]
+            names = ("training_s", "test_s")
+            return _retimed(record, [{name: self.slower * epoch[name] for name in names} for epoch in epochs])
+        if "operators" in record:
+            record["operators"] = [
+                row | {"gpu_ms": 0.0, "self_gpu_ms": 0.0} for row in record["operators"] if not row["on_gpu"]
+            ]
+        if "snapshot" in record:
+            record["snapshot"] = {"allocations": 0, "peak_mb": 0.0, "before_mb": 0.0, "at_peak": []}
+        return record
+
+    def report(self, name: str, db: sqlite3.Connection) -> None:
+        drop(db, *GPU_WORK, *COUNTERS, "CUPTI_ACTIVITY_KIND_RUNTIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE")
+
+    def count(self, words, log, show) -> None:
+        raise NotHere(counting.NOT_FOUND)
+
+    def trace_of(self, content: dict) -> dict:
+        gone = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver")
+        events = [event for event in content["traceEvents"] if event.get("cat") not in gone]
+        return content | {"traceEvents": events, "deviceProperties": []}
+
+
+class Turing(Replay):
+    """A T4: Tensor Cores for FP16 only. BF16 is computed as FP32, TF32 is FP32; no Tensor Active, no GPM, no FP8."""
+
+    told: ClassVar[dict] = {"gpu": "Tesla T4", "capability": (7, 5), "cores": 4}
+    stands_in: ClassVar[dict] = {
+        "main_opt3_tf32": "main_opt2",
+        "main_opt3_bf16": "main_opt2",
+        "main_opt3_tf32_ops": "main_opt2_ops",
+    }
+    renamed = (("bf16", "f16"), ("BFloat16", "Half"), ("bfloat16", "half"), ("sm90", "sm75"), ("sm80", "sm75"))
+    gpm = ("sm_pct", "occupancy_pct", "tensor_pct", "dram_pct")
+    unknown = ("sm__pipe_tensor_cycles", "sm__ops_path_tensor", "sm__inst_executed_pipe_tensor_op_gmma")
+
+    def run(self, words: str, file: Path) -> dict:
+        record = super().run(self._same_work(words), file)
+        record["command"] = words
+        if "--amp-dtype bfloat16" in words or "--tf32" in words:
+            record["arguments"] |= {"amp_dtype": "bfloat16" if "bfloat16" in words else "float32"}
+        return record
+
+    def _same_work(self, words: str) -> str:
+        """The command that does on the recorded machine what this one would do."""
+        if words.startswith("main_opt3.py") and ("bfloat16" in words or "--tf32" in words):
+            return (
+                words.replace("opt3", "opt2")
+                .replace(" --amp-dtype bfloat16", "")
+                .replace(" --amp-dtype float32 --tf32", "")
+            )
+        if words.startswith("keras_"):
+            return words.replace(" --tf32", "").replace(" --policy mixed_bfloat16", "")
+        return words
+
+    def record(self, command: str, record: dict) -> dict:
+        if command.startswith(IN_BF16) and "amp_dtype" in record["arguments"]:
+            record["arguments"]["amp_dtype"] = "float16"
+        change = {
+            "bench_peaks.py": lambda: _as_fp32(record, ("what", "size")),
+            "bench_shapes.py": lambda: self._shapes(record),
+            "bench_matmul.py": lambda: self._types(record),
+            "bench_tf32.py": lambda: self._switches(record),
+            "bench_sin_fit.py": lambda: self._fits(record),
+            "bench_nvml.py": lambda: _without_samples(record, self.gpm),
+        }.get(command)
+        return change() if change else record
+
+    def _shapes(self, record: dict) -> dict:
+        results = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "dtype", "refused")
+        cases = [name for row in record["rows"] for name in row if name not in results]
+        record = _as_fp32(record, tuple(dict.fromkeys(cases)))
+        refusal = {"refused": "torch._scaled_mm needs compute capability 8.9 or later", "kernels": [], "kernel_us": []}
+        for row in record["rows"]:
+            if row["dtype"] == "fp8":
+                for name in ("error", "calls", "us", "low_us", "high_us"):
+                    row.pop(name, None)
+                row |= refusal
+        return record
+
+    def _types(self, record: dict) -> dict:
+        types = {row["dtype"]: row for row in record["rows"] if row["what"] == "type"}
+        types["bf16"] |= {name: value for name, value in types["fp32"].items() if name != "dtype"}
+        types["fp16"]["instructions"] = {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32": 8}
+        return record
+
+    def _switches(self, record: dict) -> dict:
+        for what in ("matmul", "conv"):
+            plain = next(row[f"{what}_error"] for row in record["rows"] if row[what] == "FP32")
+            for row in record["rows"]:
+                if row[what] == "TF32":
+                    row |= {what: "FP32", f"{what}_error": plain}
+        return record
+
+    def _fits(self, record: dict) -> dict:
+        plain = {row["seed"]: row for row in record["rows"] if row["variant"] == "fp32"}
+        record["rows"] = [
+            plain[row["seed"]] | {"variant": "tf32"} if row["variant"] == "tf32" else row for row in record["rows"]
+        ]
+        return record
+
+    def report(self, name: str, db: sqlite3.Connection) -> None:
+        for before, after in self.renamed:
+            db.execute("UPDATE StringIds SET value = replace(value, ?, ?)", (before, after))
+        made = tables(db)
+        if "TARGET_INFO_GPU" in made:
+            gpu = (self.told["gpu"], "TU104", *self.told["capability"], 40)
+            columns = ("name", "chipName", "computeMajor", "computeMinor", "smCount")
+            db.execute(f"UPDATE TARGET_INFO_GPU SET {', '.join(f'{column} = ?' for column in columns)}", gpu)
+        if "GPU_METRICS" in made:
+            tensor = "(SELECT metricId FROM TARGET_INFO_GPU_METRICS WHERE metricName LIKE 'Tensor Active%')"
+            db.execute(f"DELETE FROM GPU_METRICS WHERE metricId IN {tensor}")
+            db.execute("DELETE FROM TARGET_INFO_GPU_METRICS WHERE metricName LIKE 'Tensor Active%'")
+
+    def counts(self, text: str) -> str:
+        for before, after in self.renamed:
+            text = text.replace(before, after)
+        for metric in self.unknown:
+            text = text.replace(f'"{metric}', f'"not_on_turing_{metric}')
+        return text
+
+    def trace_of(self, content: dict) -> dict:
+        for event in content["traceEvents"]:
+            for before, after in self.renamed:
+                event["name"] = event.get("name", "").replace(before, after)
+        for gpu in content["deviceProperties"]:
+            gpu |= {"name": self.told["gpu"], "computeMajor": 7, "computeMinor": 5, "numSms": 40}
+        return content
+
+
+class NewerLibrary(Replay):
+    """Libraries that refuse nothing: whatever was refused is measured, here as its neighbour was."""
+
+    def record(self, command: str, record: dict) -> dict:
+        if command == "bench_shapes.py":
+            measured = next(row for row in record["rows"] if row["dtype"] == "fp8" and "refused" not in row)
+            results = {name: measured[name] for name in ("error", "calls", "us", "low_us", "high_us")}
+            results |= {name: measured[name] for name in ("kernels", "kernel_us")}
+            record["rows"] = [_replaced(row, results) if "refused" in row else row for row in record["rows"]]
+        if command == "bench_tf32.py":
+            for row in record["rows"]:
+                row["refused"] = {}
+        return record
+
+
+MACHINES: dict[str, Callable[[], Replay]] = {
+    "turing": Turing,
+    "no-counters": NoCounters,
+    "mig": Mig,
+    "two-cores": TwoCores,
+    "cpu": Cpu,
+    "newer-library": NewerLibrary,
+}
+_scratch: list[tempfile.TemporaryDirectory] = []  # kept while the process lives, and removed with it
+
+
+def names() -> list[str]:
+    """All that can be pretended: the recorded machines, then the made-up ones."""
+    return [*sorted(file.parent.name for file in recorded.RECORDED.glob("*/provenance.json")), *MACHINES]
+
+
+def live(name: str) -> door.Live:
+    """A live source on the machine called ``name``; what it makes lies in a folder of this process's own."""
+    programs = MACHINES[name]() if name in MACHINES else Replay(name)
+    _scratch.append(tempfile.TemporaryDirectory(prefix="labkit-pretend-"))
+    return door.Live(programs, Path(_scratch[-1].name) / "reports")
+
+
+def _replaced(row: dict, results: dict) -> dict:
+    return {name: value for name, value in row.items() if name != "refused"} | results
+
+
+def _as_fp32(record: dict, case: Iterable[str]) -> dict:
+    """A benchmark's rows where TF32 and BF16 do what FP32 did in the same case; without cases that FP32 left out."""
+    plain = {tuple(row.get(name) for name in case): row for row in record["rows"] if row.get("dtype") == "fp32"}
+    rows = []
+    for row in record["rows"]:
+        if row.get("dtype") not in ("tf32", "bf16"):
+            rows.append(row)
+        elif same := plain.get(tuple(row.get(name) for name in case)):
+            rows.append(same | {"dtype": row["dtype"]})
+    return record | {"rows": rows}
+
+
+def _without_samples(record: dict, columns: Iterable[str]) -> dict:
+    """A record of ``bench_nvml.py`` in which the driver had nothing to say on some of the columns."""
+    for row in record.get("rows", []):
+        if isinstance(row.get("samples"), str):
+            head, *lines = row["samples"].splitlines()
+            blank = {number for number, name in enumerate(head.split(",")) if name in columns}
+            kept = [
+                ",".join("" if number in blank else cell for number, cell in enumerate(line.split(",")))
+                for line in lines
+            ]
+            row["samples"] = "\n".join([head, *kept]) + "\n"
+    return record
+
+
+def _retimed(record: dict, epochs: list[dict]) -> dict:
+    """A training whose epochs took as long as these did, where that is longer; the rest of the process as it was."""
+    before_s = record["training_s"] + record["test_s"]
+    for own, other in zip(record["epochs"], epochs, strict=False):
+        own |= {name: max(own[name], other[name]) for name in ("training_s", "test_s")}
+    for name in ("training_s", "test_s"):
+        record[name] = sum(epoch[name] for epoch in record["epochs"])
+    longer_s = record["training_s"] + record["test_s"] - before_s
+    for name in ("wall_s", "process_s"):
+        record[name] += longer_s
+    return record
+
+
+def _wait_longer(db: sqlite3.Connection, longer_s: float) -> None:
+    """Make the program wait so much longer for its loader, by equal parts in each batch; no work takes longer."""
+    named = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) = 'data loading'"
+    ends = np.array(sorted(row[0] for row in db.execute(f'SELECT "end" FROM NVTX_EVENTS WHERE {named}')))
+    if not len(ends):
+        return
+    each = int(1e9 * longer_s / len(ends))
+
+    def later(times: np.ndarray) -> np.ndarray:
+        return times + each * np.searchsorted(ends, times, side="right")
+
+    for table, columns in tables(db).items():
+        moments = [column for column in ("start", "end", "timestamp") if column in columns]
+        if table.startswith("ENUM_") or not moments:
+            continue
+        quoted = [f'"{column}"' for column in moments]
+        rows = list(db.execute(f'SELECT rowid, {", ".join(quoted)} FROM "{table}"'))
+        if not rows:
+            continue
+        ids = [row[0] for row in rows]
+        times = np.array([[np.nan if value is None else value for value in row[1:]] for row in rows])
+        moved = later(times)
+        if table in GPU_WORK and len(moments) == 2:
+            moved[:, 1] = moved[:, 0] + times[:, 1] - times[:, 0]
+        values = [
+            [None if np.isnan(value) else int(value) for value in row] + [number]
+            for row, number in zip(moved, ids, strict=True)
+        ]
+        change = ", ".join(f"{column} = ?" for column in quoted)
+        db.executemany(f'UPDATE "{table}" SET {change} WHERE rowid = ?', values)

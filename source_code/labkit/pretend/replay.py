@@ -1,0 +1,146 @@
+"""A machine whose programs answer with what was recorded: for tests, so that a lab runs live where there is no GPU.
+
+It stands in the place of ``labkit.source.programs.Programs``, behind the one door. A lab then takes every path of live
+mode but the last step, the program on the GPU. Copies of the recorded data go into a scratch folder; the machines of
+``labkit.pretend.machines`` change them on the way. What nobody recorded is an error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import re
+import shlex
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from labkit.errors import LabError
+from labkit.paths import RECORDED
+from labkit.source import door, recorded, running
+from labkit.source.facts import Machine
+from labkit.source.programs import Programs
+from labkit.source.quick import shortened
+from stepbudget.export import files
+
+ROUND = re.compile(r"-(\d+)\.json$")
+
+
+class Replay(Programs):
+    """The recorded machine called ``name``; what it lacks, the default machine answers."""
+
+    told: ClassVar[dict] = {}  # facts in which a machine differs from the recorded one
+    stands_in: ClassVar[dict] = {}  # report → the one that is opened in its place
+
+    def __init__(self, name: str = recorded.DEFAULT) -> None:
+        self.folders = [RECORDED / one for one in dict.fromkeys((name, recorded.DEFAULT))]
+        if not (self.folders[0] / "provenance.json").is_file():
+            raise LabError(f"LAB_PRETEND={name} names no machine that is pretended or recorded.")
+
+    @cached_property
+    def facts(self) -> Machine:
+        return replace(door.recorded_machine(self.folders[0]), **self.told)
+
+    def missing(self, *packages: str) -> list[str]:
+        return []
+
+    # What a machine changes
+
+    def record(self, command: str, record: dict) -> dict:
+        """A record, as this machine would have made it."""
+        return record
+
+    def report(self, name: str, db: sqlite3.Connection) -> None:
+        """Change the copy of a report."""
+
+    def counts(self, text: str) -> str:
+        """What Nsight Compute wrote, as this machine's would."""
+        return text
+
+    def trace_of(self, content: dict) -> dict:
+        """A trace of PyTorch's profiler, as this machine would have made it."""
+        return content
+
+    # What is asked
+
+    def run(self, words: str, file: Path) -> dict:
+        number = ROUND.search(file.name)
+        found = self._first(lambda where: self._records(words, where))
+        return self._keep(words, found[(int(number[1]) if number else 1) % len(found) - 1], file)
+
+    def run_cold(self, words: str, file: Path) -> dict:
+        cold = self._first(lambda where: recorded.cold_file(words.partition(" --epochs ")[0], where))
+        record = json.loads(cold.read_text())
+        return self._keep(words, running_as(words, record), file)
+
+    def trace(self, words: str, file: Path) -> dict:
+        there = self._first(lambda where: recorded.traced_file(words, where))
+        content = self.trace_of(json.loads(gzip.decompress(running.trace_beside(there).read_bytes())))
+        running.trace_beside(file).write_bytes(gzip.compress(json.dumps(content).encode(), compresslevel=1))
+        return self._keep(words, json.loads(there.read_text()), file)
+
+    def profile(self, words: Sequence[str], report: Path, show: Callable[[str], None]) -> None:
+        slim = self._first(lambda where: recorded.report_file(report.stem, shlex.join(words), where))
+        export = report.with_suffix(".sqlite")
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_bytes(files.NSYS_MAGIC)
+        export.unlink(missing_ok=True)
+        name = self.stands_in.get(report.stem, report.stem)
+        export.write_bytes(lzma.decompress((slim.parent / f"{name}.sqlite.xz").read_bytes()))  # newer than the report
+        with sqlite3.connect(export) as db:
+            self.report(name, db)
+        db.close()
+        show("| Generated")
+
+    def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:
+        there = self._first(lambda where: recorded.counts_file(log.stem, shlex.join(words), where))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(self.counts(there.read_text()))
+        show("| ==PROF== Connected")
+
+    def _records(self, words: str, where: Path) -> list[dict]:
+        for kind in ("runs", "benchmarks", "keras"):
+            try:
+                return recorded.long_or_short(kind, words, where)
+            except LabError:
+                continue
+        raise LabError(f"'{words}' runs live, and was never recorded")
+
+    def _first(self, find: Callable[[Path], object]):
+        """What the first of the folders has; LabError of the last where none has it."""
+        for where in self.folders[:-1]:
+            try:
+                return find(where)
+            except LabError:
+                continue
+        return find(self.folders[-1])
+
+    def _keep(self, words: str, record: dict, file: Path) -> dict:
+        told = self.facts
+        changed = self.record(words, json.loads(json.dumps(record)))
+        if "gpu" in changed:
+            changed |= {"gpu": told.gpu, "driver": told.driver, "cpu_cores": told.cores}
+        file.write_text(json.dumps(changed))
+        return changed
+
+
+def running_as(words: str, record: dict) -> dict:
+    """A recorded training with as many epochs as the command asks for."""
+    asked = re.search(r"--epochs (\d+)", words)
+    return shortened(record, int(asked[1])) if asked else record
+
+
+def tables(db: sqlite3.Connection) -> dict[str, list[str]]:
+    """The tables of a report and their columns."""
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {name: [column for _, column, *_ in db.execute(f'PRAGMA table_info("{name}")')] for name in names}
+
+
+def drop(db: sqlite3.Connection, *named: str) -> None:
+    """Take tables out of a report, as a profiler leaves out those for which it has nothing."""
+    for table in named:
+        db.execute(f'DROP TABLE IF EXISTS "{table}"')

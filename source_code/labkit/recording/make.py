@@ -1,0 +1,190 @@
+"""How is an item of the plan made? A file appears only when it is whole, with what made it in it or beside it.
+
+``make record`` makes what is missing or no longer true, and nothing else; interrupted, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import REPORTS
+from labkit.recording import work as works
+from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
+from labkit.source import command, counting, running
+from labkit.training import machine, manifest
+from labkit.training.data import raw_folder
+from labkit.training.record import write_json
+from stepbudget.export import nsys
+from stepbudget.export import stats as nsys_stats
+from stepbudget.export.slim import slim
+from stepbudget.ncu import counters
+from stepbudget.report import open_report
+
+# What makes the files that ship of what the tools wrote: a change there makes them anew.
+SLIM_MODULE, STATS_MODULE = "stepbudget/export/slim.py", "stepbudget/export/stats.py"
+_warmed: set[str] = set()  # commands that this session has run: what they compile is in the caches
+
+
+def run(item: Item, file: Path) -> None:
+    """Time a script; those that are about the CPU see no GPU."""
+    running.run_once(item.command, file, {"CUDA_VISIBLE_DEVICES": ""} if item.kind in ON_CPU else None)
+
+
+def warm(item: Item, file: Path) -> None:
+    """Time a step that compiles, once this session has run it before, so that the compilers' caches are warm."""
+    if item.command not in _warmed:
+        with tempfile.TemporaryDirectory() as scratch:
+            running.run_once(item.command, Path(scratch) / file.name)
+        _warmed.add(item.command)
+    running.run_once(item.command, file)
+
+
+def cold(item: Item, file: Path) -> None:
+    """Time a step whose compilers find nothing that they made before."""
+    running.run_cold(item.command, file)
+
+
+def torch_profile(item: Item, file: Path) -> None:
+    """Run a step under PyTorch's own profiler; the trace lies beside the record."""
+    running.run_traced(item.command, file)
+
+
+def profile(item: Item, file: Path) -> None:
+    """Run a step under Nsight Systems and keep the slim report."""
+    report = REPORTS / f"{item.label}.nsys-rep"
+    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+        command.run_profile(shlex.split(item.command), report, show=lambda line: None)
+        slim(nsys.export(report), file)
+
+
+def count(item: Item, file: Path) -> None:
+    """Count a step under Nsight Compute and keep what the labs read of it."""
+    log = REPORTS / f"{item.label}.csv"
+    with _record_beside(item, file, ncu=counting.version()):
+        counting.run(shlex.split(item.command), log, show=lambda line: None)
+        origin = f"{machine.gpu_name()}, {datetime.now(timezone.utc).date()}"
+        text = counters.slim(log.read_text(errors="replace"), item.command, origin)
+        draft = file.with_suffix(".tmp")
+        draft.write_text(text)
+        draft.replace(file)
+
+
+def stats(item: Item, file: Path) -> None:
+    """What nsys stats says about a recorded report, as CSV texts by question."""
+    source = stats_source(file)
+    with open_report(source) as report:
+        tables = nsys_stats.stats(report, list(nsys_stats.TABLES))
+    about = {"command": item.command, "nsys": nsys.need_nsys().version_text, "run_at": _now()}
+    write_json(file, about | {"of": checksum(source), "manifest": manifest.manifest([STATS_MODULE]), "tables": tables})
+
+
+def stats_source(file: Path) -> Path:
+    """The recorded report that the tables in ``file`` are about."""
+    return file.parents[1] / "profiles" / f"{file.stem}.sqlite.xz"
+
+
+def work(item: Item, file: Path) -> None:
+    """Describe the work that a step does, on the CPU."""
+    write_json(file, works.describe(item.command) | {"run_at": _now()})
+
+
+def reference(item: Item, file: Path, script: Path) -> None:
+    """Time PyTorch's own MNIST example, given as ``script``, with the course's batch size and epochs."""
+    data = os.environ.get("LAB_DATA_DIR")
+    if not data or not raw_folder(Path(data)).is_dir():
+        raise LabError("--reference reads MNIST from LAB_DATA_DIR: set it.")
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "data").symlink_to(Path(data).resolve())
+        inside = Path(scratch) / "mnist"  # the example reads ../data
+        inside.mkdir()
+        words = [sys.executable, str(script.resolve()), "--batch-size", "1024", "--epochs", "10"]
+        run_at, start = _now(), time.perf_counter()
+        done = subprocess.run(words, cwd=inside, capture_output=True, text=True)
+        process_s = time.perf_counter() - start
+    correct = re.findall(r"Accuracy: (\d+)/10000", done.stdout)
+    if done.returncode != 0 or len(correct) != 10:
+        raise LabError(f"the reference example failed: {done.stderr.strip().splitlines()[-1:]}")
+    record = {"command": item.command, "status": "complete", "process_s": process_s}
+    record |= {"test_accuracy_pct": int(correct[-1]) / 100, "run_at": run_at}
+    write_json(file, record | {"script_sha256": checksum(script), "manifest": manifest.manifest([])})
+
+
+WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, count, stats, work)}
+
+
+def make(
+    folder: Path,
+    items: list[Item],
+    is_done: Callable[[Item], bool],
+    jobs: int = 1,
+    time_limit_s: float = float("inf"),
+    script: Path | None = None,
+) -> list[Item]:
+    """Make the items that are not done, ``jobs`` at a time where nothing is timed; those still missing afterwards.
+
+    ``time_limit_s``: begin nothing new after so many seconds. ``script``: PyTorch's MNIST example, where that is asked.
+    """
+    ways = WAYS | {"reference": partial(reference, script=script)}
+    stop_at = time.monotonic() + time_limit_s
+    todo = [item for item in items if not is_done(item)]
+    made = iter(range(len(items) - len(todo) + 1, len(items) + 1))
+
+    def one(item: Item) -> None:
+        if time.monotonic() < stop_at:
+            file = folder / item.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            start = time.monotonic()
+            ways[item.how](item, file)
+            took = f"{time.monotonic() - start:.1f} s"
+            print(f"[{next(made)}/{len(items)}] {item.kind}: {item.label} ({took})", flush=True)
+
+    for item in todo:
+        if item.kind not in SIDE_BY_SIDE:  # these are timed, or profiled: alone on the machine
+            one(item)
+    with ThreadPoolExecutor(jobs) as pool:
+        side_by_side = [pool.submit(one, item) for item in todo if item.kind in SIDE_BY_SIDE]
+        for future in as_completed(side_by_side):
+            future.result()
+    return [item for item in items if not is_done(item)]
+
+
+def checksum(file: Path) -> str:
+    """The file's SHA-256, in hexadecimal."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _record_beside(item: Item, file: Path, *modules: str, **tool: str | None) -> Iterator[None]:
+    """While ``file`` is made, watch which of our modules run; then keep that in its record, beside it.
+
+    ``modules``: those that make ``file`` of what the tool wrote.
+    """
+    run_at, start = _now(), time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= manifest.watched(Path(scratch))
+        try:
+            yield
+        finally:
+            del os.environ["LAB_MANIFEST"]
+        took_s, made_by = time.monotonic() - start, manifest.gathered(Path(scratch), modules)
+    about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
+    about |= {"cpu": machine.cpu_name(), "cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": took_s}
+    write_json(file.parents[1] / item.record, about | {"manifest": made_by})
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

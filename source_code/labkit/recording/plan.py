@@ -1,0 +1,257 @@
+"""What is recorded of a machine? Each item: its kind, how it is made, its command, and the file in which it ends.
+
+In full, everything that the labs show. Quick: part 1 and the ladder, as the labs run them live by default: fewer
+epochs and rounds, one report a step. Smaller machines get that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labkit import course
+from labkit.source import command, counting
+from labkit.source.quick import EPOCHS, FULL_ROUNDS, quick
+from labkit.source.recorded import TRACES, key, traced_name
+from labkit.topics.ladder.sweep import worker_counts
+
+KINDS = (
+    "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
+    "shapes", "loss_scaling",
+    "keras", "keras_seeds", "keras_cpu",
+    "accuracy",
+    "work",
+)  # fmt: skip
+SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work")  # not timed: several fit on the machine
+ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
+SEEDS = 10  # of the accuracy gate
+
+# Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
+STEPS = [step.script for step in course.STEPS]
+OTHER_ARITHMETIC = ("--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler")
+VARIANTS = [f"main_opt3.py {flags}" for flags in OTHER_ARITHMETIC]
+RUNGS = [*STEPS, *VARIANTS]
+COMPILED = [step.script for step in course.STEPS if step.compiled]
+REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
+CORES = 16  # of the machines that are recorded in full, unless the plan is told otherwise
+
+BENCHMARKS = [
+    "bench_timing.py",
+    "bench_transfers.py",
+    "bench_underflow.py",
+    "bench_peaks.py",
+    "bench_matmul.py",
+    "bench_startup.py",
+]
+PART_1_BENCHMARKS = BENCHMARKS[:4]
+LAUNCHES = "bench_launches.py"  # once: each of its numbers is a median over epochs, and it compiles for a minute
+
+# Profiled: name of the report → program. The loader's steps also with another arithmetic.
+PROFILES = {step.name: step.profiled for step in course.STEPS}
+PROFILES |= {
+    "main_opt3_tf32": f"{course.step('main_opt3').profiled} --amp-dtype float32 --tf32",
+    "main_opt3_bf16": f"{course.step('main_opt3').profiled} --amp-dtype bfloat16",
+}
+# The same with a range for every operator and its shapes: slower, so never compared by its times on the CPU.
+OPERATORS = {f"{name}_ops": f"{PROFILES[name]} --profile-ops" for name in ("main_opt2", "main_opt3_tf32", "main_opt3")}
+CHECKED = ("main_baseline_nvtx", "main_opt2", "main_opt3")  # profiles whose tables by nsys stats are kept
+# A graph's kernels are traced one by one, which makes the graph slower, but shows what is in it.
+GRAPH_FLAGS = ["--cuda-graph-trace", "node"]
+WITH_GRAPHS = [step.name for step in course.STEPS if not step.loader][1:]  # beside those of Keras
+
+# One step of each rung under Nsight Compute, its bytes; of the last two also what each of the GPU's units did.
+COUNTED = {f"{step.name}_bytes": counting.count_command(f"{step.name}_bytes", step.counted) for step in course.ladder()}
+COUNTED |= {
+    f"{step.name}_units": counting.count_command(f"{step.name}_units", step.counted, in_depth=True)
+    for step in course.STEPS
+    if step.compiled
+}
+# The same epoch by PyTorch's own profiler, and the driver's counters while steps train: once each.
+TORCH_PROFILES = [
+    "profile_torch.py main_baseline_nvtx.py",
+    "profile_torch.py main_opt2.py --memory",
+    "profile_torch.py main_opt3.py --memory",
+    "profile_torch.py main_opt4.py --overhead 3",
+]
+NVML = "bench_nvml.py"
+NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
+
+# Lab 10: the network of main_opt4.py (the second), and it with one thing changed.
+SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
+BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
+_SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
+SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
+SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
+
+# Lab 11: each once, with its seeds inside.
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
+LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
+
+# Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
+KERAS_ONCE = [
+    "bench_keras.py --backend jax",
+    "bench_keras.py --backend torch",
+    "keras_mixed.py --backend jax --jit off --epochs 3",
+]
+KERAS_RUNS = [
+    "keras_mnist.py --backend jax",
+    "keras_mnist.py --backend jax --tf32",
+    "keras_mixed.py --backend jax",
+    "keras_mixed.py --backend jax --policy mixed_bfloat16",
+]
+KERAS_PROFILES = {
+    "keras_mnist_jax": "keras_mnist.py --backend jax --profile --epochs 2",
+    "keras_mixed_jax": "keras_mixed.py --backend jax --profile --epochs 2",
+    "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
+}
+KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
+# What lab 12 shows of a CPU, where TensorFlow is installed too: on few digits, and XLA on and off.
+_FEW = "--limit 3000 --epochs 4 --batch-size 64"
+_SEEDS = (1, 2, 3)
+KERAS_CPU_ONCE = [
+    "bench_keras.py --backend tensorflow",
+    *(f"keras_mnist.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
+    *(f"main_opt4.py {_FEW} --amp-dtype float32 --seed {seed}" for seed in _SEEDS),
+    *(f"keras_mixed.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
+    *(
+        f"keras_mixed.py --backend tensorflow {flags} {_FEW} --seed 1"
+        for flags in (
+            "--initial-scale 1073741824", "--loss-scale 1024", "--loss-scale 1073741824", "--loss-scale none",
+            "--policy mixed_bfloat16",
+        )
+    ),
+]  # fmt: skip
+KERAS_CPU_RUNS = [
+    f"keras_mnist.py --backend {backend} --jit {jit} --device cpu --limit 1024 --epochs 3 --batch-size 64"
+    for backend in ("jax", "tensorflow")
+    for jit in ("off", "on")
+]
+
+LIMIT = [step.script for step in course.STEPS if not step.loader]
+ACCURACY = ["main_baseline.py", "main_opt3.py", *VARIANTS, *LIMIT, *SHAPES[2:]]
+# Whose work is described, on a CPU: each way in which a step computes.
+WORK = [*RUNGS, *SHAPES]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to record. ``how`` is a function of ``labkit.recording.make``; ``file`` lies in the machine's folder.
+
+    ``command`` is as one types it: a script of source_code/ with its flags, or all of ``nsys profile …``.
+    """
+
+    kind: str
+    how: str
+    command: str
+    file: str
+    label: str
+
+    @property
+    def record(self) -> str:
+        """The JSON file that says how it was made: the item's own, or the one beside a report or counts."""
+        return self.file if self.file.endswith(".json") else f"{self.file.partition('.')[0]}.json"
+
+
+def plan(
+    rounds: int = FULL_ROUNDS, seeds: int = SEEDS, is_quick: bool = False, reference: bool = False, cores: int = CORES
+) -> list[Item]:
+    """Everything to record, in order. Each kind's timed runs are in turn, so that what is compared alternates.
+
+    ``reference``: PyTorch's own MNIST example too. ``cores`` decide which numbers of loader workers are tried.
+    """
+    sweep = [f"main_opt1.py --epochs {EPOCHS} --workers {workers}" for workers in worker_counts(cores)]
+    if is_quick:
+        return [
+            *_runs([quick(step) for step in RUNGS], sweep, rounds),
+            *(_timed("benchmarks", script, "benchmarks", 1) for script in PART_1_BENCHMARKS),
+            *_profiles("profiles", PROFILES),
+            *_profiles("operators", OPERATORS),
+        ]
+    return [
+        *_runs(RUNGS, sweep, rounds),
+        *(_reference(rounds) if reference else ()),
+        *_in_turn("benchmarks", BENCHMARKS, "benchmarks", rounds),
+        _timed("benchmarks", LAUNCHES, "benchmarks", 1),
+        *_profiles("profiles", PROFILES),
+        *_profiles("operators", OPERATORS),
+        *(_stats(name) for name in CHECKED),
+        *(Item("counters", "count", words, f"counters/{name}.csv", name) for name, words in COUNTED.items()),
+        *(_torch_profile(program) for program in TORCH_PROFILES),
+        _timed("nvml", NVML, "benchmarks", 1),
+        *_profiles("nvml", NVML_PROFILES),
+        *_shapes(rounds),
+        *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
+        *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
+        *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
+        *_profiles("keras", KERAS_PROFILES),
+        *_in_turn("keras", KERAS_RUNS, "keras", rounds),
+        *_seeds("keras_seeds", KERAS_ACCURACY, seeds),
+        *(_timed("keras_cpu", step, "keras", 1) for step in KERAS_CPU_ONCE),
+        *_in_turn("keras_cpu", KERAS_CPU_RUNS, "keras", FULL_ROUNDS),
+        *_seeds("accuracy", ACCURACY, seeds, " --workers 2"),  # no result changes, and several fit side by side
+        *(Item("work", "work", step, f"work/{key(step)}.json", f"work of {step}") for step in WORK),
+    ]
+
+
+def profile_command(name: str, program: str) -> str:
+    """The command that profiles ``program`` into the report ``name``."""
+    has_graphs = name in WITH_GRAPHS or name in KERAS_PROFILES
+    return command.profile_command(name, program, GRAPH_FLAGS if has_graphs else ())
+
+
+def _runs(rungs: list[str], sweep: list[str], rounds: int) -> Iterator[Item]:
+    """Each compiled step once with cold caches; then all rungs, and the numbers of workers, round by round."""
+    for step in rungs:
+        if step.split()[0] in COMPILED:
+            yield Item("runs", "cold", step, f"runs/{key(step)}-cold.json", f"{step}, cold caches")
+    for number in range(1, rounds + 1):
+        yield from (_timed("runs", step, "runs", number) for step in (*rungs, *sweep))
+
+
+def _reference(rounds: int) -> Iterator[Item]:
+    """PyTorch's own example and our baseline, in turn: is the baseline a straw man?"""
+    for number in range(1, rounds + 1):
+        file = f"reference/{key(REFERENCE)}-{number:02d}.json"
+        yield Item("reference", "reference", REFERENCE, file, f"{REFERENCE}, round {number}")
+        yield _timed("reference", STEPS[0], "reference", number)
+
+
+def _in_turn(kind: str, commands: list[str], folder: str, rounds: int) -> Iterator[Item]:
+    for number in range(1, rounds + 1):
+        yield from (_timed(kind, step, folder, number) for step in commands)
+
+
+def _timed(kind: str, step: str, folder: str, number: int) -> Item:
+    warm = step.split()[0] in COMPILED
+    file = f"{folder}/{key(step)}-{number:02d}.json"
+    return Item(kind, "warm" if warm else "run", step, file, f"{step}, round {number}")
+
+
+def _seeds(kind: str, commands: list[str], seeds: int, more: str = "") -> Iterator[Item]:
+    for step in commands:
+        for seed in range(1, seeds + 1):
+            full = f"{step} --seed {seed}{more}"
+            yield Item(kind, "run", full, f"accuracy/{key(step)}--seed-{seed:02d}.json", full)
+
+
+def _profiles(kind: str, programs: dict[str, str]) -> Iterator[Item]:
+    for name, program in programs.items():
+        yield Item(kind, "profile", profile_command(name, program), f"profiles/{name}.sqlite.xz", name)
+
+
+def _stats(name: str) -> Item:
+    words = f"nsys stats {name}.sqlite.xz"
+    return Item("nsys_stats", "stats", words, f"nsys_stats/{name}.json", f"nsys stats {name}")
+
+
+def _torch_profile(program: str) -> Item:
+    return Item("torch_profiler", "torch_profile", program, f"{TRACES}/{traced_name(program)}", program)
+
+
+def _shapes(rounds: int) -> Iterator[Item]:
+    """What lab 10 shows: its benchmark and its runs, in turn, and its profiles."""
+    for number in range(1, rounds + 1):
+        yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
+        yield from (_timed("shapes", step, "runs", number) for step in SHAPES)
+    yield _timed("shapes", BENCH_TF32, "benchmarks", 1)
+    yield from _profiles("shapes", SHAPE_PROFILES)

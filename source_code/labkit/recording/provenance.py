@@ -1,0 +1,94 @@
+"""Where do a machine's recordings come from? ``provenance.json``, derived from the recordings and never typed.
+
+Commits come from the manifests. What was recorded before there were manifests keeps what the provenance said of it
+then, under ``before_manifests``, until it is recorded again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labkit.recording import plan
+from labkit.recording.make import checksum
+from labkit.recording.status import planned, read
+from labkit.source.recorded import key
+from labkit.training.record import write_json
+from stepbudget.ncu import counters
+
+FILE = "provenance.json"
+
+
+def write(folder: Path) -> None:
+    """Write a machine's ``provenance.json``, where anything was recorded."""
+    if derived := derive(folder):
+        write_json(folder / FILE, derived)
+
+
+def derive(folder: Path) -> dict:
+    """What ``provenance.json`` has to say; nothing where no recording names a GPU."""
+    records = {path.relative_to(folder).as_posix(): read(path) for path in sorted(folder.glob("*/*.json"))}
+    in_time = sorted(records.values(), key=lambda record: record["run_at"])
+    full = [record for record in in_time if record.get("gpu") and "versions" in record]
+    if not full:
+        return {}
+    items = planned(folder)
+    old = read(folder / FILE).get("before_manifests", {})
+    reports = [item for item in items if _is_report(item) and (folder / item.file).is_file()]
+    profiled = {item.label: records.get(item.record) for item in reports}
+    last = full[-1]
+    versions = {name: version for record in full for name, version in record["versions"].items()}
+    return {
+        "recorded": in_time[0]["run_at"],
+        "finished": in_time[-1]["run_at"],
+        "made_by": "make record",
+        "commits": _commits(items, records),
+        **{name: last[name] for name in ("gpu", "driver", "cpu", "cpu_cores")},
+        "versions": versions,
+        "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record), old.get("nsys")),
+        "repetitions": len(list(folder.glob(f"runs/{key(_timed_baseline(items))}-[0-9]*.json"))),
+        "data_source": sorted({record["data_source"] for record in full if "data_source" in record}),
+        "profiles": {
+            name: record["command"] if record else old["profiles"][name] for name, record in sorted(profiled.items())
+        },
+        "counters": {path.stem: counters.made_with(path.read_text()) for path in sorted(folder.glob("counters/*.csv"))},
+        "commands": sorted({record["command"] for record in records.values()}),
+        "before_manifests": _before(folder, items, records, old),
+        "sha256": {str(path.relative_to(folder)): checksum(path) for path in _files(folder)},
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*") if path.is_file())
+
+
+def _is_report(item: plan.Item) -> bool:
+    return item.how == "profile"
+
+
+def _timed_baseline(items: list[plan.Item]) -> str:
+    return next(item.command for item in items if item.kind == "runs" and item.how == "run")
+
+
+def _commits(items: list[plan.Item], records: dict[str, dict]) -> dict[str, list[str]]:
+    """Kind → the commits that its recordings were measured at, ``+dirty`` where the tree was not clean."""
+    found: dict[str, set[str]] = {}
+    for item in items:
+        kept = records.get(item.record, {}).get("manifest")
+        if kept and kept["commit"]:
+            found.setdefault(item.kind, set()).add(kept["commit"] + ("" if kept["clean"] else "+dirty"))
+    return {kind: sorted(commits) for kind, commits in found.items()}
+
+
+def _before(folder: Path, items: list[plan.Item], records: dict[str, dict], old: dict) -> dict:
+    """What the provenance said before of recordings that still have no manifest: commits by kind, reports' commands."""
+    unknown = [
+        item for item in items if (folder / item.file).is_file() and not records.get(item.record, {}).get("manifest")
+    ]
+    kinds, reports = {item.kind for item in unknown}, {item.label for item in unknown if _is_report(item)}
+    if not old or not unknown:
+        return {}
+    return {
+        "commits": {kind: commit for kind, commit in old["commits"].items() if kind.split()[0] in kinds},
+        "nsys": old["nsys"],
+        "profiles": {name: command for name, command in old["profiles"].items() if name in reports},
+    }

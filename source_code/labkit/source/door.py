@@ -1,0 +1,411 @@
+"""Where does a result come from? From a run on this machine, or from what the course recorded: decided here, once.
+
+``current()`` is the source that a notebook asks: ``Live`` runs the commands and says how long that takes, ``Recorded``
+opens what a folder of ``reports/recorded/`` holds. Both show the command as one would type it. What a machine cannot do
+at all (no GPU, no permission to count, Keras not installed) comes from the recordings, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shlex
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from labkit.errors import LabError, NotHere
+from labkit.paths import REPORTS, typed
+from labkit.source import command as profiling
+from labkit.source import counting, quick, recorded, running
+from labkit.source.facts import Machine
+from labkit.source.pace import Pace, duration, recorded_s
+from labkit.source.programs import Programs
+from stepbudget.ncu.counters import ORIGIN, Counted, noted, parse
+from stepbudget.report import Report, open_report
+
+MODES = ("auto", "live", "recorded")
+Show = Callable[[str], None]
+
+
+class Source(ABC):
+    """What a notebook asks for. Each method shows its command first; ``show`` prints a line."""
+
+    name: str  # the word for it
+    is_strict = False  # are these the course's own recordings, of which every sentence of the text must hold?
+
+    @property
+    @abstractmethod
+    def facts(self) -> Machine:
+        """The machine that the results are from."""
+
+    @property
+    @abstractmethod
+    def greeting(self) -> str:
+        """In one line, where the numbers of a notebook come from."""
+
+    @abstractmethod
+    def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
+        """This source, or the recordings, with the reason, where something would run that needs other packages."""
+
+    def runs(
+        self, commands: Sequence[str], repeats: int | None = None, show: Show = print, kind: str = "runs"
+    ) -> dict[str, list[dict]]:
+        """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records."""
+        for command in commands:
+            show(f"$ time {typed(command)}")
+        return self._runs(commands, repeats, show, kind)
+
+    def cold_run(self, command: str, show: Show = print) -> dict | None:
+        """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
+        show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in running.CACHES)} {typed(command)}")
+        return self._cold_run(command, show)
+
+    def benchmark(self, command: str, show: Show = print) -> list[dict]:
+        """The records of a benchmark script (``bench_….py`` with its flags): each that was recorded, or one run now."""
+        show(f"$ {typed(command)}")
+        return self._benchmark(command, show)
+
+    def record(self, command: str, kind: str, show: Show = print) -> dict:
+        """The one record of a command that is recorded once, among those of its ``kind``."""
+        show(f"$ {typed(command)}")
+        return self._record(command, kind, show)
+
+    def profile(self, command: str, show: Show = print) -> Report:
+        """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails."""
+        words = profiling.check(command)
+        show(f"$ {profiling.folded(words)}")
+        return self._profile(Path(words[words.index("--output") + 1]).name, words, show)
+
+    def count(self, command: str, show: Show = print, brief: bool = False) -> Counted:
+        """What an ``ncu`` command counted. ``brief``: show only whence the counts are."""
+        words = counting.check(command)
+        if not brief:
+            show(f"$ {counting.folded(words)}")
+        return self._count(Path(words[words.index("--log-file") + 1]).stem, words, show, brief)
+
+    def trace(self, command: str, show: Show = print) -> tuple[dict, Path]:
+        """The record and the trace of a ``profile_torch.py STEP …``."""
+        show(f"$ {typed(command)}")
+        return self._trace(command, show)
+
+    @abstractmethod
+    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]: ...
+
+    @abstractmethod
+    def _cold_run(self, command: str, show: Show) -> dict | None: ...
+
+    @abstractmethod
+    def _benchmark(self, command: str, show: Show) -> list[dict]: ...
+
+    @abstractmethod
+    def _record(self, command: str, kind: str, show: Show) -> dict: ...
+
+    @abstractmethod
+    def _profile(self, name: str, words: list[str], show: Show) -> Report: ...
+
+    @abstractmethod
+    def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted: ...
+
+    @abstractmethod
+    def _trace(self, command: str, show: Show) -> tuple[dict, Path]: ...
+
+
+@dataclass(frozen=True)
+class Recorded(Source):
+    """What the course shipped with, measured on the machine that ``folder`` is named after; nothing runs."""
+
+    folder: Path
+    name = "recorded"
+
+    @property
+    def is_strict(self) -> bool:
+        return self.folder.name == recorded.DEFAULT
+
+    @property
+    def facts(self) -> Machine:
+        return recorded_machine(self.folder)
+
+    @property
+    def greeting(self) -> str:
+        origin, where = recorded.origin(self.folder), recorded.shown(self.folder)
+        return f"Recorded mode: what you see was measured on an {origin} ({where})."
+
+    def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
+        return self
+
+    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]:
+        found = {command: recorded.records(kind, command, self.folder) for command in commands}
+        times = sorted(map(len, found.values()))
+        fewest = "" if times[0] == times[-1] else f"{times[0]} to "
+        where = recorded.shown(self.folder / kind)
+        show(f"recorded ({recorded.origin(self.folder)}), {fewest}{_count(times[-1])} each: {where}")
+        return found
+
+    def _cold_run(self, command: str, show: Show) -> dict | None:
+        file = recorded.cold_file(command, self.folder)
+        if file is None:
+            show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
+            return None
+        show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
+        return json.loads(file.read_text())
+
+    def _benchmark(self, command: str, show: Show) -> list[dict]:
+        found = recorded.records("benchmarks", command, self.folder)
+        on_gpu = found[0].get("device") != "cpu"
+        where = recorded.origin(self.folder) if on_gpu else f"on a CPU, {found[0]['run_at'][:10]}"
+        show(f"recorded ({where}, {_count(len(found))}): {recorded.shown(self.folder / 'benchmarks')}")
+        return found
+
+    def _record(self, command: str, kind: str, show: Show) -> dict:
+        found = recorded.records(kind, command, self.folder)[0]
+        where = f"{found['gpu'] or 'CPU'}, {found['run_at'][:10]}"
+        show(f"recorded ({where}): {recorded.shown(self.folder / kind)}")
+        return found
+
+    def _profile(self, name: str, words: list[str], show: Show) -> Report:
+        file = recorded.report_file(name, shlex.join(words), self.folder)
+        show(f"recorded ({recorded.origin(self.folder)}): {recorded.shown(file)}")
+        return open_report(file)
+
+    def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
+        file = recorded.counts_file(name, shlex.join(words), self.folder)
+        text = file.read_text()
+        origin = noted(text, ORIGIN)
+        show(f"recorded ({origin}): {recorded.shown(file)}")
+        return Counted(parse(text, file.name), shlex.join(words), origin)
+
+    def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
+        file = recorded.traced_file(command, self.folder)
+        show(f"recorded ({recorded.origin(self.folder)}): {recorded.shown(file)}")
+        return json.loads(file.read_text()), running.trace_beside(file)
+
+
+class Live(Source):
+    """The commands run on this machine; what they leave lies in ``reports``, and timed runs are used again."""
+
+    name = "live"
+
+    def __init__(self, programs: Programs, reports: Path = REPORTS) -> None:
+        self.programs, self.reports, self.pace = programs, reports, Pace()
+
+    @property
+    def facts(self) -> Machine:
+        return self.programs.facts
+
+    @property
+    def greeting(self) -> str:
+        runs = f"{quick.EPOCHS} epochs, {_count(quick.rounds())} of each"
+        full = f"LAB_LIVE=full: {quick.FULL_EPOCHS} epochs, {_count(quick.FULL_ROUNDS)}"
+        how = f" Quick: what is timed trains {runs} ({full})." if quick.is_quick() else ""
+        return f"Live: the commands run on this machine ({self.facts.gpu or 'no GPU: CPU phases only'}).{how}"
+
+    def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
+        absent = self.programs.missing(*packages)
+        if not absent:
+            return self
+        show(f"recorded, since {' and '.join(absent)} cannot be imported here{f' ({install})' if install else ''}")
+        return Recorded(recorded.folder())
+
+    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]:
+        """Runs of the same code on the same machine that are in ``reports`` already are used again."""
+        repeats, folder = repeats or quick.rounds(), self._folder("runs")
+        form = quick.quick if quick.is_quick() else str
+        slots = [
+            (command, form(command), folder / f"{recorded.key(form(command))}-{number:02d}.json")
+            for number in range(1, repeats + 1)
+            for command in commands
+        ]
+        there = {file: self._there(file, words) for _, words, file in slots}
+        missing = [words for _, words, file in slots if there[file] is None]
+        self._announce([recorded_s(kind, words) for words in missing], show)
+        start, made = time.monotonic(), 0
+        found: dict[str, list[dict]] = {command: [] for command in commands}
+        for command, words, file in slots:
+            record = there[file]
+            if record is None:
+                so_far = f" ({duration(time.monotonic() - start)} so far)" if made else ""
+                made += 1
+                show(f"| run {made} of {len(missing)}: time {typed(words)}{so_far}")
+                record = self._timed(kind, words, lambda words=words, file=file: self.programs.run(words, file))
+            found[command].append(record)
+        show(f"live: {_count(repeats)} each: {recorded.shown(folder)}")
+        return found
+
+    def _cold_run(self, command: str, show: Show) -> dict:
+        folder, words = self._folder("runs"), quick.quick(command) if quick.is_quick() else command
+        self._announce([recorded_s("runs", words)], show)
+        file = folder / f"{recorded.key(words)}-cold.json"
+        record = self.programs.run_cold(words, file)
+        show(f"live: one run: {recorded.shown(file)}")
+        return record
+
+    def _benchmark(self, command: str, show: Show) -> list[dict]:
+        def run() -> list[dict]:
+            return [self._once(command, "benchmarks", show)]
+
+        return self._else_recorded(run, lambda other: other._benchmark(command, show), show)
+
+    def _record(self, command: str, kind: str, show: Show) -> dict:
+        def run() -> dict:
+            return self._once(command, kind, show)
+
+        return self._else_recorded(run, lambda other: other._record(command, kind, show), show)
+
+    def _once(self, command: str, kind: str, show: Show) -> dict:
+        folder = self._folder(kind)
+        self._announce([recorded_s(kind, command)], show)
+        file = folder / f"{recorded.key(command)}-01.json"
+        record = self._timed(kind, command, lambda: self.programs.run(command, file))
+        show(f"live: {recorded.shown(folder)}")
+        return record
+
+    def _profile(self, name: str, words: list[str], show: Show) -> Report:
+        def run() -> Report:
+            report = self.reports / f"{name}.nsys-rep"
+            with self._paced(recorded.took_s("profiles", name), show):
+                self.programs.profile(words, report, show)
+            show(f"live: {recorded.shown(report)}")
+            return open_report(report)
+
+        return self._else_recorded(run, lambda other: other._profile(name, words, show), show)
+
+    def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
+        def run() -> Counted:
+            log = self.reports / f"{name}.csv"
+            with self._paced(recorded.took_s("counters", name), show):
+                self.programs.count(words, log, (lambda line: None) if brief else show)
+            show(f"live: {recorded.shown(log)}")
+            counted = parse(log.read_text(errors="replace"), log.name)
+            return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
+
+        return self._else_recorded(run, lambda other: other._count(name, words, show, brief), show)
+
+    def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
+        def run() -> tuple[dict, Path]:
+            file = self._folder(recorded.TRACES) / recorded.traced_name(command)
+            self._announce([recorded_s(recorded.TRACES, command)], show)
+            record = self._timed(recorded.TRACES, command, lambda: self.programs.trace(command, file))
+            show(f"live: {recorded.shown(file)}")
+            return record, running.trace_beside(file)
+
+        return self._else_recorded(run, lambda other: other._trace(command, show), show)
+
+    def _else_recorded(self, run: Callable, otherwise: Callable[[Recorded], object], show: Show):
+        """What ``run`` returns, or, where this machine cannot do it, what was recorded, with the reason."""
+        try:
+            return run()
+        except LabError as error:
+            if not isinstance(error, NotHere) and self.facts.gpu is not None:
+                raise
+            show(f"| recorded instead, since it cannot be measured here: {error}")
+            return otherwise(Recorded(recorded.folder()))
+
+    def _timed(self, kind: str, words: str, run: Callable[[], dict]) -> dict:
+        record = run()
+        self.pace.note(recorded_s(kind, words), record["process_s"])
+        return record
+
+    @contextmanager
+    def _paced(self, expected_s: float | None, show: Show) -> Iterator[None]:
+        """Say before the block how long it will take, and note how long it took."""
+        self._announce([expected_s], show)
+        start = time.monotonic()
+        yield
+        self.pace.note(expected_s, time.monotonic() - start)
+
+    def _announce(self, expected: Sequence[float | None], show: Show) -> None:
+        if line := self.pace.announcement(expected):
+            show(f"| {line}")
+
+    def _folder(self, kind: str) -> Path:
+        folder = self.reports / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _there(self, file: Path, command: str) -> dict | None:
+        """The record of the same command that the same code made on this machine, if there is one."""
+        record = running.finished(file, command)
+        if record is None:
+            return None
+        made_on = (record.get("gpu"), record.get("cpu_cores"), record.get("versions", {}).get("torch"))
+        here = (self.facts.gpu, self.facts.cores, importlib.metadata.version("torch"))
+        return record if made_on == here else None
+
+
+_instead: list[Source] = []  # what tests put in the place of the source that the machine asks for
+
+
+def current() -> Source:
+    """The source that ``LAB_MODE=auto|live|recorded`` and this machine ask for.
+
+    *auto*, the default, is live where both nsys and a GPU answer. Raises LabError for another word.
+    ``LAB_PRETEND=<machine>`` puts a pretended machine in this one's place, for tests.
+    """
+    if _instead:
+        return _instead[-1]
+    wanted = os.environ.get("LAB_MODE", "auto").strip().lower() or "auto"
+    if wanted not in MODES:
+        raise LabError(f"LAB_MODE={wanted} is not a mode: use {', '.join(MODES)}.")
+    if wanted == "recorded":
+        return Recorded(recorded.folder())
+    live = _live(os.environ.get("LAB_PRETEND", ""))
+    is_live = wanted == "live" or (live.facts.nsys is not None and live.facts.gpu is not None)
+    return live if is_live else Recorded(recorded.folder())
+
+
+@contextmanager
+def using(source: Source) -> Iterator[Source]:
+    """Within the block this is the current source: for tests."""
+    _instead.append(source)
+    try:
+        yield source
+    finally:
+        _instead.remove(source)
+
+
+@cache
+def _live(pretended: str) -> Live:
+    if not pretended:
+        return Live(Programs())
+    from labkit.pretend import machines  # a test's own: nobody else pays for it
+
+    return machines.live(pretended)
+
+
+def this_machine() -> Machine:
+    """What the machine at hand has, whatever the mode."""
+    return _live(os.environ.get("LAB_PRETEND", "")).facts
+
+
+@cache
+def recorded_machine(folder: Path) -> Machine:
+    """The machine that a folder's recordings were made on."""
+    about = recorded.provenance(folder)
+    return Machine(
+        gpu=about["gpu"],
+        capability=_recorded_capability(folder),
+        cores=about["cpu_cores"],
+        driver=about["driver"],
+        nsys=about["nsys"],
+        ncu=(folder / "counters").is_dir(),
+        counters=(folder / "counters").is_dir(),
+    )
+
+
+def _recorded_capability(folder: Path) -> tuple[int, int] | None:
+    """As the smallest of its reports has it; None where none tells."""
+    for file in sorted((folder / "profiles").glob("*.sqlite.xz"), key=lambda file: file.stat().st_size)[:1]:
+        with open_report(file) as report:
+            for row in report.rows("SELECT computeMajor, computeMinor FROM TARGET_INFO_GPU LIMIT 1"):
+                return int(row[0]), int(row[1])
+    return None
+
+
+def _count(runs: int) -> str:
+    return f"{runs} run{'' if runs == 1 else 's'}"

@@ -1,0 +1,81 @@
+"""What has this machine? The facts that decide what can run here; where CUDA does not start, PyTorch is not asked."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from labkit.source.counting import find_ncu
+from labkit.training import machine
+from stepbudget.export import nsys
+
+SYS_ADMIN, PERFMON = 21, 38  # the capabilities of Linux with which one may read a GPU's counters
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as the labs see it: its first GPU, its driver, its cores, and the profilers that answer."""
+
+    gpu: str | None  # None: no GPU that CUDA can use
+    capability: tuple[int, int] | None
+    cores: int  # that a process may use
+    driver: str | None
+    nsys: str | None  # the version of Nsight Systems; None: not found
+    ncu: bool  # is Nsight Compute there?
+    counters: bool  # may the GPU's counters be read?
+
+    @property
+    def bf16(self) -> bool:
+        """Has the GPU arithmetic in BF16 (Ampere and later)?"""
+        return self.capability is not None and self.capability >= (8, 0)
+
+    @property
+    def tf32(self) -> bool:
+        """Can its Tensor Cores multiply FP32 numbers as TF32 (Ampere and later)?"""
+        return self.bf16
+
+
+@cache
+def here() -> Machine:
+    """This machine."""
+    gpu = machine.gpu_name() if _cuda_starts() else None
+    found = nsys.find_nsys()
+    return Machine(
+        gpu=gpu,
+        capability=_capability() if gpu else None,
+        cores=machine.usable_cores(),
+        driver=machine.driver_version(),
+        nsys=found.version_text if found else None,
+        ncu=find_ncu() is not None,
+        counters=gpu is not None and _may_count(),
+    )
+
+
+def _cuda_starts() -> bool:
+    """Does the driver's own library start? Where it does not there is no GPU to use, and PyTorch need not be asked."""
+    try:
+        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuInit(0) == 0
+    except OSError:
+        return False
+
+
+def _capability() -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability(0)
+
+
+def _may_count() -> bool:
+    """Does the driver let this process read counters: everybody, or only those with a capability that it has?"""
+    try:
+        if "RmProfilingAdminOnly: 0" in Path("/proc/driver/nvidia/params").read_text():
+            return True
+        effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:
+        return True  # unknown: the profiler will tell
+    held = int(effective[1], 16) if effective else 0
+    return bool(held >> SYS_ADMIN & 1 or held >> PERFMON & 1)

@@ -1,0 +1,103 @@
+"""How is a script of the course run, and what is kept of it? A process of its own, timed from outside; its record.
+
+Inside the process the script's own record gives the training loop and the evaluation. ``--trace`` leaves a trace of
+PyTorch's profiler beside the record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import ROOT, script
+from labkit.training import manifest
+
+REPEATS = 3  # whole-process runs of each step, as they are recorded
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
+TRACE = ".trace.json.gz"
+
+
+def run_once(command: str, file: Path, environment: Mapping[str, str] | None = None) -> dict:
+    """Run ``source_code/<command>`` as a process of its own and keep its record in ``file``, with ``process_s`` added.
+
+    ``environment`` holds variables beside those that the process has anyway. Raises LabError with the script's last
+    words where it fails; ``file`` is then not written.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
+        draft = Path(scratch) / file.name
+        words = [sys.executable, *_script(command), "--record", str(draft)]
+        started = datetime.now(timezone.utc)
+        start = time.perf_counter()
+        variables = {**_environment(), **manifest.watched(Path(scratch)), **(environment or {})}
+        done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+        process_s = time.perf_counter() - start
+        if done.returncode != 0:
+            raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
+        record = json.loads(draft.read_text())
+        record["arguments"].pop("record", None)
+        record.update(
+            command=command,
+            process_s=process_s,
+            run_at=started.isoformat(timespec="seconds"),
+            manifest=manifest.gathered(Path(scratch)),
+        )
+        draft.write_text(json.dumps(record, indent=1) + "\n")
+        draft.replace(file)
+    return record
+
+
+def run_cold(command: str, file: Path) -> dict:
+    """Time a command whose compilers find nothing that they made before; its record, kept in ``file``."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return run_once(command, file, {name: str(Path(scratch) / name) for name in CACHES})
+
+
+def run_traced(command: str, file: Path) -> dict:
+    """Run ``profile_torch.py STEP …``; its record goes to ``file`` and its trace beside it. LabError where it fails."""
+    with tempfile.TemporaryDirectory(prefix="labkit-trace-", dir=file.parent) as scratch:
+        draft = Path(scratch) / file.name
+        record = run_once(f"{command} --trace {trace_beside(draft)}", draft)
+        record["arguments"].pop("trace")
+        record["command"] = command
+        draft.write_text(json.dumps(record, indent=1) + "\n")
+        trace_beside(draft).replace(trace_beside(file))
+        draft.replace(file)
+    return record
+
+
+def trace_beside(file: Path) -> Path:
+    """Where the trace of a record lies."""
+    return file.with_name(file.stem + TRACE)
+
+
+def finished(file: Path, command: str) -> dict | None:
+    """The complete record in ``file`` if this command and the code of today made it, else None."""
+    try:
+        record = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
+
+
+def _script(command: str) -> list[str]:
+    """The command's words, with the script's path from source_code/ (an absolute path stays)."""
+    name, *flags = shlex.split(command)
+    return [str(script(name)), *flags]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+def _last_words(done: subprocess.CompletedProcess) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,188 @@
+"""What does an export hold? Its tables, columns and rows; and one sentence where what it holds cannot be.
+
+It needs SQLite and nothing else, so that plain sums are there before pandas would be loaded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from stepbudget.errors import ReportError
+from stepbudget.export import files
+from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
+
+RANGES, OS_CALLS, OVERHEAD = "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD"
+CALLS, KERNELS, COPIES, FILLS, GRAPHS = (
+    f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+)
+WORK = (KERNELS, COPIES, FILLS, GRAPHS)
+KERNEL_NAME = ("demangledName", "mangledName", "shortName")  # its columns, the most telling first
+
+# The columns that every version writes: whole numbers always, and whole numbers or nothing.
+WHOLE = {
+    RANGES: ("start", "globalTid", "eventType"),
+    **dict.fromkeys((CALLS, OS_CALLS, OVERHEAD), ("start", "globalTid")),
+    **dict.fromkeys((KERNELS, GRAPHS), ("start", "end", "globalPid")),
+    **dict.fromkeys((COPIES, FILLS), ("start", "end", "globalPid", "bytes")),
+}
+PERHAPS = {
+    RANGES: ("end",),
+    CALLS: ("end", "nameId", "correlationId"),
+    **dict.fromkeys((OS_CALLS, OVERHEAD), ("end", "nameId")),
+    **dict.fromkeys(WORK, ("correlationId",)),
+}
+# What only some versions write: whole numbers or nothing.
+SOMETIMES = {
+    *("deviceId", "streamId", "graphNodeId", "graphId", "copyKind", "srcKind", "dstKind", "memKind"),
+    *KERNEL_NAME,
+}
+
+# Which call launched which work on the GPU? The two share a correlation id, which another process may use too: the
+# upper bits of globalTid and globalPid say which process it was. Should several calls share an id, the first counts.
+# A call before the capture began is not in it; the kernels of a CUDA graph share the one call that launched the graph,
+# and what the driver does by itself has the id 0.
+LAUNCHES = f"""launches AS (
+    SELECT
+        correlationId, globalTid >> 24 AS process, globalTid AS thread, min(start) AS start, max("end", start) AS "end"
+    FROM {CALLS} GROUP BY correlationId, globalTid >> 24
+)"""
+NO_LAUNCHES = "launches AS (SELECT NULL AS correlationId, NULL AS process, NULL AS thread, NULL AS start, NULL AS end)"
+LAUNCHED_BY = """LEFT JOIN launches ON launches.correlationId = work.correlationId
+    AND launches.process = work.globalPid >> 24 AND work.correlationId <> 0"""
+
+
+class Export:
+    """An open export, exported or unpacked first where need be; ``close()`` or ``with`` lets go of the file."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open ``path``; ReportError, in one sentence, where it is missing, damaged or no Nsight Systems export."""
+        self.path = Path(path)
+        self._tables: dict[str, set[str]] = {}
+        self._scratch: tempfile.TemporaryDirectory | None = None
+        self.sqlite_path, self._scratch = files.sqlite_file(self.path)  # what is read: the path itself, or made from it
+        try:
+            self._db = files.connect(self.sqlite_path, self.path if self._scratch else self.sqlite_path)
+        except ReportError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if hasattr(self, "_db"):
+            self._db.close()
+        if self._scratch:
+            self._scratch.cleanup()
+
+    def rows(self, query: str, parameters: Sequence | dict = ()) -> list[tuple]:
+        """The rows of an SQL query, with the types that SQLite holds; ReportError if the export does not answer it."""
+        return self.query(query, parameters)[1]
+
+    def query(self, sql: str, parameters: Sequence | dict = ()) -> tuple[list[str], list[tuple]]:
+        """The names of a query's columns, and its rows; ReportError where SQLite, or the shape of the file, says no."""
+        try:
+            cursor = self._db.execute(sql, parameters)
+            return [column[0] for column in cursor.description], cursor.fetchall()
+        except UnicodeDecodeError as error:  # of SQLite's own complaint, which quotes what is damaged
+            raise self.damaged("its list of tables", "what is no text") from error
+        except (sqlite3.Error, OverflowError, MemoryError) as error:
+            raise self._no_answer(str(error) or type(error).__name__) from error
+
+    def columns(self, table: str) -> set[str]:
+        """The names of a table's or view's columns: none where there is no such table."""
+        if table not in self._tables:
+            self._tables[table] = {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}
+        return self._tables[table]
+
+    def has(self, *tables: str) -> bool:
+        """Does the export hold these tables?"""
+        return all(self.columns(table) for table in tables)
+
+    def column(self, table: str, *names: str) -> str:
+        """SQL for the first of these columns that holds anything: NULL where this version of the table has none."""
+        known = [name for name in names if name in self.columns(table)]
+        return f"coalesce({', '.join(known)}, NULL)" if known else "NULL"
+
+    def enumeration(self, table: str) -> dict[str, int]:
+        """A list of kinds (table ``ENUM_…``), NVIDIA's name → number; empty where there is none."""
+        if not {"id", "name"} <= self.columns(table):
+            return {}
+        rows = self.rows(f"SELECT name, id FROM {table}")
+        return {name: number for name, number in rows if isinstance(name, str) and isinstance(number, int)}
+
+    def words(self, table: str, known: dict[str, tuple[int, str]]) -> dict[int, str]:
+        """Number → our word: by the export's own list of kinds, or by the usual numbers where it has none."""
+        own = self.enumeration(table)
+        if own:
+            return {number: known[name][1] for name, number in own.items() if name in known}
+        return dict(known.values())
+
+    @cached_property
+    def range_types(self) -> str:
+        """SQL for the numbers of those NVTX events that are ranges."""
+        own = self.enumeration("ENUM_NSYS_EVENT_TYPE")
+        return ", ".join(map(str, sorted({own.get(name, number) for name, number in RANGE_TYPES.items()})))
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last moment of each table that holds events (ns, the export's own clock).
+
+        ReportError where what they hold cannot be read: a column missing, a value of another type, times far apart, a
+        copy of a size that no memory has.
+        """
+        found = [self.span(table) for table in (RANGES, CALLS, *WORK, OS_CALLS)]
+        found = [span for span in found if span]
+        if found and max(last for _, last in found) - min(first for first, _ in found) > EXACT:
+            raise self.damaged("a table", "a time that lies months away from the others")
+        return found
+
+    @cached_property
+    def reach(self) -> tuple[int, int]:
+        """The first and the last moment of the capture (ns, the export's own clock); ReportError where it is empty."""
+        if not self.spans:
+            raise ReportError(f"{self.path.name} holds no events: was the capture range ever entered?")
+        return min(first for first, _ in self.spans), max(last for _, last in self.spans)
+
+    def span(self, table: str) -> tuple[int, int] | None:
+        """First and last moment of one table's events (ns), which are checked; None where it holds none."""
+        columns = self.columns(table)
+        if not columns:
+            return None
+        self.need(table, *WHOLE[table], *PERHAPS[table])
+        perhaps = [*PERHAPS[table], *sorted(SOMETIMES & columns)]
+        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
+        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
+        too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
+        where = '"end" >= start' if table in WORK else "true"
+        if table == RANGES:
+            where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
+        first, start, end, damaged, too_large = self.rows(
+            f'SELECT min(start), max(start), max("end"), max({" OR ".join(wrong)}), max({too_large}) '
+            f"FROM {table} WHERE {where}"
+        )[0]
+        if damaged:
+            what = f"a value in one of {', '.join((*WHOLE[table], *perhaps))} that is no whole number"
+            raise self.damaged(table, what)
+        if too_large:
+            raise self.damaged(table, "a copy of a size that cannot be")
+        return None if first is None else (first, start if end is None else max(start, end))
+
+    def need(self, table: str, *columns: str) -> None:
+        """ReportError where the table lacks a column that every known version of it has."""
+        missing = [column for column in columns if column not in self.columns(table)]
+        if missing:
+            raise self._no_answer(f"{table} has no column {' and no '.join(missing)}")
+
+    def damaged(self, table: str, what: str) -> ReportError:
+        return ReportError(f"{self.path.name} is damaged: {table} holds {what}. Record or export it again.")
+
+    def _no_answer(self, why: str) -> ReportError:
+        return ReportError(f"{self.path.name} does not answer as an Nsight Systems report: {why}.")

@@ -1,0 +1,266 @@
+"""What does a kernel's name tell? Whether it multiplies on Tensor Cores, in which arithmetic, and what it is in short.
+
+Names are those that Nsight Systems prints (demangled, types of parameters as T1, T2, …), Nsight Compute's, or those of
+PyTorch's profiler, which leaves some as the compiler wrote them.
+
+Sources: kernel names in profiles of cuBLAS, cuDNN, CUTLASS, PyTorch, FlashAttention and TensorRT from Volta to
+Blackwell; the sources of CUTLASS, FlashAttention and PyTorch where they are open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+
+# --- Tensor Cores? ------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """What a pattern in a kernel's name says, and why."""
+
+    verdict: str
+    pattern: str
+    why: str
+
+
+# First match wins.
+RULES = [
+    # Named like matrix products, or beside them, and without Tensor Cores.
+    Rule(NO, r"_[fdh]{1,2}fma2?(_|$)|_i?dp4a(_|$)", "ffma, dfma, hfma2, dp4a: multiply-adds of the CUDA cores"),
+    Rule(NO, r"simt_|MmaSimt|OpClassSimt", "simt: CUTLASS's kernels for the CUDA cores"),
+    Rule(NO, r"volta_hgemm|_scudnn|winograd", "written for the CUDA cores"),
+    Rule(NO, r"(dgrad|wgrad(_alg\d)?)_engine<float|wgrad_alg0_engine", "cuDNN's older engines: CUDA cores"),
+    Rule(NO, r"(im|ex)plicit_convolve_sgemm<float", "sgemm: FP32 arithmetic of the CUDA cores"),
+    Rule(NO, r"gemv|gemmSN_\w+<float|\bdot_kernel", "matrix-vector and small FP32 products: CUDA cores"),
+    Rule(NO, r"splitKreduce|ReduceSplitK", "adds up the parts of a split-K product; multiplies nothing itself"),
+    Rule(NO, r"nchwToNhwc|nhwcToNchw", "changes a layout; multiplies nothing"),
+    Rule(
+        NO,
+        r"dot_do_o|flash_bwd_(convert|clear)|flash_fwd_splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)",
+        "prepares or finishes attention; its products are in another kernel",
+    ),
+    Rule(NO, r"fmha_cutlass[FB]_\w*_sm50", "CUTLASS attention for GPUs before Volta: CUDA cores"),
+    Rule(UNKNOWN, r"fmha_cutlass[FB]_f32|conv2d_c1_k1", "the name does not tell"),
+    # The instruction's shape in the name: [what is accumulated][M][N][K].
+    Rule(YES, r"[his]884.*(gemm|cudnn)|(gemm|cudnn).*[his]884", "884: Volta's HMMA"),
+    Rule(YES, r"[hisc]1688|i8816", "1688, i8816: Turing's HMMA and IMMA; s1688 on Ampere: TF32"),
+    Rule(YES, r"[hisc]16816|[hisc]168(32|64)|[dz]884", "16816, i16832, d884: HMMA, IMMA, DMMA of Ampere"),
+    Rule(YES, r"_tensor\d+x\d+x\d+", "tensor…x…x…: shape of a Tensor Core instruction, Volta and later"),
+    Rule(YES, r"m(8|16)n8k\d|m16n16k(8|16)|m32n8k16|m8n32k16", "m…n…k…: shape of PTX's mma instruction"),
+    Rule(YES, r"tensorop|wmma", "tensorop, wmma: CUTLASS's and CUDA's names for Tensor Core code"),
+    Rule(YES, r"\bMmaTensorOp\b|OpClass(Wmma)?TensorOp", "MmaTensorOp: CUTLASS's class for Tensor Core code"),
+    Rule(YES, r"(?i:(?<![a-z])[hidq]mma(?![a-z]))", "hmma, imma, dmma, qmma: the Tensor Cores' instructions"),
+    Rule(YES, r"SM(70|75|80|89|120)_\d+x\d+x\d+_", "cute's name of an mma instruction"),
+    Rule(YES, r"warpgroupsize|gmma|GMMA|Gmma", "warpgroup, wgmma: Hopper's instruction"),
+    Rule(YES, r"nvjet_", "nvjet: cuBLAS's Tensor Core kernels since Hopper"),
+    Rule(YES, r"tcgen05|UMMA|Umma|utc\w?mma", "tcgen05, UMMA: Blackwell's instruction"),
+    Rule(YES, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm\d+", "FlashAttention 2 and 3 multiply with mma and wgmma only"),
+    Rule(YES, r"_flash_[fb]prop_", "cuDNN's flash attention: FP16, BF16 or FP8 on Tensor Cores"),
+    Rule(YES, r"fmha_cutlass[FB]_(bf16|f16)", "CUTLASS attention, FP16 or BF16 from Volta on"),
+    # Matrix products whose names do not tell.
+    Rule(UNKNOWN, r"^triton_|implicit_convolve|xmma|cudnn_generated|cutlass|tinygemm", "the name does not tell"),
+    # Families that multiply no matrices, or do so without Tensor Cores.
+    Rule(NO, r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::|(?i:nccl)", "kernels of PyTorch, CUB, NCCL"),
+    Rule(NO, r"(?<![A-Za-z])[sdcz]gemm(?![a-z])", "sgemm, dgemm, cgemm: plain arithmetic of the CUDA cores"),
+    Rule(
+        UNKNOWN,
+        r"(?i:gemm|conv(?!ert)|matmul|attention|attn|fmha|(?<![a-z])mma|wgrad|dgrad|fprop|mlp|_dense|(?<!bi)linear)",
+        "named like a matrix product; the name does not tell",
+    ),
+    Rule(
+        NO,
+        r"(?i:elementwise|elemwise|reduc|softmax|pool|transpose|dropout|nll_loss|embedding"
+        r"|layer_?norm|batch_?norm|\bbn_|multi_tensor|fft2d|scal_kernel|epilogue|copy|fill|scan|sort|index|gather"
+        r"|scatter|relu|bias|cast|convert|memcpy|memset|random|philox)",
+        "multiplies no matrices",
+    ),
+]  # fmt: skip
+_COMPILED = [(re.compile(rule.pattern), rule) for rule in RULES]
+_NO_RULE = Rule(UNKNOWN, "", "no rule knows the name")
+
+
+@lru_cache(maxsize=65_536)
+def rule_of(kernel: str) -> Rule:
+    """The rule that decides on kernels of this (demangled) name: verdict, pattern, and why."""
+    return next((rule for pattern, rule in _COMPILED if pattern.search(kernel)), _NO_RULE)
+
+
+def by_name(kernel: str) -> str:
+    """``"yes"``, ``"no"`` or ``"unknown"``: do kernels of this (demangled) name run on Tensor Cores?
+
+    A kernel known to be no matrix product at all (pooling, an optimizer's update) is a plain ``"no"``.
+    """
+    return rule_of(kernel).verdict
+
+
+# --- what it computes ---------------------------------------------------------------------------------------
+
+# What multiplies matrices …
+PRODUCT = re.compile(
+    r"gemm(?!v)|Gemm|GEMM|nvjet|xmma|_scudnn|wgrad|dgrad|fprop|winograd_\d|implicit_convolve|conv2d|conv3d|conv_depthwise"
+    r"|cudnn_generated\w*(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816"
+    r"|triton_(tem|mm)|matmul"
+)
+# … and what only serves it: it belongs to the op that launched it where that is known, else to none.
+HELPER = re.compile(
+    r"splitKreduce|ReduceSplitK|nchwToNhwc|nhwcToNchw|transpose|Transpose|epilogue|dot_do_o|flash_bwd_(convert|clear)"
+    r"|splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)|convertTensor|scal_kernel|prolog|im2col|gemv"
+)
+# CUTLASS's kernels are all called Kernel; what they do stands in their first parameter.
+OUTER_NAME = re.compile(r"(?:void )?(?:[\w:]+::)?(?:Kernel2?|device_kernel)<(?:[\w:]*enable\w*<)?[^<(]*|[^<(]*")
+CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw")
+CONVOLVES = re.compile(r"conv|Conv|fprop|dgrad|wgrad|cudnn|fft2d|winograd|implicit_gemm")
+
+# What serves one way to convolve and no other: a Fourier transform, a change of layout.
+SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
+
+# Arithmetic.
+SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
+TF32 = re.compile(r"tf32|TF32|tfloat32|cutlass_80_tensorop_s1688gemm_\d")
+HALF = re.compile(r"half|bfloat16|bf16|[^a-z]f16|fp16|hgemm|[hs]16816|[hs]161616|[hs]884")
+FP64 = re.compile(r"double|dgemm|f64|dfma|d884")
+FP32 = re.compile(r"_ffma|sgemm|_scudnn|cgemm|f32f32_f32f32|<float|fft2d|, float,")
+
+
+def is_product(kernel: str) -> bool:
+    """Do kernels of this name multiply matrices or convolve? Helpers (split-K sums, layout changes) do not."""
+    if is_helper(kernel):
+        return False
+    if re.search(r"\bat::native::", kernel):
+        return bool(re.search(r"tinygemm|conv_depthwise|int4_mm", kernel))
+    return bool(PRODUCT.search(kernel))
+
+
+def is_helper(kernel: str) -> bool:
+    """Do kernels of this name only serve a product: sum its parts, change its layout?"""
+    return bool(HELPER.search(OUTER_NAME.match(kernel).group(0)))
+
+
+def arithmetic(kernels: Sequence[str]) -> tuple[str, str]:
+    """``"FP32"``, ``"FP64"``, ``"half"`` or ``""`` for an operation's product kernels, and the kernel that tells."""
+    products = [name for name in kernels if is_product(name)] or [
+        name for name in kernels if not is_helper(name) and "at::native" not in name
+    ]
+    for kind, pattern in (("FP64", FP64), ("half", HALF), ("FP32", FP32)):
+        for name in products:
+            if pattern.search(name):
+                return kind, name
+    return "", products[0] if products else ""
+
+
+# --- the name itself ----------------------------------------------------------------------------------------
+
+# Kernels that only apply what they are given: their template arguments say what is computed, their name does not.
+WRAPPERS = re.compile(
+    r"(vectorized|unrolled|legacy)?_?elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|Kernel2?|device_kernel"
+)
+# Words in template arguments that do not say it either: types, containers, and wrappers inside wrappers.
+FILLERS = re.compile(
+    r"void|int|unsigned|long|char|float|double|bool|const|operator|Half|half_t|__half|BFloat16|array|T\d*|lambda|"
+    r"BinaryFunctor|ReduceOp|func_wrapper_t|gpu_kernel_impl(_nocast)?|TensorListMetadata|unnamed|instance|enable_if_t"
+)
+# Pieces of a generated name that say the least, the least first; each is cut only while the name is too long.
+MINOR = [
+    r"(?<=^multi_tensor_apply)_kernel",
+    r"_execute(_\w+)?_kernel__5x_\w+$",
+    r"_align(_?[a-z]?\d+)(_?align[a-z]\d+)?",
+    r"_stage\d+",
+    r"_warpsize\w+?x\d+x\d+",
+    r"_g\d+(?=_|$)",
+    r"_(nchw|nhwc)\w*?_(nchw|nhwc)(?=_|$)",
+    r"_tilesize\d+x\d+x\d+",
+    r"_implicit_gemm(_indexed)?",
+]
+
+
+def short(name: str, width: int = 60) -> str:
+    """A kernel's name on one line of at most ``width`` characters: ``vectorized_elementwise_kernel<FillFunctor>``.
+
+    Return type, call arguments and PyTorch's namespaces are dropped, template arguments become ``<…>``; where the name
+    alone says nothing, the functor stays. An ``…`` stands wherever something was left out of a generated name.
+    """
+    library, own, arguments = _parts(name)
+    if arguments:
+        telling = _functors(arguments) if WRAPPERS.fullmatch(own) else []
+        if telling and telling[0].startswith("cutlass_"):  # a generated name, wrapped
+            library, own = "", telling[0]
+        else:
+            own += f"<{', '.join(telling) or '…'}>"
+    own = library + own
+    for piece in MINOR:
+        if len(own) > width:
+            own = re.sub(piece, "_…", own)
+            own = re.sub(r"(_…)+", "_…", own)
+    return own if len(own) <= width else own[: width - 1] + "…"
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """The library that a kernel names as its own (``cudnn::``; none for PyTorch), its name, its template arguments."""
+    name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", name.strip().removeprefix("void "))
+    head = re.match(r"[^<(]*", name).group()
+    rest = name[len(head) :]
+    space, _, own = head.strip().rpartition("::")
+    library = re.match(r"(?:(?:at|c10)(?=::|$))?(\w*?)(?:__5x_\w+)?(?:::|$)", space).group(1)
+    return f"{library}::" if library else "", own or name, _balanced(rest) if rest.startswith("<") else ""
+
+
+def _balanced(text: str) -> str:
+    """What stands between the ``<`` that the text begins with and the ``>`` that belongs to it."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if depth == 0:
+            return text[1:place]
+    return text[1:]  # Nsight may have cut the name
+
+
+def _functors(arguments: str, most: int = 2) -> list[str]:
+    """What a wrapper applies: the first words of its template arguments that say something."""
+    while (plain := re.sub(r"\([^()]*\)|\[[^][]*\]", "", arguments)) != arguments:
+        arguments = plain
+    words = [word.rpartition("::")[2] for word in re.findall(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", arguments)]
+    telling = [word for word in words if word and not FILLERS.fullmatch(word)]
+    if telling and not telling[0].endswith(("OpFunctor", "ScalarFunctor", "AlphaFunctor", "ListFunctor")):
+        most = 1  # the others only take an operation, which is the word after
+    return list(dict.fromkeys(telling))[:most]
+
+
+# In a mangled name: what is said again (S4_), numbers among the arguments (Li64E), and the length of a word.
+MANGLED = re.compile(r"S[0-9A-Z]*_|L[a-z]\d+E|E\d+E|([1-9]\d*)(?=[A-Za-z_])")
+
+
+@cache
+def demangled(name: str) -> str:
+    """A name that PyTorch left as the compiler wrote it (``_ZN7cutlass6Kernel…``) as its words: ``cutlass::Kernel<…>``.
+
+    PyTorch asks the C++ library, which cannot read some of cuDNN's names. In them each word stands behind its length.
+    """
+    if not name.startswith("_Z"):
+        return name
+    words, at = [], 0
+    while found := MANGLED.search(name, at):
+        at = found.end() + int(found[1] or 0)
+        words += [name[found.end() : at]] if found[1] else []
+    return f"{words[0]}::{words[1]}<{', '.join(words[2:])}>" if len(words) > 2 else name
+
+
+# Words of a kernel's name that the two profilers write differently, or only one of them writes.
+WRITTEN_AS = {"true": "1", "false": "0"}
+SAYS_NOTHING = re.compile(r"void|int|bool|unsigned|long|short|char|const|std|u?l?|T\d*")
+
+
+def key(kernel: str) -> str:
+    """What two profilers write alike of a kernel's name: its words and numbers, without types and arguments.
+
+    PyTorch writes ``<128, true>`` and ``{lambda(int)#1}``, Nsight Systems ``<(int)128, (bool)1>`` and
+    ``[lambda(int) (instance 1)]``.
+    """
+    name = re.sub(r"\(instance (\d+)\)", r"#\1", kernel.replace("(anonymous namespace)", "").replace("<unnamed>", ""))
+    while (plain := re.sub(r"\([^()]*\)", "", name)) != name:
+        name = plain
+    words = [WRITTEN_AS.get(word, word) for word in re.findall(r"[A-Za-z_]\w*|\d+", name)]
+    return " ".join(word for word in words if not SAYS_NOTHING.fullmatch(word))

@@ -1,0 +1,173 @@
+"""Pretended machines: a lab is live on them, and each differs from the recorded machine in what it is said to lack."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from labkit import lab, source
+from labkit.errors import LabError
+from labkit.paths import RECORDED
+from labkit.pretend import machines
+from labkit.source import command, recorded
+from labkit.topics.profilers import nvml, torch_profiler
+from labkit.topics.shapes import readings as shapes
+from stepbudget.ask import copies, idle, tensor_cores
+
+RECORDED_FILES = sorted(path for path in RECORDED.rglob("*") if path.is_file())
+
+
+def quiet(line: str) -> None:
+    """Shows nothing."""
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """The live source on a pretended machine, by its name."""
+    monkeypatch.setenv("LAB_LIVE", "quick")
+    return lambda name: machines.live(name)
+
+
+def profiled(live: source.Live, name: str):
+    return live.profile(recorded.provenance()["profiles"][name], quiet)
+
+
+def said(program: str, folder: Path) -> str:
+    """What a program says that runs as the notebooks do under ``make test-dry``."""
+    environment = {**os.environ, "LAB_PRETEND": "h200", "LAB_MODE": "live", "LAB_LIVE": "quick", "TMPDIR": str(folder)}
+    environment.pop("LAB_REPEATS", None)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_a_lab_is_live_and_what_it_makes_goes_into_a_folder_that_goes(tmp_path):
+    program = """
+from labkit import lab
+lab.start()
+runs = lab.runs(["main_opt3.py"])["main_opt3.py"]
+print(len(lab.benchmark("bench_matmul.py")), len(runs), [len(run["epochs"]) for run in runs])
+print(lab.profile(lab.command.profile_command("main_opt3", "main_opt3.py --profile --epochs 2")))
+from pathlib import Path
+import tempfile
+scratch = Path(tempfile.gettempdir())
+print(sorted({path.relative_to(scratch).parts[2] for path in scratch.rglob("*") if path.is_file()}))
+"""
+    words = said(program, tmp_path)
+    assert "Live: the commands run on this machine (NVIDIA H200). Quick: what is timed trains 3 epochs, 2 runs" in words
+    assert "\n1 2 [3, 3]\n" in words and "Report(main_opt3.nsys-rep)" in words
+    assert words.count("live: ") == 3 and "recorded (" not in words
+    assert "['benchmarks', 'main_opt3.nsys-rep', 'main_opt3.sqlite', 'runs']" in words
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_nobody_recorded_is_an_error(on):
+    with pytest.raises(LabError, match=r"'main_opt3\.py --epochs 77' runs live, and was never recorded"):
+        on("h200").runs(["main_opt3.py --epochs 77"], show=quiet)
+    with pytest.raises(LabError, match="was recorded with another command"):
+        on("h200").profile(command.profile_command("main_opt3", "main_opt3.py --seed 7"), quiet)
+    with pytest.raises(LabError, match="LAB_PRETEND=b200 names no machine"):
+        on("b200")
+
+
+def test_every_machine_leaves_the_recordings_as_they_are(on):
+    def sums() -> dict:
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in RECORDED_FILES}
+
+    before = sums()
+    for name in machines.names():
+        live = on(name)
+        live.runs(["main_opt1.py"], show=quiet)
+        live.benchmark("bench_shapes.py", quiet)
+        profiled(live, "main_opt1").close()
+        live.trace("profile_torch.py main_opt4.py --overhead 3", quiet)
+    assert sums() == before and sorted(path for path in RECORDED.rglob("*") if path.is_file()) == RECORDED_FILES
+
+
+def test_a_recorded_machine_is_replayed_as_it_is(on):
+    live, shipped = on("h200"), source.Recorded(RECORDED / "h200")
+    assert live.facts == shipped.facts and live.facts.bf16 and live.facts.capability == (9, 0)
+    runs = live.runs(["main_opt1.py --epochs 3 --workers 1"], 2, quiet)
+    assert runs == {words: found[:2] for words, found in shipped.runs(list(runs), show=quiet).items()}
+    words = recorded.provenance()["counters"]["main_opt7_bytes"]
+    pd.testing.assert_frame_equal(live.count(words, quiet).kernels, shipped.count(words, quiet).kernels)
+
+
+def test_a_turing_has_tensor_cores_for_fp16_only(on):
+    live = on("turing")
+    assert (live.facts.gpu, live.facts.bf16, live.facts.tf32) == ("Tesla T4", False, False)
+    with profiled(live, "main_opt3") as fp16, profiled(live, "main_opt3_bf16") as bf16:
+        assert fp16.gpu == "Tesla T4" and tensor_cores.tensor_active(fp16) is None
+        assert tensor_cores.kernel_time_by_verdict(fp16)["yes"] > 0
+        assert tensor_cores.kernel_time_by_verdict(bf16)["yes"] == 0
+    runs = live.runs(["main_opt2.py", "main_opt3.py --amp-dtype bfloat16"], 1, quiet)
+    fp32, bf16 = (found[0] for found in runs.values())
+    assert bf16["epochs"] == fp32["epochs"] and bf16["arguments"]["amp_dtype"] == "bfloat16"
+    peaks = lab.roofline.peaks(live.benchmark("bench_peaks.py", quiet))
+    assert peaks.tflops["tf32"] == peaks.tflops["bf16"] == peaks.tflops["fp32"] < peaks.tflops["fp16"]
+    products = shapes.products(live.benchmark("bench_shapes.py", quiet))
+    assert products.loc[products["dtype"] == "fp8", "refused"].notna().all()
+    switches = live.benchmark("bench_tf32.py", quiet)[0]["rows"]
+    assert {row[what] for row in switches for what in ("matmul", "conv")} == {"FP32"}
+
+
+def test_without_counters_reports_have_none_and_counts_come_from_the_recordings(on):
+    live, shown = on("no-counters"), []
+    with profiled(live, "main_opt3") as report:
+        assert tensor_cores.tensor_active(report) is None and len(report.kernels)
+    found = live.count(recorded.provenance()["counters"]["main_opt6_bytes"], shown.append, brief=True)
+    assert "ERR_NVGPUCTRPERM" in shown[0] and found.origin.startswith("NVIDIA H200, 20")
+
+
+def test_a_slice_of_a_gpu_has_no_utilisation(on):
+    live = on("mig")
+    assert "MIG" in live.facts.gpu
+    (record,) = live.benchmark("bench_nvml.py", quiet)
+    samples = nvml.from_text(record["rows"][1]["samples"])
+    assert samples["gpu_pct"].isna().all() and samples["power_w"].notna().all()
+
+
+def test_on_two_cores_more_workers_do_not_help(on):
+    live = on("two-cores")
+    sweep = [f"main_opt1.py --epochs 3 --workers {count}" for count in (1, 16)]
+    runs = live.runs([*sweep, "main_opt1.py", "main_opt4.py"], 1, quiet)
+    one, many, opt1, opt4 = (found[0] for found in runs.values())
+    assert many["training_s"] >= one["training_s"] and opt1["training_s"] >= one["training_s"]
+    assert opt4["training_s"] < one["training_s"] / 2 and opt4["cpu_cores"] == 2 and opt1["arguments"]["workers"] == 1
+    there = source.Recorded(RECORDED / "h200").profile(recorded.provenance()["profiles"]["main_opt1"], quiet)
+    with profiled(live, "main_opt1") as here, there:
+        waiting, before = (
+            idle.idle_by_phase(own).set_index("phase").loc["data loading", "idle_ms"] for own in (here, there)
+        )
+        longer = here.window().duration_ms - there.window().duration_ms
+        assert waiting - before == pytest.approx(longer, rel=0.05) and longer > 1000
+        assert idle.idle(here).busy_ms == pytest.approx(idle.idle(there).busy_ms, rel=0.01)
+        assert len(copies.copies(here)) == len(copies.copies(there))
+
+
+def test_a_cpu_alone_has_phases_and_no_gpu_work(on):
+    live, shown = on("cpu"), []
+    assert live.facts.gpu is None and "no GPU: CPU phases only" in live.greeting
+    with profiled(live, "main_opt3") as report:
+        assert report.gpu is None and report.kernels.empty and report.copies.empty
+        assert "data loading" in set(report.ranges["name"])
+    runs = live.runs(["main_baseline.py", "main_opt7.py"], 1, quiet)
+    assert {found[0]["gpu"] for found in runs.values()} == {None}
+    assert runs["main_opt7.py"][0]["training_s"] == runs["main_baseline.py"][0]["training_s"] > 30
+    found = live.benchmark("bench_peaks.py", shown.append)
+    assert "no GPU that CUDA can use" in shown[-2] and found == recorded.records("benchmarks", "bench_peaks.py")
+    record, trace = live.trace("profile_torch.py main_opt2.py --memory", quiet)
+    with torch_profiler.open_trace(trace) as traced:
+        assert traced.kernels.empty and not any(row["on_gpu"] for row in record["operators"])
+
+
+def test_a_newer_library_refuses_nothing(on):
+    live = on("newer-library")
+    products = shapes.products(live.benchmark("bench_shapes.py", quiet))
+    assert products["refused"].isna().all() and products.loc[products["dtype"] == "fp8", "us"].notna().all()
+    assert not any(row["refused"] for row in live.benchmark("bench_tf32.py", quiet)[0]["rows"])
