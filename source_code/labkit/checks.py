@@ -39,8 +39,8 @@ def invariant(claim: str, holds: bool, found: object = None) -> None:
     print(f"[ok] {claim}")
 
 
-def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> bool:
-    """What holds on a machine like the recorded one, and may not hold here. Returns whether it does.
+def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> None:
+    """What holds on a machine like the recorded one, and may not hold here.
 
     On the course's own recordings it is as strict as ``invariant``. Live, or on another machine's recordings, it prints
     ``[differs here]`` with what was ``found``, the usual reason (``because``) and what follows for the reader (``so``),
@@ -48,11 +48,10 @@ def expect(claim: str, holds: bool, found: object = None, *, because: str, so: s
     """
     if holds or source.current().is_strict:
         invariant(claim, holds, found)
-        return True
+        return
     difference = Difference(claim, found, because, so)
     _differences.append(difference)
     print(f"[differs here] {difference}")
-    return False
 
 
 def conclude(sentence: str) -> None:
