@@ -5,10 +5,16 @@ Keras is an optional part of the course (``pip install -e '.[keras]'``): it is i
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
-from labkit.training.model import Net
+import numpy as np
+
+if TYPE_CHECKING:  # lab 12 prints this module where there is no PyTorch
+    import torch
+
+    from labkit.training.model import Net
+
+HOW_TO_INSTALL = "pip install -e '.[keras]'"
 
 
 def net():
@@ -42,16 +48,15 @@ def weights_of(model: Net) -> list[np.ndarray]:
     Convolutions: (out, in, row, column) becomes (row, column, in, out). Linear layers are transposed, and fc1 is told
     that its 9,216 inputs come pixel by pixel instead of channel by channel.
     """
-    with torch.no_grad():
-        fc1 = model.fc1.weight.view(128, 64, 12, 12).permute(2, 3, 1, 0).reshape(9216, 128)
-        kernels = {
-            model.conv1: model.conv1.weight.permute(2, 3, 1, 0),
-            model.conv2: model.conv2.weight.permute(2, 3, 1, 0),
-            model.fc1: fc1,
-            model.fc2: model.fc2.weight.T,
-        }
-        pairs = [(kernel, layer.bias) for layer, kernel in kernels.items()]
-        return [values.cpu().contiguous().numpy() for pair in pairs for values in pair]
+    fc1 = model.fc1.weight.view(128, 64, 12, 12).permute(2, 3, 1, 0).reshape(9216, 128)
+    kernels = {
+        model.conv1: model.conv1.weight.permute(2, 3, 1, 0),
+        model.conv2: model.conv2.weight.permute(2, 3, 1, 0),
+        model.fc1: fc1,
+        model.fc2: model.fc2.weight.T,
+    }
+    pairs = [(kernel, layer.bias) for layer, kernel in kernels.items()]
+    return [values.detach().cpu().contiguous().numpy() for pair in pairs for values in pair]
 
 
 def images_of(images: torch.Tensor) -> np.ndarray:

@@ -16,11 +16,11 @@ import torch
 from labkit.errors import LabError, one_sentence
 from labkit.training import keras_net, steps
 from labkit.training.data import normalise
+from labkit.training.keras_net import HOW_TO_INSTALL
 from labkit.training.model import Net
 
 BACKENDS = ("tensorflow", "jax", "torch")
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
-HOW_TO_INSTALL = "pip install -e '.[keras]'"
 
 
 def parse_args(doc: str, mixed: bool = False, bench: bool = False) -> argparse.Namespace:

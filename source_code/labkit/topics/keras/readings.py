@@ -15,7 +15,7 @@ import pandas as pd
 
 from labkit import source
 from labkit.source import recorded
-from labkit.training import keras_run
+from labkit.training import keras_net
 from stepbudget import intervals
 from stepbudget.ask.tensor_cores import TensorActive, tensor_active
 from stepbudget.ask.work import device_of, work_of
@@ -40,7 +40,7 @@ def profile(command: str) -> Report:
 def _source(*commands: str) -> source.Source:
     """The source for what needs Keras and the backends that the commands name."""
     backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
-    return source.current().needing("keras", *sorted(backends), install=keras_run.HOW_TO_INSTALL)
+    return source.current().needing("keras", *sorted(backends), install=keras_net.HOW_TO_INSTALL)
 
 
 @dataclass(frozen=True)
