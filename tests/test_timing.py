@@ -11,10 +11,11 @@ from labkit import paths
 from labkit.display import spread
 from labkit.display.spread import Spread
 from labkit.errors import LabError
+from labkit.pretend import machines
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
 from labkit.training import clock
-from stand_in import StandIn
+from stand_in import A_GPU, StandIn
 
 SCRIPT = """
 import argparse, json, sys
@@ -278,6 +279,37 @@ def test_durations_in_words(seconds, text):
 
 
 # What is used again
+
+
+@pytest.mark.parametrize(("how", "made"), [("quick", 1), ("full", 2)])
+def test_quick_benchmarks_are_made_once(live, scripts, monkeypatch, how, made):
+    monkeypatch.setenv("LAB_LIVE", how)
+    monkeypatch.setattr(running.manifest, "is_current", lambda record, command: record["command"] == command)
+    scripts("bench_a.py", "open('ran', 'a').write('x')")
+    said: list[str] = []
+    first, second = (live.benchmark("bench_a.py", said.append) for _ in range(2))
+    assert (live.reports.parent / "ran").read_text() == "x" * made
+    assert (first == second) is (made == 1) and said[1].startswith("live: ")
+    assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
+
+
+@pytest.mark.parametrize(
+    ("how", "other", "made"), [("quick", {}, 1), ("full", {}, 2), ("quick", {"counters": False}, 2)]
+)
+def test_a_quick_report_is_made_once_on_a_machine(tmp_path, monkeypatch, how, other, made):
+    monkeypatch.setenv("LAB_LIVE", how)
+    monkeypatch.setattr(running.manifest, "is_current", lambda record, command: record["command"] == command)
+    asked, said = [], []
+
+    def profile(words, report, show):
+        asked.append(words)
+        machines.Replay().profile(words, report, show)
+
+    words = recorded.provenance()["profiles"]["main_opt7"]
+    for machine in (A_GPU, replace(A_GPU, **other)):
+        Live(StandIn(machine, profile=profile), tmp_path).profile(words, said.append).close()
+    assert len(asked) == made
+    assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
 
 
 def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scripts):
