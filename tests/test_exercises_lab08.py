@@ -107,6 +107,8 @@ ENTRIES = pd.DataFrame(
     {
         "step": ["main_baseline.py", "main_opt5.py", "main_opt7.py"],
         "process_s": [40.0, 6.0, 3.0],
+        "process_low_s": [39.0, 5.8, 2.9],
+        "process_high_s": [41.0, 6.2, 3.1],
         "cold_s": [None, None, 9.0],
         "training_s": [30.0, 1.0, 1.0],
     }
@@ -117,6 +119,12 @@ def test_the_first_time_counts_compiling(capsys):
     assert exercises.exercise("9.2", "main_opt5.py", ENTRIES)
     assert not exercises.exercise("9.2", "main_opt7.py", ENTRIES)
     assert "cold" in capsys.readouterr().out
+
+
+def test_rungs_whose_ranges_overlap_cannot_be_told_apart():
+    near = ENTRIES.assign(process_s=[6.3, 6.0, 3.0], process_low_s=[6.1, 5.8, 2.9])
+    assert exercises.exercise("9.2", "main_baseline.py", near) and exercises.exercise("9.2", "main_opt5.py", near)
+    assert not exercises.exercise("9.2", "main_baseline.py", ENTRIES)
 
 
 def test_the_last_factor_of_the_loop_is_little_of_the_process():

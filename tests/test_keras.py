@@ -15,12 +15,12 @@ import torch
 from labkit import lab, source
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
-from labkit.recording import record
+from labkit.recording import plan
 from labkit.source import recorded
 from labkit.topics.keras import charts as keras_charts
 from labkit.topics.keras import readings as keras_records
 from labkit.topics.keras import tables as keras_tables
-from labkit.training import keras_net, keras_run, machine
+from labkit.training import keras_net, keras_run
 from labkit.training.model import Net
 from stand_in import StandIn
 from stepbudget.report import open_report
@@ -184,9 +184,9 @@ def test_a_live_lab_without_keras_shows_what_was_recorded(capsys):
         assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
         said = capsys.readouterr().out
         assert "recorded, since keras cannot be imported here" in said
-        command = record._profile_command("keras_mixed_jax", record.KERAS_PROFILES["keras_mixed_jax"])
+        command = plan.profile_command("keras_mixed_jax", plan.KERAS_PROFILES["keras_mixed_jax"])
         assert keras_records.profile(command).name == "keras_mixed_jax"
-        without = record.KERAS_ONCE[-1]
+        without = plan.KERAS_ONCE[-1]
         assert len(keras_records.runs([without], repeats=1)[without]) == 1
 
 
@@ -194,33 +194,18 @@ def test_a_live_lab_with_keras_runs_it(tmp_path):
     asked = []
     programs = StandIn(missing=lambda *packages: [], run=lambda words, file: asked.append(words) or {"process_s": 1.0})
     with source.using(source.Live(programs, tmp_path)):
-        keras_records.runs([record.KERAS_ONCE[-1]], repeats=1)
-    assert asked == [record.KERAS_ONCE[-1]]
-
-
-def test_recording_leaves_lab_12_out_where_keras_is_missing(monkeypatch, tmp_path, capsys):
-    found = []
-    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
-    monkeypatch.setattr(record, "RECORDED", tmp_path)
-    monkeypatch.setattr(record, "record", lambda folder, items, *more: found.extend(items) or 0)
-    monkeypatch.setattr(sys, "argv", ["record"])
-    for absent in ([], ["keras"]):
-        found.clear()
-        monkeypatch.setattr(keras_run, "missing", lambda *packages, absent=absent: absent)
-        with pytest.raises(SystemExit):
-            record.main()
-        assert any(item.kind.startswith("keras") for item in found) is not bool(absent)
-        assert ("lab 12 is left out: keras" in capsys.readouterr().out) is bool(absent)
+        keras_records.runs([plan.KERAS_ONCE[-1]], repeats=1)
+    assert asked == [plan.KERAS_ONCE[-1]]
 
 
 def test_the_shipped_runs_on_a_gpu_are_whole():
     """Every command that is timed, on the backend that it names; ten seeds or more for the accuracy gate."""
-    for step in record.KERAS_RUNS:
+    for step in plan.KERAS_RUNS:
         for run in recorded.records("keras", step):
             assert run["status"] == "complete" and len(run["epochs"]) == 10 and run["data_source"] == "MNIST"
             assert (run["backend"], run["profiled"], run["extras"]["jit_compile"]) == ("jax", False, True)
             assert math.isfinite(run["test_loss"]) and "H200" in run["gpu"]
-    for step in record.KERAS_ACCURACY:
+    for step in plan.KERAS_ACCURACY:
         seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
         assert len(seeds) >= 10 and seeds == list(range(1, len(seeds) + 1))
         mean, p = lab.accuracy_gate("main_baseline.py", step)
@@ -243,7 +228,7 @@ def test_the_shipped_runs_on_a_cpu_are_told_as_such():
 def test_every_table_names_its_backend(capsys):
     tried = {backend: keras_records.tried(backend) for backend in ("tensorflow", "jax", "torch")}
     names = ("FP32", "TF32", "FP16", "BF16")
-    runs = {name: recorded.records("keras", step) for name, step in zip(names, record.KERAS_RUNS, strict=True)}
+    runs = {name: recorded.records("keras", step) for name, step in zip(names, plan.KERAS_RUNS, strict=True)}
     for backend, tables in tried.items():
         named = [
             keras_tables.layers(tables, "mixed_float16", backend),
@@ -308,7 +293,7 @@ def test_the_shipped_profiles_say_what_lab_12_says():
         assert keras_records.last_event_ms(report) < report.window().duration_ms / 3
     assert len(torch_fp16.kernels) and torch_fp16.windows("test") and keras_records.flushes(torch_fp16) > 0
     assert keras_records.last_event_ms(torch_fp16) > torch_fp16.window().duration_ms
-    for report, step in ((fp32, record.KERAS_RUNS[0]), (fp16, record.KERAS_RUNS[2])):
+    for report, step in ((fp32, plan.KERAS_RUNS[0]), (fp16, plan.KERAS_RUNS[2])):
         epoch_ms = lab.epoch_ms(recorded.records("keras", step))
         assert keras_records.steps_window(report).duration_ms == pytest.approx(epoch_ms, rel=0.15), "no test in it"
     fp32, fp16, torch_fp16 = (keras_records.counted(report) for report in (fp32, fp16, torch_fp16))

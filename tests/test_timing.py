@@ -1,9 +1,7 @@
 """Repeated runs: which are made, which are used again, in what order, and what is said about them."""
 
-import hashlib
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +11,11 @@ from labkit import paths
 from labkit.display import spread
 from labkit.display.spread import Spread
 from labkit.errors import LabError
-from labkit.pretend import machines
-from labkit.recording import record
-from labkit.source import Live, Programs, Recorded, counting, pace, quick, recorded, running
-from labkit.training import machine
-from stand_in import StandIn
-from stepbudget.export import nsys
+from labkit.pretend import replay
+from labkit.recording import plan
+from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
+from labkit.training import clock
+from stand_in import A_GPU, StandIn
 
 SCRIPT = """
 import argparse, json, sys
@@ -98,11 +95,11 @@ def test_a_speedup_is_median_over_median():
 def test_the_stopwatch_waits_before_both_readings(monkeypatch):
     events = []
 
-    def clock():
+    def reading():
         events.append("clock")
         return float(len(events))
 
-    monkeypatch.setattr(spread.time, "perf_counter", clock)
+    monkeypatch.setattr(clock.time, "perf_counter", reading)
     with clock.stopwatch(lambda: events.append("synchronize")) as seconds:
         events.append("work")
         assert seconds == []
@@ -143,7 +140,7 @@ def test_recorded_mode_writes_nothing(shipped):
 
 
 def test_a_key_is_a_file_name_of_its_own_for_each_recorded_command():
-    commands = [*record.RUNS, *record.BENCHMARKS, record.REFERENCE]
+    commands = [*plan.RUNGS, *plan.BENCHMARKS, plan.REFERENCE]
     keys = [recorded.key(command) for command in commands]
     assert len(set(keys)) == len(keys)
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+", key) for key in keys)
@@ -194,6 +191,8 @@ def test_how_many_live_runs(tmp_path, monkeypatch, how, wanted, runs):
     monkeypatch.setenv("LAB_REPEATS", wanted)
     live = Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path)
     assert len(live.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
+    once = 1 if (how, wanted) in (("", ""), ("quick", "")) else runs
+    assert len(live.runs(["a.py"], show=lambda line: None, when_quick=1)["a.py"]) == once
 
 
 def test_a_number_of_runs_that_is_none(live, monkeypatch):
@@ -306,11 +305,11 @@ def test_a_quick_report_is_made_once_on_a_machine(tmp_path, monkeypatch, how, ot
 
     def profile(words, report, show):
         asked.append(words)
-        machines.Replay().profile(words, report, show)
+        replay.Replay().profile(words, report, show)
 
     words = recorded.provenance()["profiles"]["main_opt7"]
-    for machine in (A_GPU, replace(A_GPU, **other)):
-        Live(StandIn(machine, profile=profile), tmp_path).profile(words, said.append).close()
+    for told in (A_GPU, replace(A_GPU, **other)):
+        Live(StandIn(told, profile=profile), tmp_path).profile(words, said.append).close()
     assert len(asked) == made
     assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
 
@@ -333,7 +332,14 @@ def test_a_run_of_another_machine_is_not_used(live, scripts):
 
 @pytest.mark.parametrize(
     "change",
-    [{"command": "a.py --epochs 2"}, {"status": "interrupted"}, {"status": "running"}, {"code": "0" * 16}, None],
+    [
+        {"command": "a.py --epochs 2"},
+        {"status": "interrupted"},
+        {"status": "running"},
+        {"manifest": {"modules": {"main_opt1.py": "0" * 16}}},
+        {"manifest": None},
+        None,
+    ],
     ids=str,
 )
 def test_a_run_of_another_command_or_code_or_that_was_not_finished_is_not_used(tmp_path, scripts, change):
@@ -347,17 +353,13 @@ def test_a_run_of_another_command_or_code_or_that_was_not_finished_is_not_used(t
     assert running.finished(file, "a.py") is None
 
 
-@pytest.mark.parametrize("changed", ["a.py", "labkit/training/run.py", "labkit/training/data.py"])
-def test_a_run_is_made_again_after_its_code_changed(tmp_path, scripts, changed):
-    folder = scripts("a.py").parent
-    for room in ("training/run", "training/data", "timing"):
-        (folder / "labkit" / f"{room}.py").write_text("")
+def test_a_run_is_made_again_after_its_code_changed(tmp_path, scripts):
+    script = scripts("a.py")
     file = tmp_path / "a-01.json"
     running.run_once("a.py", file)
-    (folder / "labkit" / "timing.py").write_text("# reads records; what ran is as before")
-    assert running.finished(file, "a.py")
-    with (folder / changed).open("a") as stream:
-        stream.write("\n# changed\n")
+    script.write_text(script.read_text() + "\n# changed\n")
+    assert running.finished(file, "a.py"), "a comment runs as before"
+    script.write_text(script.read_text().replace("2.0", "2.5"))
     assert running.finished(file, "a.py") is None
 
 
@@ -384,179 +386,3 @@ def test_a_script_that_dies_without_a_word(tmp_path, scripts):
     with pytest.raises(LabError, match="failed with status -9: it said nothing"):
         running.run_once("a.py", tmp_path / "a-01.json")
     assert not (tmp_path / "a-01.json").exists()
-
-
-# make record
-
-
-def items_of(folder: Path, kind: str, **more) -> list[str]:
-    settings = {"rounds": 3, "seeds": 2, "reference": None} | more
-    return [item.label for item in record.plan(folder, **settings) if item.kind == kind]
-
-
-def test_recorded_runs_alternate_round_by_round(tmp_path):
-    labels = items_of(tmp_path, "runs")
-    steps = [label.partition(", round ")[0] for label in labels]
-    assert steps == record.RUNS * 3
-    assert [label.rpartition(" ")[2] for label in labels] == [str(n) for n in (1, 2, 3) for _ in record.RUNS]
-
-
-def test_the_reference_runs_in_each_round_too(tmp_path):
-    labels = items_of(tmp_path, "runs", reference=tmp_path / "main.py")
-    assert [label for label in labels if label.startswith("pytorch/examples")] == [
-        f"{record.REFERENCE}, round {number}" for number in (1, 2, 3)
-    ]
-    assert labels[0].startswith("pytorch/examples") and not labels[1].startswith("pytorch/examples")
-
-
-def test_every_item_has_a_file_of_its_own(tmp_path):
-    items = record.plan(tmp_path, 3, 10, tmp_path / "main.py")
-    assert len({item.file for item in items}) == len(items)
-    assert len([item for item in items if item.kind == "accuracy"]) == 10 * len(record.ACCURACY)
-    assert len([item for item in items if item.kind == "profiles"]) == len(record.PROFILES)
-    assert {item.kind for item in items} == set(record.KINDS)
-
-
-NCU_SAID = """==PROF== Connected to process 1
-"ID","Host Name","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","dram__bytes_write.sum"
-"","","","ns","byte","byte"
-"0","my-machine","a_kernel","1,500","10","2"
-"""
-
-
-def test_counts_are_kept_slim_with_the_command_that_made_them(tmp_path, monkeypatch):
-    def run(words: list[str], log: Path, show: object) -> None:
-        assert words[0] == "ncu" and words[words.index("--log-file") + 1] == f"reports/{log.name}"
-        log.write_text(NCU_SAID)
-
-    monkeypatch.setattr(counting, "run", run)
-    monkeypatch.setattr(record, "REPORTS", tmp_path)
-    monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
-    items = {item.label: item for item in record.plan(tmp_path, 1, 1, None) if item.kind == "counters"}
-    assert {"main_baseline_bytes", "main_opt6_bytes", "main_opt6_units", "main_opt7_units"} < set(items)
-    item = items["main_opt6_bytes"]
-    item.file.parent.mkdir()
-    assert not item.done()
-    item.make()
-    assert item.done() and "my-machine" not in item.file.read_text()
-    found = Recorded(tmp_path).count(record.COUNTED["main_opt6_bytes"], lambda line: None)
-    assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
-    assert found.origin.startswith("a GPU, 20")
-    item.file.write_text(item.file.read_text().replace("main_opt6.py", "main_opt5.py"))
-    assert not item.done(), "another command made it"
-
-
-@pytest.mark.parametrize(("named", "kept"), [(["bench_peaks"], 3), (["bench_peaks", "main_opt7_units"], 4)])
-def test_only_what_is_named_is_recorded(named, kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
-    monkeypatch.setattr(record, "RECORDED", tmp_path)
-    found = []
-    monkeypatch.setattr(record, "record", lambda folder, items, *more: found.extend(items) or 0)
-    monkeypatch.setattr(sys, "argv", ["record", *(word for name in named for word in ("--named", name))])
-    with pytest.raises(SystemExit) as end:
-        record.main()
-    assert end.value.code == 0
-    assert len(found) == kept and all(any(name in item.label for name in named) for item in found)
-
-
-def test_a_name_that_nothing_has_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
-    monkeypatch.setattr(record, "RECORDED", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["record", "--named", "bench_peeks"])
-    with pytest.raises(SystemExit) as end:
-        record.main()
-    assert end.value.code == 2
-    assert capsys.readouterr().err == "error: nothing that is recorded has bench_peeks in its name.\n"
-
-
-def a_recorded_folder(folder: Path) -> Path:
-    about = {"gpu": "NVIDIA Test GPU", "driver": "1", "cpu": "CPU", "cpu_cores": 2, "versions": {"torch": "2"}}
-    for kind in record.KINDS:
-        (folder / kind).mkdir(parents=True)
-    for number in (2, 1):
-        entry = about | {"command": "main_baseline.py", "run_at": f"2030-01-0{number}T00:00:00", "data_source": "MNIST"}
-        (folder / "runs" / f"main_baseline-0{number}.json").write_text(json.dumps(entry))
-    (folder / "profiles" / "main_opt3.sqlite.xz").write_bytes(b"a report")
-    (folder / "counters" / "main_opt7_bytes.csv").write_bytes(b"counts")
-    return folder
-
-
-def test_provenance_holds_a_checksum_for_each_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys, "find_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
-    folder = a_recorded_folder(tmp_path)
-    items = record.plan(folder, 2, 1, None)
-    record.write_provenance(folder, [item for item in items if item.kind == "runs"], "abc")
-    about = json.loads((folder / "provenance.json").read_text())
-    files = [path for path in folder.glob("*/*") if path.is_file()]
-    assert about["sha256"] == {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
-    }
-    assert len(files) == 4
-    assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
-    assert (about["gpu"], about["commits"], about["nsys"]) == ("NVIDIA Test GPU", {"runs": "abc"}, "2025.3.1")
-    assert (about["repetitions"], about["data_source"]) == (2, ["MNIST"])
-    assert list(about["profiles"]) == ["main_opt3"], "only those that are there"
-    assert about["counters"] == {"main_opt7_bytes": record.COUNTED["main_opt7_bytes"]}
-    assert about["commands"] == ["main_baseline.py"]
-
-
-def test_provenance_keeps_the_commit_of_what_is_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
-    folder = a_recorded_folder(tmp_path)
-    items = record.plan(folder, 1, 1, None)
-    record.write_provenance(folder, items, "abc")
-    record.write_provenance(folder, [item for item in items if item.kind == "benchmarks"], "def")
-    about = json.loads((folder / "provenance.json").read_text())
-    assert about["commits"] == dict.fromkeys(record.KINDS, "abc") | {"benchmarks": "def"}
-    assert about["nsys"] is None
-
-
-def test_what_ships_is_what_its_provenance_says():
-    """Each file in reports/recorded/ has the checksum that its provenance names, and none is missing."""
-    for about_file in recorded.RECORDED.glob("*/provenance.json"):
-        folder = about_file.parent
-        about = json.loads(about_file.read_text())
-        files = {str(path.relative_to(folder)): path for path in folder.glob("*/*") if path.is_file()}
-        assert sorted(files) == sorted(about["sha256"])
-        wrong = [name for name, path in files.items() if record.checksum(path) != about["sha256"][name]]
-        assert not wrong
-
-
-def test_an_interrupted_recording_keeps_what_was_finished(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "ROOT", tmp_path)
-    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
-    made = []
-
-    def item(number: int) -> record.Item:
-        file = tmp_path / "runs" / f"{number}.json"
-
-        def make() -> None:
-            made.append(number)
-            if number == 2 and made.count(2) == 1:
-                raise KeyboardInterrupt
-            about = {"gpu": None, "command": "x", "run_at": "2030"}
-            file.write_text(json.dumps(about))
-
-        return record.Item("runs", str(number), file, file.is_file, make)
-
-    items = [item(number) for number in (1, 2, 3)]
-    with pytest.raises(KeyboardInterrupt):
-        record.record(tmp_path, items, 1, float("inf"), "abc")
-    assert made == [1, 2]
-    assert record.record(tmp_path, items, 1, float("inf"), "abc") == 0
-    assert made == [1, 2, 2, 3], "the first was not made again"
-
-
-def test_a_time_limit_begins_nothing_new(tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "ROOT", tmp_path)
-    items = [record.Item("runs", "1", tmp_path / "1.json", lambda: False, lambda: pytest.fail("was begun"))]
-    assert record.record(tmp_path, items, 1, -1.0, "abc") == 1
-
-
-def test_recording_without_a_gpu_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(machine, "gpu_name", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["record"])
-    with pytest.raises(SystemExit) as end:
-        record.main()
-    assert end.value.code == 2
-    assert capsys.readouterr().err == "error: recording needs a GPU, and none answers here.\n"

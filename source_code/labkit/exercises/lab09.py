@@ -37,14 +37,14 @@ def _bias_relu(number: str, answer: Callable | None) -> bool:
     return answer_function(number, answer, trial)
 
 
-SAME_TIME = 1.03  # processes of the same rung differ by as much
-
-
 def _first_time(number: str, answer: str | None, entries: pd.DataFrame) -> bool:
-    first_time = entries["cold_s"].astype(float).fillna(entries["process_s"])
+    cold = entries["cold_s"].astype(float)
+    first_time = cold.fillna(entries["process_s"])
     hint = "Take the cold process where there is one, else the usual one, and compare the seconds."
-    shortest = entries.loc[first_time.idxmin(), "step"]
-    alike = set(entries.loc[first_time < SAME_TIME * first_time.min(), "step"])
+    best = first_time.idxmin()
+    shortest = entries.loc[best, "step"]
+    reaches = cold.fillna(entries["process_high_s"])[best]  # what a rung's own runs differ by tells none apart
+    alike = set(entries.loc[cold.fillna(entries["process_low_s"]) <= reaches, "step"])
     return answer_choice(number, answer, answer if answer in alike else shortest, hint)
 
 

@@ -22,7 +22,6 @@ from labkit.errors import LabError
 from labkit.paths import ROOT, script
 from labkit.training import manifest
 
-REPEATS = 3  # whole-process runs of each step, as they are recorded
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
 

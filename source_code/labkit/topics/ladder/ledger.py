@@ -17,7 +17,7 @@ from functools import cache
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
-from labkit.display.spread import MEASURED, Spread
+from labkit.display.spread import MEASURED, Spread, spread
 from labkit.paths import SOURCE_CODE
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
@@ -82,14 +82,16 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
     Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
-    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s``, ``cold_s`` (a process whose
-    compilers' caches are empty; none where nothing is compiled), and the speedups against the first row,
-    ``loop_times`` and ``process_times``.
+    ``training_s``, ``test_s``, ``rest_s`` (what none of them covers), ``process_s`` (and its range,
+    ``process_low_s`` to ``process_high_s``), ``cold_s`` (a process whose compilers' caches are empty; none where
+    nothing is compiled), and the speedups against the first row, ``loop_times`` and ``process_times``.
     """
     rows = []
     for step, records in runs.items():
         parts = pd.DataFrame([_parts(record) for record in records]).median()
+        whole = spread(records)
         about = {"step": step, "n": len(records), "epochs": len(records[0]["epochs"])}
+        about |= {"process_low_s": whole.low, "process_high_s": whole.high}
         rows.append({**about, **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
     found = pd.DataFrame(rows).astype({"cold_s": float})
     found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]

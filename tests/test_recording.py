@@ -1,0 +1,477 @@
+"""make record: what is planned, how it is made, whether it is still true, and where it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import course, paths
+from labkit.recording import __main__ as command_line
+from labkit.recording import make, plan, provenance, status, work
+from labkit.recording.plan import Item
+from labkit.recording.status import BEFORE, CURRENT, MISSING, REVIEWED, STALE, Reviewed
+from labkit.source import Recorded, command, counting, quick, recorded
+from labkit.training import keras_run, machine, manifest
+from stepbudget.export import nsys
+
+# The plan
+
+
+def commands_of(kind: str, **more) -> list[str]:
+    return [item.command for item in plan.plan(**more) if item.kind == kind]
+
+
+def test_every_rung_and_variant_runs_in_each_round_in_turn():
+    items = [item for item in plan.plan(rounds=3) if item.kind == "runs"]
+    cold = [item.command for item in items if item.how == "cold"]
+    assert cold == ["main_opt6.py", "main_opt7.py"]
+    timed = items[len(cold) :]
+    rounds = [timed[start : start + len(timed) // 3] for start in range(0, len(timed), len(timed) // 3)]
+    assert [[item.command for item in round_] for round_ in rounds] == [[item.command for item in rounds[0]]] * 3
+    assert [item.label.rpartition(" ")[2] for item in timed] == [str(n) for n in (1, 2, 3) for _ in rounds[0]]
+    assert {step.script for step in course.STEPS} | set(plan.VARIANTS) < {item.command for item in timed}
+    assert {item.command for item in items if item.how == "warm"} == set(cold)
+
+
+def test_every_item_has_files_of_its_own_and_a_script_that_is_there():
+    for items in (plan.plan(reference=True), plan.plan(is_quick=True)):
+        assert len({item.file for item in items}) == len(items) == len({item.record for item in items})
+        for item in items:
+            assert item.how in (*make.WAYS, "reference")
+            if item.how not in ("stats", "reference"):
+                words = item.command.split("python3 source_code/")[-1].split()
+                assert (paths.SOURCE_CODE / words[0]).is_file() or paths.script(words[0]).is_file(), item.command
+    assert {item.kind for item in plan.plan(reference=True)} == set(plan.KINDS)
+
+
+def test_the_reference_runs_beside_the_baseline():
+    assert commands_of("reference", rounds=2, reference=True) == [plan.REFERENCE, "main_baseline.py"] * 2
+    assert commands_of("reference") == []
+
+
+def test_a_quick_machine_gets_part_1_and_the_ladder_and_short_runs():
+    items = plan.plan(rounds=quick.ROUNDS, is_quick=True, cores=4)
+    assert {item.kind for item in items} == {"runs", "benchmarks", "profiles", "operators"}
+    assert all(f"--epochs {quick.EPOCHS}" in item.command for item in items if item.kind == "runs")
+    there = {item.command for item in items if item.how in ("run", "warm")}
+    assert {quick.quick(step.script) for step in course.STEPS} < there
+    assert {item.label for item in items if item.how == "profile"} == {*plan.PROFILES, *plan.OPERATORS}
+
+
+# How an item is made
+
+NCU_SAID = """==PROF== Connected to process 1
+"ID","Host Name","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum","dram__bytes_write.sum"
+"","","","ns","byte","byte"
+"0","my-machine","a_kernel","1,500","10","2"
+"""
+
+
+def leave_modules(*modules: str) -> None:
+    """What a watched process of the course does at its end."""
+    (Path(os.environ["LAB_MANIFEST"]) / "modules-1.json").write_text(json.dumps(modules))
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch, tmp_path) -> Path:
+    """An empty machine's folder, a GPU by name, and a reports folder of the test's own."""
+    monkeypatch.setattr(make, "REPORTS", tmp_path)
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    return tmp_path / "test-gpu"
+
+
+def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
+    def run(words: list[str], log: Path, show: object) -> None:
+        assert words[0] == "ncu" and words[words.index("--log-file") + 1] == f"reports/{log.name}"
+        log.write_text(NCU_SAID)
+        leave_modules("main_opt6.py")
+
+    monkeypatch.setattr(counting, "run", run)
+    item = next(item for item in plan.plan() if item.label == "main_opt6_bytes")
+    assert status.judge(on_a_gpu, item, Reviewed()).state == MISSING
+    assert make.make(on_a_gpu, [item], lambda item: (on_a_gpu / item.file).is_file()) == []
+    assert status.judge(on_a_gpu, item, Reviewed()).state == CURRENT
+    file = on_a_gpu / item.file
+    assert "my-machine" not in file.read_text()
+    found = Recorded(on_a_gpu).count(item.command, lambda line: None)
+    assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
+    assert found.origin.startswith("NVIDIA Test GPU, 20")
+    about = json.loads((on_a_gpu / item.record).read_text())
+    assert (
+        about["gpu"] == "NVIDIA Test GPU"
+        and about["took_s"] >= 0
+        and set(about["manifest"]["modules"]) == {"main_opt6.py"}
+    )
+    file.write_text(file.read_text().replace("main_opt6.py", "main_opt5.py"))
+    assert status.judge(on_a_gpu, item, Reviewed()).state == STALE, "another command made it"
+
+
+def test_a_report_has_a_record_beside_it_and_its_tables_know_the_report(on_a_gpu, monkeypatch):
+    def run_profile(words: list[str], report: Path, show: object) -> None:
+        leave_modules("main_opt2.py")
+
+    monkeypatch.setattr(command, "run_profile", run_profile)
+    monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
+    monkeypatch.setattr(nsys, "export", lambda report: report)
+    monkeypatch.setattr(make, "slim", lambda export, file: file.write_bytes(b"a report"))
+    items = {item.file: item for item in plan.plan()}
+    item, tables = items["profiles/main_opt2.sqlite.xz"], items["nsys_stats/main_opt2.json"]
+    make.make(on_a_gpu, [item], lambda item: False)
+    about = json.loads((on_a_gpu / "profiles" / "main_opt2.json").read_text())
+    assert about["command"] == item.command and about["nsys"] == "2025.3.1"
+    assert set(about["manifest"]["modules"]) == {"main_opt2.py", make.SLIM_MODULE}, "what makes it smaller counts"
+    assert "LAB_MANIFEST" not in os.environ
+
+    record = {"command": tables.command, "manifest": manifest.manifest([make.STATS_MODULE])}
+    for of, state in ((make.checksum(on_a_gpu / item.file), CURRENT), ("0", STALE)):
+        (on_a_gpu / "nsys_stats").mkdir(exist_ok=True)
+        (on_a_gpu / tables.file).write_text(json.dumps(record | {"of": of}))
+        assert status.judge(on_a_gpu, tables, Reviewed()).state == state
+
+
+def test_a_compiled_step_runs_once_before_it_is_timed(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(make.running, "run_once", lambda step, file, environment=None: ran.append(step))
+    monkeypatch.setattr(make, "_warmed", set())
+    items = [item for item in plan.plan(rounds=2) if item.command == "main_opt6.py" and item.how == "warm"]
+    make.make(tmp_path, items, lambda item: False)
+    assert ran == ["main_opt6.py"] * 3
+
+
+def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    made = []
+
+    def run(item: Item, file: Path) -> None:
+        made.append(item.label)
+        if item.label == "2" and made.count("2") == 1:
+            raise KeyboardInterrupt
+        file.write_text("{}")
+
+    monkeypatch.setitem(make.WAYS, "run", run)
+    items = [Item("runs", "run", "x", f"runs/{number}.json", str(number)) for number in (1, 2, 3)]
+    with pytest.raises(KeyboardInterrupt):
+        make.make(tmp_path, items, lambda item: (tmp_path / item.file).is_file())
+    assert made == ["1", "2"]
+    assert make.make(tmp_path, items, lambda item: (tmp_path / item.file).is_file()) == []
+    assert made == ["1", "2", "2", "3"], "the first was not made again"
+
+
+def test_a_time_limit_begins_nothing_new(tmp_path, monkeypatch):
+    monkeypatch.setitem(make.WAYS, "run", lambda item, file: pytest.fail("was begun"))
+    items = [Item("runs", "run", "x", "runs/1.json", "1")]
+    assert make.make(tmp_path, items, lambda item: False, time_limit_s=-1.0) == items
+
+
+# The command line
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Returns how ``python3 -m labkit.recording`` is called; nothing is made: the items are handed back."""
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    monkeypatch.setattr(keras_run, "missing", lambda *packages: [])
+    monkeypatch.setattr(command_line, "RECORDED", tmp_path)
+    found = []
+    monkeypatch.setattr(command_line, "record", lambda folder, items, args: found.append((folder, items)) or 0)
+
+    def call(*words: str) -> tuple[Path, list[Item], int]:
+        monkeypatch.setattr(sys, "argv", ["record", *words])
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        return (*(found.pop() if found else (None, [])), end.value.code)
+
+    return call
+
+
+@pytest.mark.parametrize(("named", "kept"), [(["bench_peaks"], 3), (["bench_peaks", "main_opt7_units"], 4)])
+def test_only_what_is_named_is_recorded(asked, named, kept):
+    _, items, code = asked(*(word for name in named for word in ("--named", name)))
+    assert code == 0 and len(items) == kept
+    assert all(any(name in item.label for name in named) for item in items)
+
+
+def test_a_name_that_nothing_has_is_refused(asked, capsys):
+    assert asked("--named", "bench_peeks")[2] == 2
+    assert capsys.readouterr().err == "error: nothing that is recorded has bench_peeks in its name.\n"
+
+
+def test_the_machine_is_named_after_the_gpu_or_by_hand(asked):
+    assert asked("--only", "profiles")[0].name == "test-gpu"
+    folder, items, _ = asked("--machine", "h100-4cores", "--quick")
+    assert folder.name == "h100-4cores" and len(items) < 120
+
+
+def test_what_is_about_the_cpu_is_recorded_only_where_it_is_asked_for(asked):
+    assert "keras_cpu" not in {item.kind for item in asked()[1]}
+    assert {item.kind for item in asked("--only", "keras_cpu")[1]} == {"keras_cpu"}
+
+
+def test_lab_12_is_left_out_where_keras_is_missing(asked, monkeypatch, capsys):
+    assert any(item.kind == "keras" for item in asked()[1])
+    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
+    assert not any(item.kind.startswith("keras") for item in asked()[1])
+    assert "lab 12 is left out: keras" in capsys.readouterr().out
+
+
+def test_recording_without_a_gpu_is_refused_but_for_what_needs_none(asked, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "gpu_name", lambda: None)
+    assert asked()[2] == 2
+    assert capsys.readouterr().err == "error: recording needs a GPU, and none answers here.\n"
+    assert asked("--machine", "h200", "--only", "work")[2] == 0
+
+
+# Still true? A copy of the course is changed under real runs.
+
+RUNS = ["main_baseline.py", "main_opt1.py", "main_opt4.py"]
+TINY = "--limit 40 --epochs 1 --workers 0 --device cpu"
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> tuple[Path, list[Item]]:
+    """A copy of source_code/ in a folder of its own, and the records of three tiny runs of it, in ``machine/``."""
+    top = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(paths.SOURCE_CODE, top / "source_code", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (top / "machine" / "runs").mkdir(parents=True)
+    items = [Item("runs", "run", f"{script} {TINY}", f"runs/{Path(script).stem}.json", script) for script in RUNS]
+    wanted = [(item.command, str(top / "machine" / item.file)) for item in items]
+    program = f"from pathlib import Path\nfrom labkit.source import running\nfor command, file in {wanted!r}:\n"
+    program += "    running.run_once(command, Path(file))"
+    environment = os.environ | {"PYTHONPATH": str(top / "source_code"), "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=600)
+    return top, items
+
+
+@pytest.fixture
+def changed(ran, tmp_path):
+    """Returns what becomes of the three recordings after a change of one file of the copy: script → finding."""
+    top, items = ran
+    source_code = tmp_path / "source_code"
+    shutil.copytree(top / "source_code", source_code)
+
+    def change(name: str, old: str, new: str, reviewed: Reviewed | None = None) -> dict[str, status.Finding]:
+        text = (source_code / name).read_text()
+        assert old in text
+        (source_code / name).write_text(text.replace(old, new, 1))
+        found = status.findings(top / "machine", items, source_code)
+        if reviewed:
+            found = [status.judge(top / "machine", item, reviewed, source_code) for item in items]
+        return {finding.item.label: finding for finding in found}
+
+    return change
+
+
+def stale(found: dict[str, status.Finding]) -> list[str]:
+    assert {finding.state for finding in found.values()} <= {CURRENT, STALE}
+    return [script for script, finding in found.items() if finding.state == STALE]
+
+
+def test_what_was_just_recorded_is_current(ran):
+    top, items = ran
+    assert [finding.state for finding in status.findings(top / "machine", items, top / "source_code")] == [CURRENT] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "concerned"),
+    [
+        ("main_opt4.py", "loss.backward()", "loss.mul(1.0).backward()", ["main_opt4.py"]),
+        ("main_opt1.py", "args.workers > 0", "args.workers > 1", ["main_opt1.py"]),
+        ("main_baseline.py", "shuffle=True", "shuffle=False", ["main_baseline.py"]),
+        ("labkit/training/model.py", "nn.Dropout(0.25)", "nn.Dropout(0.2)", RUNS),
+        ("labkit/training/cli.py", "default=0.7", "default=0.8", RUNS),
+        ("main_opt4.py", "loss.backward()", "loss.backward()  # of the mean", []),
+        ("main_opt4.py", '"""', '"""Once more: ', []),
+        ("main_opt7.py", "loss", "loss_", []),
+        ("labkit/kernels/conv1.py", "BLOCK", "BLOCKS", []),
+        ("labkit/display/table.py", "def ", "def new_", []),
+    ],
+    ids=str,
+)
+def test_a_change_makes_exactly_the_recordings_concerned_stale(changed, name, old, new, concerned):
+    found = changed(name, old, new)
+    assert stale(found) == concerned
+    assert all(found[script].modules == (name,) and name in found[script].why for script in concerned)
+
+
+def test_a_reviewed_change_keeps_the_recording_until_the_next_one(changed):
+    kept = changed("main_opt1.py", "persistent_workers", "persistent_workers")["main_opt1.py"]
+    assert kept.state == CURRENT
+    old = manifest.file_hash(paths.SOURCE_CODE / "main_opt1.py")
+    text = (paths.SOURCE_CODE / "main_opt1.py").read_text()
+    new = manifest.hash_of(text.replace("optimizer", "the_optimizer", 1).encode())
+    reviewed = Reviewed({("main_opt1.py", old): {new: "A name, no more."}})
+    found = changed("main_opt1.py", "optimizer", "the_optimizer", reviewed)
+    assert found["main_opt1.py"].state == REVIEWED and "A name, no more." in found["main_opt1.py"].why
+    assert found["main_opt4.py"].state == CURRENT
+    assert changed("main_opt1.py", "scheduler", "the_scheduler", reviewed)["main_opt1.py"].state == STALE
+
+
+def test_reviews_of_several_changes_follow_one_another():
+    reviewed = Reviewed({("a.py", "1"): {"2": "First."}, ("a.py", "2"): {"3": "Second."}})
+    assert reviewed.reasons("a.py", "1", "3") == ["First.", "Second."]
+    assert reviewed.reasons("a.py", "2", "3") == ["Second."]
+    assert reviewed.reasons("a.py", "1", "4") is None and reviewed.reasons("b.py", "1", "2") is None
+
+
+def test_a_review_is_written_with_the_hashes_that_it_is_about(ran, tmp_path):
+    top, items = ran
+    folder = tmp_path / "machine"
+    shutil.copytree(top / "machine", folder)
+    file = folder / items[0].file
+    record = json.loads(file.read_text())
+    record["manifest"]["modules"]["main_baseline.py"] = "0" * 16
+    planned = next(item for item in plan.plan() if item.command == "main_baseline.py")
+    (folder / planned.file).write_text(json.dumps(record | {"command": planned.command}))
+    assert status.review(folder, "main_baseline.py", "Only a name.") == 1
+    now = manifest.file_hash(paths.SOURCE_CODE / "main_baseline.py")
+    (line,) = json.loads((folder / "reviewed.json").read_text())["exceptions"]
+    assert line == {"module": "main_baseline.py", "from": "0" * 16, "to": now, "reason": "Only a name."}
+    assert status.judge(folder, planned, Reviewed.of(folder)).state == REVIEWED
+
+
+def test_a_recording_without_a_manifest_has_a_reason_or_is_stale(ran, tmp_path):
+    top, items = ran
+    record = json.loads((top / "machine" / items[0].file).read_text())
+    file = tmp_path / items[0].file
+    file.parent.mkdir()
+    file.write_text(json.dumps(record | {"manifest": None}))
+    assert status.judge(tmp_path, items[0], Reviewed()).state == STALE
+    assert status.judge(tmp_path, items[0], Reviewed(before={"runs": "of old"})).state == BEFORE
+    file.write_text(json.dumps(record | {"status": "interrupted"}))
+    assert status.judge(tmp_path, items[0], Reviewed()).state == STALE
+
+
+def test_the_status_says_what_is_stale_and_the_exit_code_too(ran, tmp_path, monkeypatch, capsys):
+    top, items = ran
+    folder = tmp_path / "test-gpu"
+    shutil.copytree(top / "machine", folder)
+    (folder / "provenance.json").write_text("{}")
+    monkeypatch.setattr(command_line, "RECORDED", tmp_path)
+    monkeypatch.setattr(status, "planned", lambda folder: items)
+    file = folder / items[2].file
+    kept = json.loads(file.read_text())
+    for hash_, code in ((kept["manifest"]["modules"]["main_opt4.py"], 0), ("0" * 16, 1)):
+        kept["manifest"]["modules"]["main_opt4.py"] = hash_
+        file.write_text(json.dumps(kept))
+        monkeypatch.setattr(sys, "argv", ["record", "--status", "--machine", "test-gpu"])
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        assert end.value.code == code
+    said = capsys.readouterr().out
+    assert "stale: runs: runs/main_opt4.json: the code of main_opt4.py differs" in said
+    assert "2 current" in said and "1 stale" in said
+
+
+def test_the_estimate_comes_from_what_was_recorded(tmp_path):
+    for number, seconds in ((1, 10.0), (2, 30.0)):
+        file = tmp_path / "a" / "runs" / f"x-{number:02d}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"command": "x.py", "process_s": seconds}))
+    (tmp_path / "b" / "profiles").mkdir(parents=True)
+    (tmp_path / "b" / "profiles" / "p.json").write_text(json.dumps({"command": "nsys p", "took_s": 70.0}))
+    (tmp_path / "b" / "profiles" / "x.json").write_text(json.dumps({"command": "x.py", "process_s": 1.0}))
+    items = [Item("other", "run", words, "f.json", words) for words in ("x.py", "nsys p", "never.py")]
+    assert status.expected_s([tmp_path / "a", tmp_path / "b"], items) == [20.0, 70.0, None]
+    assert status.estimate([20.0, 70.0, None]) == "about 2 min for 2 of them, and 1 that nobody has timed"
+    assert status.estimate([]) == "nothing to do"
+
+
+# The work
+
+
+@pytest.fixture(scope="module")
+def described() -> dict:
+    return work.describe("main_opt4.py")["work"]
+
+
+def copy_with(folder: Path, old: str, new: str) -> Path:
+    """A copy of the course with one change in main_opt4.py."""
+    shutil.copytree(paths.SOURCE_CODE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    text = (folder / "main_opt4.py").read_text()
+    assert old in text
+    (folder / "main_opt4.py").write_text(text.replace(old, new))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differ"),
+    [("optimizer", "the_optimizer", []), ("lr=args.lr", "lr=args.lr, eps=1e-5", ["operators", "optimizers"])],
+    ids=["a name", "an optimizer's constant"],
+)
+def test_other_code_may_do_the_same_work(described, tmp_path, old, new, differ):
+    now = work.describe("main_opt4.py", copy_with(tmp_path / "source_code", old, new))["work"]
+    assert work.differences(described, now) == differ
+
+
+def test_work_is_compared_under_the_same_pytorch_only(described):
+    assert work.differences(described | {"torch": "1.0"}, described) is None
+    assert described["loaders"] == [] and described["schedulers"] == [{"class": "StepLR", "step_size": 1, "gamma": 0.7}]
+    assert described["fp32"] == ["ieee", "ieee"] and described["of_them"] > 100
+
+
+# Where recordings come from
+
+
+def a_recorded_folder(folder: Path) -> Path:
+    about = {"gpu": "NVIDIA Test GPU", "driver": "1", "cpu": "CPU", "cpu_cores": 2, "versions": {"torch": "2"}}
+    for kind in ("runs", "profiles", "counters"):
+        (folder / kind).mkdir(parents=True)
+    for number, commit in ((2, "b" * 40), (1, "a" * 40)):
+        entry = about | {"command": "main_baseline.py", "run_at": f"2030-01-0{number}T00:00:00", "data_source": "MNIST"}
+        entry["manifest"] = {"commit": commit, "clean": number == 2, "modules": {}}
+        (folder / "runs" / f"main_baseline-0{number}.json").write_text(json.dumps(entry))
+    (folder / "profiles" / "main_opt3.sqlite.xz").write_bytes(b"a report")
+    (folder / "counters" / "main_opt7_bytes.csv").write_text("# command: ncu x\n")
+    old = {"commits": {"profiles": "c", "runs": "d"}, "nsys": "2025.3.1", "profiles": {"main_opt3": "nsys y", "z": "-"}}
+    (folder / "provenance.json").write_text(json.dumps({"before_manifests": old}))
+    return folder
+
+
+def test_the_provenance_is_derived_from_the_files(tmp_path):
+    folder = a_recorded_folder(tmp_path)
+    provenance.write(folder)
+    about = json.loads((folder / "provenance.json").read_text())
+    files = [path for path in folder.glob("*/*") if path.is_file()]
+    assert about["sha256"] == {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+    assert len(files) == 4
+    assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
+    assert (about["gpu"], about["repetitions"], about["data_source"]) == ("NVIDIA Test GPU", 2, ["MNIST"])
+    assert about["commits"] == {"runs": ["a" * 40 + "+dirty", "b" * 40]}
+    assert about["profiles"] == {"main_opt3": "nsys y"} and about["counters"] == {"main_opt7_bytes": "ncu x"}
+    assert about["commands"] == ["main_baseline.py"]
+    kept = {"commits": {"profiles": "c"}, "nsys": "2025.3.1", "profiles": {"main_opt3": "nsys y"}}
+    assert about["before_manifests"] == kept, "of what has no manifest, and of nothing else"
+    assert provenance.derive(folder) == about, "again the same"
+
+
+def test_what_is_recorded_again_leaves_what_was_said_before(tmp_path):
+    folder = a_recorded_folder(tmp_path)
+    about = {"command": "nsys z", "nsys": "2026.1.1", "gpu": "NVIDIA Test GPU", "run_at": "2030-01-03T00:00:00"}
+    about["manifest"] = {"commit": "e" * 40, "clean": True, "modules": {}}
+    (folder / "profiles" / "main_opt3.json").write_text(json.dumps(about))
+    found = provenance.derive(folder)
+    assert found["profiles"] == {"main_opt3": "nsys z"} and found["nsys"] == "2026.1.1"
+    assert found["commits"]["profiles"] == ["e" * 40]
+    assert found["before_manifests"]["profiles"] == {}
+
+
+def test_nothing_recorded_has_no_provenance(tmp_path):
+    assert provenance.derive(tmp_path) == {}
+    provenance.write(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_that_was_recorded_quickly_is_planned_so(tmp_path):
+    assert status.planned(tmp_path) == plan.plan(reference=True)
+    file = tmp_path / "runs" / f"{recorded.key(quick.quick('main_baseline.py'))}-01.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    assert status.planned(tmp_path) == plan.plan(rounds=quick.ROUNDS, is_quick=True)
