@@ -11,7 +11,7 @@ from labkit import paths
 from labkit.display import spread
 from labkit.display.spread import Spread
 from labkit.errors import LabError
-from labkit.pretend import machines
+from labkit.pretend import replay
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
 from labkit.training import clock
@@ -191,6 +191,8 @@ def test_how_many_live_runs(tmp_path, monkeypatch, how, wanted, runs):
     monkeypatch.setenv("LAB_REPEATS", wanted)
     live = Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path)
     assert len(live.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
+    once = 1 if (how, wanted) in (("", ""), ("quick", "")) else runs
+    assert len(live.runs(["a.py"], show=lambda line: None, when_quick=1)["a.py"]) == once
 
 
 def test_a_number_of_runs_that_is_none(live, monkeypatch):
@@ -303,11 +305,11 @@ def test_a_quick_report_is_made_once_on_a_machine(tmp_path, monkeypatch, how, ot
 
     def profile(words, report, show):
         asked.append(words)
-        machines.Replay().profile(words, report, show)
+        replay.Replay().profile(words, report, show)
 
     words = recorded.provenance()["profiles"]["main_opt7"]
-    for machine in (A_GPU, replace(A_GPU, **other)):
-        Live(StandIn(machine, profile=profile), tmp_path).profile(words, said.append).close()
+    for told in (A_GPU, replace(A_GPU, **other)):
+        Live(StandIn(told, profile=profile), tmp_path).profile(words, said.append).close()
     assert len(asked) == made
     assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
 

@@ -171,9 +171,12 @@ def facts() -> source.Machine:
     return source.current().facts
 
 
-def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
-    """Whole-process runs of each command (a script of source_code/ with its flags), in turn; their records."""
-    return source.current().runs(commands, repeats)
+def runs(commands: Sequence[str], repeats: int | None = None, when_quick: int = quick.ROUNDS) -> dict[str, list[dict]]:
+    """Whole-process runs of each command (a script of source_code/ with its flags), in turn; their records.
+
+    Live, so often: ``repeats``, else 3, in quick mode ``when_quick`` (1 does for the points of a sweep).
+    """
+    return source.current().runs(commands, repeats, when_quick=when_quick)
 
 
 def cold_run(command: str) -> dict:

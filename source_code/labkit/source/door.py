@@ -55,12 +55,21 @@ class Source(ABC):
         """This source, or the recordings, with the reason, where something would run that needs other packages."""
 
     def runs(
-        self, commands: Sequence[str], repeats: int | None = None, show: Show = print, kind: str = "runs"
+        self,
+        commands: Sequence[str],
+        repeats: int | None = None,
+        show: Show = print,
+        kind: str = "runs",
+        when_quick: int = quick.ROUNDS,
     ) -> dict[str, list[dict]]:
-        """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records."""
+        """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records.
+
+        Live, each is run ``repeats`` times, else as often as the mode has it; ``when_quick`` is for quick mode, where
+        once may do, for instance for the points of a sweep.
+        """
         for command in commands:
             show(f"$ time {typed(command)}")
-        return self._runs(commands, repeats, show, kind)
+        return self._runs(commands, lambda: repeats or quick.rounds(when_quick), show, kind)
 
     def cold_run(self, command: str, show: Show = print) -> dict | None:
         """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
@@ -96,7 +105,9 @@ class Source(ABC):
         return self._trace(command, show)
 
     @abstractmethod
-    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]: ...
+    def _runs(
+        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+    ) -> dict[str, list[dict]]: ...
 
     @abstractmethod
     def _cold_run(self, command: str, show: Show) -> dict | None: ...
@@ -140,7 +151,9 @@ class Recorded(Source):
     def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
         return self
 
-    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]:
+    def _runs(
+        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+    ) -> dict[str, list[dict]]:
         found = {command: recorded.records(kind, command, self.folder) for command in commands}
         times = sorted(map(len, found.values()))
         fewest = "" if times[0] == times[-1] else f"{times[0]} to "
@@ -216,12 +229,14 @@ class Live(Source):
         show(f"recorded, since {' and '.join(absent)} cannot be imported here{f' ({install})' if install else ''}")
         return Recorded(recorded.folder())
 
-    def _runs(self, commands: Sequence[str], repeats: int | None, show: Show, kind: str) -> dict[str, list[dict]]:
-        repeats, folder = repeats or quick.rounds(), self._folder("runs")
+    def _runs(
+        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+    ) -> dict[str, list[dict]]:
+        times, folder = repeats(), self._folder("runs")
         form = quick.quick if quick.is_quick() else str
         slots = [
             (command, form(command), folder / f"{recorded.key(form(command))}-{number:02d}.json")
-            for number in range(1, repeats + 1)
+            for number in range(1, times + 1)
             for command in commands
         ]
         there = {file: self._there(file, words) for _, words, file in slots}
@@ -237,7 +252,7 @@ class Live(Source):
                 show(f"| run {made} of {len(missing)}: time {typed(words)}{so_far}")
                 record = self._timed(kind, words, lambda words=words, file=file: self.programs.run(words, file))
             found[command].append(record)
-        show(f"live: {_count(repeats)} each: {recorded.shown(folder)}")
+        show(f"live: {_count(times)} each: {recorded.shown(folder)}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict:

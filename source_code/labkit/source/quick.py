@@ -29,9 +29,9 @@ def quick(command: str) -> str:
     return f"{command} --epochs {EPOCHS}" if has_form else command
 
 
-def rounds() -> int:
+def rounds(when_quick: int = ROUNDS) -> int:
     """How often each step is run live: ``LAB_REPEATS``, else what quick or full mode asks for."""
-    usual = ROUNDS if is_quick() else FULL_ROUNDS
+    usual = when_quick if is_quick() else FULL_ROUNDS
     wanted = os.environ.get("LAB_REPEATS", "").strip() or str(usual)
     if not wanted.isdecimal() or int(wanted) < 1:
         raise LabError(f"LAB_REPEATS={wanted} is not a number of runs.")
