@@ -111,7 +111,10 @@ def test_a_turing_has_tensor_cores_for_fp16_only(on):
     peaks = lab.roofline.peaks(live.benchmark("bench_peaks.py", quiet))
     assert peaks.tflops["tf32"] == peaks.tflops["bf16"] == peaks.tflops["fp32"] < peaks.tflops["fp16"]
     products = shapes.products(live.benchmark("bench_shapes.py", quiet))
-    assert products.loc[products["dtype"] == "fp8", "refused"].notna().all()
+    lacks = products["dtype"].isin(["tf32", "bf16", "fp8"])
+    assert (products["refused"].notna() == lacks).all() and shapes.half_type(products) == "fp16"
+    for bench in ("bench_sin_fit.py", "bench_gan.py", "bench_deep.py"):
+        assert "bf16" not in {row["variant"] for row in live.benchmark(bench, quiet)[0]["rows"]}
     switches = live.benchmark("bench_tf32.py", quiet)[0]["rows"]
     assert {row[what] for row in switches for what in ("matmul", "conv")} == {"FP32"}
 

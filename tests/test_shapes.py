@@ -355,6 +355,8 @@ def test_fp16_stands_in_where_there_is_no_bf16():
             [0.989, 0.994, 0.998],
             "no difference shows: ~-1.1 % to ~-0.2 % in 3 rounds",
         ),  # nearer to 1 than to each other
+        ([1.043, 1.042], "longer in each of 2 rounds, by ~+4.2 % to ~+4.3 %"),
+        ([0.980, 0.986], "no difference shows: ~-2.0 % to ~-1.4 % in 2 rounds"),  # two may agree by chance
         ([1.04], "~+4.0 % in a single round, in which a few per cent mean nothing"),
     ],
 )

@@ -154,20 +154,19 @@ class Turing(Replay):
             "bench_matmul.py": lambda: self._types(record),
             "bench_tf32.py": lambda: self._switches(record),
             "bench_sin_fit.py": lambda: self._fits(record),
+            "bench_gan.py": lambda: _without_bf16(record),
+            "bench_deep.py": lambda: _without_bf16(record),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
         }.get(command)
         return change() if change else record
 
     def _shapes(self, record: dict) -> dict:
-        results = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "dtype", "refused")
-        cases = [name for row in record["rows"] for name in row if name not in results]
-        record = _as_fp32(record, tuple(dict.fromkeys(cases)))
-        refusal = {"refused": "torch._scaled_mm needs compute capability 8.9 or later", "kernels": [], "kernel_us": []}
+        results = ("error", "calls", "us", "low_us", "high_us")
         for row in record["rows"]:
-            if row["dtype"] == "fp8":
-                for name in ("error", "calls", "us", "low_us", "high_us"):
+            if row["dtype"] in ("tf32", "bf16", "fp8"):
+                for name in results:
                     row.pop(name, None)
-                row |= refusal
+                row |= {"refused": "not on this GPU", "kernels": [], "kernel_us": []}
         return record
 
     def _types(self, record: dict) -> dict:
@@ -189,7 +188,7 @@ class Turing(Replay):
         record["rows"] = [
             plain[row["seed"]] | {"variant": "tf32"} if row["variant"] == "tf32" else row for row in record["rows"]
         ]
-        return record
+        return _without_bf16(record)
 
     def report(self, name: str, db: sqlite3.Connection) -> None:
         for before, after in self.renamed:
@@ -272,6 +271,11 @@ def _as_fp32(record: dict, case: Iterable[str]) -> dict:
         elif same := plain.get(tuple(row.get(name) for name in case)):
             rows.append(same | {"dtype": row["dtype"]})
     return record | {"rows": rows}
+
+
+def _without_bf16(record: dict) -> dict:
+    """A record of trainings that left BF16 out."""
+    return record | {"rows": [row for row in record["rows"] if row["variant"] != "bf16"]}
 
 
 def _without_samples(record: dict, columns: Iterable[str]) -> dict:

@@ -22,6 +22,7 @@ from stepbudget.report import Report
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "refused")
+FEW = 0.03  # "a few per cent"
 LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
 
 
@@ -74,12 +75,13 @@ def half_type(found: pd.DataFrame) -> str:
 def apart(ratio: Spread) -> str:
     """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round.
 
-    They differ where each round says so, by more than the rounds differ among themselves.
+    They differ where each round says so, by more than the rounds differ among themselves; of fewer than three rounds,
+    by more than a FEW besides, since two may agree by chance.
     """
     low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
     if ratio.n == 1:
         return f"{middle} in a single round, in which a few per cent mean nothing"
-    if max(ratio.low - 1, 1 - ratio.high) > ratio.high - ratio.low:
+    if max(ratio.low - 1, 1 - ratio.high) > max(ratio.high - ratio.low, FEW if ratio.n < 3 else 0.0):
         return f"{'longer' if ratio.low > 1 else 'shorter'} in each of {ratio.n} rounds, by {low} to {high}"
     return f"no difference shows: {low} to {high} in {ratio.n} rounds"
 
