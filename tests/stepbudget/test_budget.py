@@ -259,7 +259,7 @@ def traces(draw, folder):
     return build
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_causes_of_any_trace_add_up_and_never_overlap(data):
     with tempfile.TemporaryDirectory() as folder:
@@ -289,7 +289,7 @@ def check_sums(found, window):
     assert parts.sum(axis=1).tolist() == pytest.approx([part.duration_ms for part in halves])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_answer_does_not_depend_on_where_the_clock_begins(data):
     with tempfile.TemporaryDirectory() as folder:

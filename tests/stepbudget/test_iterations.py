@@ -186,7 +186,7 @@ any_range = st.tuples(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(found=st.lists(any_range, max_size=14), start=st.integers(0, 150), length=st.integers(1, 300))
 def test_steps_of_whatever_ranges_follow_each_other_in_the_window(tmp_path_factory, found, start, length):
     made = SyntheticReport(tmp_path_factory.mktemp("any") / "made.sqlite").kernel(0, 500, "k", call=(1, 2))
@@ -259,7 +259,7 @@ def test_a_report_without_steps_has_an_empty_table(made):
 events = st.tuples(st.integers(0, 900), st.integers(0, 200))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     work=st.lists(events, max_size=12),
     waits=st.lists(st.integers(5, 95), min_size=2, max_size=9),
@@ -354,7 +354,7 @@ def test_waits_in_random_order_are_rarely_taken_for_a_rhythm(kind):
     assert wrong <= 7  # at 1 %: more than 7 of 200 in one case of a thousand
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(scale=st.floats(1e-6, 1e6), seed=st.integers(0, 99))
 def test_the_unit_of_the_waits_does_not_matter(scale, seed):
     waits = bursts(5, 60, seed)

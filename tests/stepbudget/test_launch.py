@@ -223,7 +223,7 @@ def simulate(made: SyntheticReport, works: list[tuple[int, int, int, int]]) -> l
     return done
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(works=st.lists(calls, min_size=1, max_size=25), origin=st.sampled_from([0, 5000, 8 * 10**12]))
 def test_against_a_simulated_gpu(tmp_path_factory, works, origin):
     made = SyntheticReport(tmp_path_factory.mktemp("launch") / "made.sqlite", origin_us=origin)
@@ -247,7 +247,7 @@ def test_against_a_simulated_gpu(tmp_path_factory, works, origin):
     assert table["queued"].tolist() == [sum(o[0] < call < o[2] for o in done[:n]) for n, (call, *_) in enumerate(done)]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(works=st.lists(calls, min_size=1, max_size=15))
 def test_the_origin_of_the_clock_does_not_matter(tmp_path_factory, works):
     folder = tmp_path_factory.mktemp("origin")

@@ -299,7 +299,7 @@ KERNELS = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 900), st.sampl
 SAMPLES = st.lists(st.integers(0, 60), min_size=3, max_size=40)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(KERNELS, SAMPLES, st.integers(10, 120))
 def test_samples_inside_kernels_as_a_slow_search_finds_them(rows, values, interval):
     spans = sorted((start, start + length, name) for start, length, name in rows)
@@ -568,7 +568,7 @@ def nested_operators(draw, low=0, high=60, depth=3) -> list[tuple[int, int, str]
     return found
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nested_operators(), nested_operators(), st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=12))
 def test_ops_as_a_slow_search_finds_them_and_nothing_is_lost(tmp_path, main, autograd, launches):
     report = SyntheticReport(tmp_path / "nested.sqlite").gpu("NVIDIA H200", capability=(9, 0))
