@@ -218,11 +218,13 @@ def test_another_word_is_no_way_to_run_live(live, monkeypatch):
         ("keras_mnist.py --backend jax", "keras_mnist.py --backend jax --epochs 3"),
         ("main_opt1.py --epochs 5 --workers 2", "main_opt1.py --epochs 5 --workers 2"),
         ("bench_peaks.py", "bench_peaks.py"),
+        ("bench_gan.py", "bench_gan.py --seeds 3"),
+        ("bench_sin_fit.py --profile", "bench_sin_fit.py --profile"),
     ],
 )
 def test_the_quick_form_of_a_command(command, short):
-    assert quick.quick(command) == short == quick.quick(short)
-    assert recorded.key(short) == recorded.key(command) + ("-epochs-3" if short != command else "")
+    assert quick.quick(command) == short == quick.quick(short) and quick.whole(short) == command
+    assert recorded.key(short).startswith(recorded.key(command))
 
 
 @pytest.mark.parametrize(("how", "asked"), [("quick", "main_a.py --epochs 3"), ("full", "main_a.py")])
@@ -248,6 +250,14 @@ def test_a_long_run_is_shortened_by_what_its_later_epochs_took():
     assert (short["command"], short["arguments"], len(short["epochs"])) == ("main_a.py --epochs 3", {"epochs": 3}, 3)
     assert short["test_accuracy_pct"] == 92 and long["process_s"] == 20.0 and len(long["epochs"]) == 5
     assert quick.shortened(short) == short
+
+
+def test_a_benchmark_of_many_seeds_is_shortened_to_its_first():
+    (long,) = recorded.records("benchmarks", "bench_gan.py")
+    (short,) = recorded.long_or_short("benchmarks", "bench_gan.py --seeds 3")
+    assert {row["seed"] for row in short["rows"]} == {1, 2, 3} < {row["seed"] for row in long["rows"]}
+    assert short["process_s"] == pytest.approx(0.6 * long["process_s"])
+    assert (short["command"], short["arguments"]["seeds"]) == ("bench_gan.py --seeds 3", 3)
 
 
 def test_before_a_long_cell_it_says_how_long_and_while_it_runs_how_far(tmp_path, monkeypatch):

@@ -157,7 +157,7 @@ class Turing(Replay):
             "bench_gan.py": lambda: _without_bf16(record),
             "bench_deep.py": lambda: _without_bf16(record),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
-        }.get(command)
+        }.get(command.split()[0])
         return change() if change else record
 
     def _shapes(self, record: dict) -> dict:

@@ -24,7 +24,7 @@ from labkit.paths import RECORDED
 from labkit.source import door, recorded, running
 from labkit.source.facts import Machine
 from labkit.source.programs import Programs
-from labkit.source.quick import shortened
+from labkit.source.quick import shortened, whole
 from stepbudget.export import files
 
 ROUND = re.compile(r"-(\d+)\.json$")
@@ -73,9 +73,9 @@ class Replay(Programs):
         return self._keep(words, found[(int(number[1]) if number else 1) % len(found) - 1], file)
 
     def run_cold(self, words: str, file: Path) -> dict:
-        cold = self._first(lambda where: recorded.cold_file(words.partition(" --epochs ")[0], where))
+        cold = self._first(lambda where: recorded.cold_file(whole(words), where))
         record = json.loads(cold.read_text())
-        return self._keep(words, running_as(words, record), file)
+        return self._keep(words, record if record["command"] == words else shortened(record), file)
 
     def trace(self, words: str, file: Path) -> dict:
         there = self._first(lambda where: recorded.traced_file(words, where))
@@ -126,12 +126,6 @@ class Replay(Programs):
             changed |= {"gpu": told.gpu, "driver": told.driver, "cpu_cores": told.cores}
         file.write_text(json.dumps(changed))
         return changed
-
-
-def running_as(words: str, record: dict) -> dict:
-    """A recorded training with as many epochs as the command asks for."""
-    asked = re.search(r"--epochs (\d+)", words)
-    return shortened(record, int(asked[1])) if asked else record
 
 
 def tables(db: sqlite3.Connection) -> dict[str, list[str]]:

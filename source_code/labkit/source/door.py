@@ -233,9 +233,8 @@ class Live(Source):
         self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
         times, folder = repeats(), self._folder("runs")
-        form = quick.quick if quick.is_quick() else str
         slots = [
-            (command, form(command), folder / f"{recorded.key(form(command))}-{number:02d}.json")
+            (command, words := self._form(command), folder / f"{recorded.key(words)}-{number:02d}.json")
             for number in range(1, times + 1)
             for command in commands
         ]
@@ -256,7 +255,7 @@ class Live(Source):
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict:
-        words = quick.quick(command) if quick.is_quick() else command
+        words = self._form(command)
         file = self._folder("runs") / f"{recorded.key(words)}-cold.json"
         record, when = self._new_or_kept("runs", words, file, self.programs.run_cold, show)
         show(f"live{when}: one run: {recorded.shown(file)}")
@@ -275,8 +274,9 @@ class Live(Source):
         return self._else_recorded(run, lambda other: other._record(command, kind, show), show)
 
     def _once(self, command: str, kind: str, show: Show) -> dict:
-        file = self._folder(kind) / f"{recorded.key(command)}-01.json"
-        record, when = self._new_or_kept(kind, command, file, self.programs.run, show)
+        words = self._form(command)
+        file = self._folder(kind) / f"{recorded.key(words)}-01.json"
+        record, when = self._new_or_kept(kind, words, file, self.programs.run, show)
         show(f"live{when}: {recorded.shown(file.parent)}")
         return record
 
@@ -358,6 +358,10 @@ class Live(Source):
     def _announce(self, expected: Sequence[float | None], show: Show) -> None:
         if line := self.pace.announcement(expected):
             show(f"| {line}")
+
+    def _form(self, command: str) -> str:
+        """The command as the mode has it run."""
+        return quick.quick(command) if quick.is_quick() else command
 
     def _folder(self, kind: str) -> Path:
         folder = self.reports / kind

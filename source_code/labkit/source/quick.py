@@ -1,6 +1,6 @@
-"""What is shortened live, so that a lab waits less? Trainings: fewer epochs and rounds, unless ``LAB_LIVE=full``.
+"""What is shortened live, so that a lab waits less? Trainings: fewer epochs, rounds, seeds, unless ``LAB_LIVE=full``.
 
-Compilers' caches stay warm from run to run in both. Benchmarks, profiles and counts are the same in both.
+Compilers' caches stay warm from run to run in both. Profiles, counts and all other benchmarks are the same in both.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from labkit.errors import LabError
 
 EPOCHS, ROUNDS = 3, 2  # of a quick run: a first epoch, which is left out, and two to compare; twice, to see the noise
 FULL_EPOCHS, FULL_ROUNDS = 10, 3  # as recorded
+SEEDS = 3
 TRAINING = ("main_", "keras_")  # what the scripts that train are called
+MANY_SEEDS = ("bench_sin_fit.py", "bench_gan.py")  # minutes each, with five
 WORDS = ("quick", "full")
 
 
@@ -24,9 +26,21 @@ def is_quick() -> bool:
 
 
 def quick(command: str) -> str:
-    """The quick form of a timed run: a training of fewer epochs, unless the command says how many itself."""
-    has_form = command.startswith(TRAINING) and "--epochs" not in command.split()
-    return f"{command} --epochs {EPOCHS}" if has_form else command
+    """The quick form of a command: fewer epochs or seeds, unless it says how many itself."""
+    told = command.split()
+    if command.startswith(TRAINING) and "--epochs" not in told:
+        return f"{command} --epochs {EPOCHS}"
+    if command.startswith(MANY_SEEDS) and not {"--seeds", "--profile"} & set(told):
+        return f"{command} --seeds {SEEDS}"
+    return command
+
+
+def whole(command: str) -> str:
+    """The command of which this is the quick form; the command itself where it is none."""
+    for ending in (f" --epochs {EPOCHS}", f" --seeds {SEEDS}"):
+        if command.endswith(ending) and quick(command.removesuffix(ending)) == command:
+            return command.removesuffix(ending)
+    return command
 
 
 def rounds(when_quick: int = ROUNDS) -> int:
@@ -38,15 +52,23 @@ def rounds(when_quick: int = ROUNDS) -> int:
     return int(wanted)
 
 
-def shortened(record: dict, epochs: int = EPOCHS) -> dict:
-    """What a recorded training would have been with its first ``epochs`` epochs only."""
-    kept, left_out = record["epochs"][:epochs], record["epochs"][epochs:]
+def shortened(record: dict) -> dict:
+    """What a recorded run would have been in its quick form: with its first epochs, or seeds, only."""
+    if "epochs" not in record:
+        return _fewer_seeds(record)
+    kept, left_out = record["epochs"][:EPOCHS], record["epochs"][EPOCHS:]
     if not left_out:
         return record
     parts = {name: sum(epoch[name] for epoch in kept) for name in ("training_s", "test_s")}
     saved_s = sum(epoch["training_s"] + epoch["test_s"] for epoch in left_out)
     ends = {name: record[name] - saved_s for name in ("wall_s", "process_s")}
     result = {name: kept[-1][name] for name in ("test_loss", "test_accuracy_pct")}
-    arguments = record["arguments"] | {"epochs": epochs}
+    arguments = record["arguments"] | {"epochs": EPOCHS}
     form = {"command": quick(record["command"]), "arguments": arguments, "epochs": kept}
     return record | form | parts | ends | result
+
+
+def _fewer_seeds(record: dict) -> dict:
+    rows = [row for row in record["rows"] if row["seed"] <= SEEDS]
+    form = {"command": quick(record["command"]), "arguments": record["arguments"] | {"seeds": SEEDS}, "rows": rows}
+    return record | form | {"process_s": record["process_s"] * len(rows) / len(record["rows"])}

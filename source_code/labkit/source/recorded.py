@@ -20,7 +20,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
-from labkit.source.quick import quick, shortened
+from labkit.source.quick import quick, shortened, whole
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = "h200"  # the machine whose recordings the text is written from
@@ -65,10 +65,9 @@ def long_or_short(kind: str, command: str, where: Path | None = None) -> list[di
     try:
         return records(kind, command, where)
     except LabError:
-        whole = command.rpartition(" --epochs ")[0]
-        if quick(whole) != command:
+        if whole(command) == command:
             raise
-        return [shortened(record) for record in records(kind, whole, where)]
+        return [shortened(record) for record in records(kind, whole(command), where)]
 
 
 def accuracy(command: str, where: Path | None = None) -> list[dict]:

@@ -28,8 +28,8 @@ PAUSE_NS = 4_000_000
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
-    """Whole-process runs of each command, as ``lab.runs``."""
-    return _source(*commands).runs(commands, repeats, kind=KIND)
+    """Whole-process runs of each command, as ``lab.runs``; in quick live mode one of each."""
+    return _source(*commands).runs(commands, repeats, kind=KIND, when_quick=1)
 
 
 def profile(command: str) -> Report:
