@@ -23,7 +23,7 @@ def sanitized(text: str) -> str:
 def test_every_entry_is_read():
     """nbval ignores a malformed entry without a word."""
     text = (Path(__file__).parent / "live_sanitizer.cfg").read_text()
-    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 11
+    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 12
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ def test_every_entry_is_read():
             "| run 1 of 2: time python3 a.py\n| run 2 of 2: time python3 a.py (45 s so far)\n"
             "live: 2 runs each: reports/runs\n",
         ),
+        ("FP16 with GradScaler, 590 steps, a run a row\n", "FP16 with GradScaler, 177 steps, a run a row\n"),
+        ("Ten epochs, medians over the runs\n", "3 epochs, medians over the runs\n"),
         ("main: step 21 (62.3 ms) [drawn data: ~f5acf9c167a4]", "main: step 21 (9.1 ms) [drawn data: ~000000000000]"),
     ],
 )

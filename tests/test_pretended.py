@@ -19,6 +19,7 @@ from labkit.source import command, recorded
 from labkit.topics.profilers import nvml, torch_profiler
 from labkit.topics.shapes import readings as shapes
 from stepbudget.ask import copies, idle, tensor_cores
+from stepbudget.ask.budget import budget
 
 RECORDED_FILES = sorted(path for path in RECORDED.rglob("*") if path.is_file())
 
@@ -62,7 +63,7 @@ print(sorted({path.relative_to(scratch).parts[2] for path in scratch.rglob("*") 
     assert "Live: the commands run on this machine (NVIDIA H200). Quick: what is timed trains 3 epochs, 2 runs" in words
     assert "\n1 2 [3, 3]\n" in words and "Report(main_opt3.nsys-rep)" in words
     assert words.count("live: ") == 3 and "recorded (" not in words
-    assert "['benchmarks', 'main_opt3.nsys-rep', 'main_opt3.sqlite', 'runs']" in words
+    assert "['benchmarks', 'main_opt3.json', 'main_opt3.nsys-rep', 'main_opt3.sqlite', 'runs']" in words
     assert not list(tmp_path.iterdir())
 
 
@@ -103,8 +104,8 @@ def test_a_turing_has_tensor_cores_for_fp16_only(on):
     assert (live.facts.gpu, live.facts.bf16, live.facts.tf32) == ("Tesla T4", False, False)
     with profiled(live, "main_opt3") as fp16, profiled(live, "main_opt3_bf16") as bf16:
         assert fp16.gpu == "Tesla T4" and tensor_cores.tensor_active(fp16) is None
-        assert tensor_cores.kernel_time_by_verdict(fp16)["yes"] > 0
-        assert tensor_cores.kernel_time_by_verdict(bf16)["yes"] == 0
+        assert budget(fp16).ms["tensor_core_kernels"] > 0
+        assert budget(bf16).ms["tensor_core_kernels"] == 0
     runs = live.runs(["main_opt2.py", "main_opt3.py --amp-dtype bfloat16"], 1, quiet)
     fp32, bf16 = (found[0] for found in runs.values())
     assert bf16["epochs"] == fp32["epochs"] and bf16["arguments"]["amp_dtype"] == "bfloat16"
