@@ -7,5 +7,5 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-settings.register_profile("course")
+settings.register_profile("course", deadline=None)
 settings.load_profile("course")

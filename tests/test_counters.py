@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit import course
 from labkit.errors import NotHere
 from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.source import Live, Recorded, counting, recorded
@@ -252,7 +253,7 @@ def test_a_file_without_kernels_is_named(text):
 
 # --- the command --------------------------------------------------------------------------------------------
 
-COMMAND = counting.count_command("step", counting.PROGRAMS["main_opt7"])
+COMMAND = counting.count_command("step", course.step("main_opt7").counted)
 
 
 def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
@@ -275,7 +276,7 @@ def test_counters_that_a_gpu_lacks_are_left_out_and_no_others():
 
 
 def test_every_counted_program_is_a_script_of_the_course():
-    assert all((SOURCE_CODE / program.split()[0]).is_file() for program in counting.PROGRAMS.values())
+    assert all((SOURCE_CODE / program.split()[0]).is_file() for program in (step.counted for step in course.STEPS))
 
 
 # An ncu that writes what the environment says.

@@ -29,17 +29,6 @@ FLAGS = [
     "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "demangled",
 ]
 # fmt: on
-# One step of each rung: an epoch on as many digits as a batch holds. The loader's processes are left out (--workers 0).
-PROGRAMS = {
-    **{
-        name: f"{name}.py --profile --epochs 2 --limit 1024 --workers 0"
-        for name in ("main_baseline", "main_opt1", "main_opt2", "main_opt3")
-    },
-    **{
-        name: f"{name}.py --profile --epochs 2 --limit 1024"
-        for name in ("main_opt4", "main_opt5", "main_opt6", "main_opt7")
-    },
-}
 NCU_PLACES = (
     "/opt/nvidia/nsight-compute/*/ncu",
     "/usr/local/cuda*/bin/ncu",
@@ -51,7 +40,7 @@ UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(a
 
 
 def count_command(name: str, program: str, in_depth: bool = False) -> str:
-    """The command that counts one step of ``program`` (a script of source_code/ with its flags; see PROGRAMS).
+    """The command that counts one step of ``program`` (a script of source_code/ with its flags).
 
     A step is an epoch on as many digits as a batch holds: ``main_opt7.py --profile --epochs 2 --limit 1024``.
     ``in_depth``: also count what the Tensor Cores and the CUDA cores did and how busy each unit was, in more passes,

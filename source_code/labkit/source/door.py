@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 
+from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
@@ -282,6 +283,7 @@ class Live(Source):
 
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         def run() -> Report:
+            self._has_what_is_needed(words)
             report = self.reports / f"{name}.nsys-rep"
             expected_s = recorded.took_s("profiles", name)
             when = self._made(report, words, expected_s, lambda: self.programs.profile(words, report, show), show)
@@ -292,6 +294,7 @@ class Live(Source):
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         def run() -> Counted:
+            self._has_what_is_needed(words)
             log = self.reports / f"{name}.csv"
             expected_s, output = recorded.took_s("counters", name), (lambda line: None) if brief else show
             when = self._made(log, words, expected_s, lambda: self.programs.count(words, log, output), show)
@@ -309,6 +312,13 @@ class Live(Source):
             return record, running.trace_beside(file)
 
         return self._else_recorded(run, lambda other: other._trace(command, show), show)
+
+    def _has_what_is_needed(self, words: Sequence[str]) -> None:
+        """NotHere where a step of the ladder needs arithmetic that this machine's GPU does not have."""
+        scripts = {Path(word).name for word in words}
+        needs = [step.script for step in course.STEPS if step.needs_bf16 and step.script in scripts]
+        if needs and self.facts.gpu and not self.facts.bf16:
+            raise NotHere(f"{needs[0]} needs BF16, and {self.facts.gpu} has none.")
 
     def _else_recorded(self, run: Callable, otherwise: Callable[[Recorded], object], show: Show):
         """What ``run`` returns, or, where this machine cannot do it, what was recorded, with the reason."""

@@ -18,12 +18,13 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+from labkit import course
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
 from labkit.source.quick import quick, shortened, whole
 from stepbudget.ncu.counters import made_with
 
-DEFAULT = "h200"  # the machine whose recordings the text is written from
+DEFAULT = course.DEFAULT_MACHINE
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from labkit import course
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
@@ -445,17 +446,7 @@ STEPS: Mapping[str, tuple[Kernels, str]] = {
     "ideally fused": (IDEAL, "fused"),
 }
 # Each rung: how its step is cut, and the type in which it multiplies.
-RUNGS = {
-    "main_baseline": ("unfused", "fp32"),
-    "main_baseline_nvtx": ("unfused", "fp32"),
-    "main_opt1": ("unfused", "fp32"),
-    "main_opt2": ("unfused", "fp32"),
-    "main_opt3": ("unfused", "fp16"),
-    "main_opt4": ("unfused", "bf16"),
-    "main_opt5": ("unfused", "bf16"),
-    "main_opt6": ("as a compiler fuses", "bf16"),
-    "main_opt7": ("by hand (main_opt7)", "bf16"),
-}
+RUNGS = {step.name: (step.traffic, step.arithmetic) for step in course.STEPS}
 ASSUMPTIONS = (
     "each kernel reads and writes each of its tensors once and whole; weights and the layers behind fc1 stay in the "
     "cache; nothing else does"
