@@ -112,6 +112,7 @@ def _surroundings() -> dict:
 def check(labs: list[str], file: Path, time_limit_s: float) -> dict:
     """Run the labs called so that did not run whole in a former call; the result so far, kept in ``file``."""
     stop_at = time.monotonic() + time_limit_s
+    file.parent.mkdir(parents=True, exist_ok=True)
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError):
