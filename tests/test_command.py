@@ -115,6 +115,14 @@ def test_an_old_nsys_gets_the_older_spelling(version, flag):
     assert len(adapted) == len(words)
 
 
+@pytest.mark.parametrize("visible, sampled", [("2", "2"), ("1,3", "1,3"), ("", "all"), ("GPU-8f3a", "all")])
+def test_the_counters_are_those_of_the_gpus_that_the_program_may_use(visible, sampled, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    words = command.check(command.profile_command("demo", "main_opt1.py --profile"))
+    adapted = command.adapt(words, NEW, has_gpu=True)
+    assert adapted[adapted.index("--gpu-metrics-devices") + 1] == sampled
+
+
 def test_without_a_gpu_only_the_cpu_is_traced_on_few_digits():
     words = shlex.split(command.profile_command("demo", PROGRAM))
     adapted = command.adapt(words, OLD, has_gpu=False)

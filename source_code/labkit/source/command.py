@@ -19,12 +19,13 @@ from labkit.paths import ROOT, typed
 from labkit.training import machine
 from stepbudget.export.nsys import Nsys, need_nsys
 
+METRICS = "--gpu-metrics-devices"
 # Without --sample none and --cpuctxsw none the same run writes a thousand times as much.
 # fmt: off
 PROFILE_FLAGS = [
     "--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none",
     "--capture-range", "cudaProfilerApi", "--capture-range-end", "stop",
-    "--gpu-metrics-devices", "all",
+    METRICS, "all",
 ]
 # fmt: on
 NO_GPU_FLAGS = ["--trace", "osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
@@ -63,8 +64,12 @@ def adapt(words: list[str], nsys: Nsys, has_gpu: bool) -> list[str]:
     if not has_gpu:
         kept = flags[flags.index("--output") :]
         flags, program = [*NO_GPU_FLAGS, *kept], [*program, *NO_GPU_LIMIT]
-    elif nsys.version < (2024, 1):
-        flags = ["--gpu-metrics-device" if flag == "--gpu-metrics-devices" else flag for flag in flags]
+    else:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if METRICS in flags and re.fullmatch(r"\d+(,\d+)*", visible):  # the other GPUs may be somebody else's
+            flags[flags.index(METRICS) + 1] = visible
+        if nsys.version < (2024, 1):
+            flags = ["--gpu-metrics-device" if flag == METRICS else flag for flag in flags]
     return [nsys.path, "profile", *flags, *program]
 
 
