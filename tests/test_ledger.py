@@ -209,7 +209,10 @@ def test_even_epochs_leave_a_share_of_the_epoch_before():
     ("ratios", "says"),
     [
         ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
-        ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
+        ([0.5, 0.52], "~0.51 times as fast (0.50–0.52), and slower in each of 2 rounds"),
+        ([0.9, 0.8], "slower in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
+        ([0.9, 0.8], "(95 %: 0.40–1.79)"),
+        ([1.17, 1.24], "faster in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
         ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
         ([1.001, 1.003], "~1.00 times as fast (1.00–1.00): no difference in 2 rounds"),
         ([2.0], "~2.00 times as fast in one round; another may say otherwise"),

@@ -12,7 +12,9 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.recording import pages
+from labkit.recording.live_check import NAME
 from labkit.recording.notebooks import files
+from labkit.training.record import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = files()
@@ -125,6 +127,16 @@ def test_the_front_page_and_readme_lead_to_every_lab_and_script():
     readme = pages.README.read_text()
     assert pages.filled(readme) == readme, "make notebooks writes README's list anew"
     assert {f"labs/{lab.name}" for lab in LABS} <= set(links(readme))
+
+
+def test_readme_says_where_the_labs_last_ran_live(tmp_path):
+    assert pages.last_live(tmp_path) == "They have not been run live yet.\n"
+    whole = {"status": "whole", "seconds": 90.0, "cells": [{}, {}], "differs": [{}], "run_at": "2030-02-01T10:00:00"}
+    broken = whole | {"status": "failed", "run_at": "2030-02-02T10:00:00"}
+    (tmp_path / "h200").mkdir()
+    write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, "01": whole, "02": broken}})
+    row = pages.last_live(tmp_path).splitlines()[2]
+    assert row == f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
 
 
 def test_a_table_that_the_catalogue_does_not_have_is_named():

@@ -15,18 +15,19 @@ MEASURED = "~"  # in front of every measured number that the labs print: on anot
 
 @dataclass(frozen=True)
 class Spread:
-    """Repeated measurements of one thing: median, smallest, largest, how many."""
+    """Repeated measurements of one thing: median, smallest, largest, how many, and each, in order."""
 
     median: float
     low: float
     high: float
     n: int
+    values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         if not values:
             raise ValueError("no measurements")
-        return cls(statistics.median(values), min(values), max(values), len(values))
+        return cls(statistics.median(values), min(values), max(values), len(values), tuple(values))
 
     def text(self, unit: str = "s", digits: int = 1) -> str:
         """``~13.4 s (13.1–13.9)``"""

@@ -54,7 +54,7 @@ class TwoCores(Replay):
     def record(self, command: str, record: dict) -> dict:
         if not command.startswith(BY_LOADER):
             return record
-        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folders[0])[0]["epochs"]
+        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folder)[0]["epochs"]
         if "--workers" not in command:
             record["arguments"]["workers"] = 1
         return _retimed(record, [fewest[min(number, 2)] for number in range(len(record["epochs"]))])
@@ -64,7 +64,7 @@ class TwoCores(Replay):
         if step is None:
             return
         one_worker, many = (
-            self._records(command, self.folders[0])[0]["epochs"][1]["training_s"]
+            self._records(command, self.folder)[0]["epochs"][1]["training_s"]
             for command in ("main_opt1.py --epochs 3 --workers 1", step)
         )
         _wait_longer(db, max(0.0, one_worker - many))
@@ -90,7 +90,7 @@ class Cpu(Replay):
             record.pop(name, None)
         if "epochs" in record:
             record["peak_gpu_memory_mb"] = None
-            epochs = self._records("main_baseline.py", self.folders[0])[0]["epochs"]
+            epochs = self._records("main_baseline.py", self.folder)[0]["epochs"]
             names = ("training_s", "test_s")
             return _retimed(record, [{name: self.slower * epoch[name] for name in names} for epoch in epochs])
         if "operators" in record:

@@ -37,13 +37,13 @@ class Replay(Programs):
     stands_in: ClassVar[dict] = {}  # report → the one that is opened in its place
 
     def __init__(self, name: str = recorded.DEFAULT) -> None:
-        self.folders = [RECORDED / one for one in dict.fromkeys((name, recorded.DEFAULT))]
-        if not (self.folders[0] / "provenance.json").is_file():
+        self.folder = RECORDED / name
+        if not (self.folder / "provenance.json").is_file():
             raise LabError(f"LAB_PRETEND={name} names no machine that is pretended or recorded.")
 
     @cached_property
     def facts(self) -> Machine:
-        return replace(door.recorded_machine(self.folders[0]), **self.told)
+        return replace(door.recorded_machine(self.folder), **self.told)
 
     def missing(self, *packages: str) -> list[str]:
         return []
@@ -110,14 +110,8 @@ class Replay(Programs):
                 continue
         raise LabError(f"'{words}' runs live, and was never recorded")
 
-    def _first(self, find: Callable[[Path], object]):
-        """What the first of the folders has; LabError of the last where none has it."""
-        for where in self.folders[:-1]:
-            try:
-                return find(where)
-            except LabError:
-                continue
-        return find(self.folders[-1])
+    def _first(self, find: Callable[[Path], recorded.Found]) -> recorded.Found:
+        return recorded.held(find, self.folder)[0]
 
     def _keep(self, words: str, record: dict, file: Path) -> dict:
         told = self.facts

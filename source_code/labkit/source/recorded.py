@@ -15,8 +15,10 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from labkit import course
 from labkit.errors import LabError
@@ -25,6 +27,7 @@ from labkit.source.quick import quick, shortened, whole
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
+Found = TypeVar("Found")
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 
 
@@ -35,6 +38,20 @@ def folder() -> Path:
         there = ", ".join(sorted(file.parent.name for file in RECORDED.glob("*/provenance.json"))) or "none"
         raise LabError(f"nothing was recorded on {wanted}: there are {there} (in {RECORDED}).")
     return RECORDED / wanted
+
+
+def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
+    """What ``find`` finds in the folder in use, or in ``where``, and that folder; else in the default machine's.
+
+    Not every machine was recorded in full. LabError where the default machine has none of it either.
+    """
+    where = where or folder()
+    try:
+        return find(where), where
+    except LabError:
+        if where.name == DEFAULT:
+            raise
+        return find(RECORDED / DEFAULT), RECORDED / DEFAULT
 
 
 def provenance(where: Path | None = None) -> dict:
@@ -76,8 +93,20 @@ def accuracy(command: str, where: Path | None = None) -> list[dict]:
     return _records("accuracy", "{key}--seed-*.json", command, where)
 
 
+def matching(kind: str, pattern: str) -> list[dict]:
+    """The records of a kind whose files' names fit a pattern, in order of these; LabError where there are none."""
+
+    def find(where: Path) -> list[dict]:
+        if files := sorted((where / kind).glob(f"{pattern}.json")):
+            return [_read_json(file) for file in files]
+        raise LabError(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
+
+    return held(find)[0]
+
+
 def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[dict]:
-    where = where or folder()
+    if where is None:
+        return held(lambda there: _records(kind, pattern, command, there))[0]
     for form in dict.fromkeys((command, quick(command))):
         files = sorted((where / kind).glob(pattern.format(key=key(form))))
         if found := [record for record in map(_read_json, files) if record["command"].startswith(form)]:

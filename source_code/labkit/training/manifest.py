@@ -26,6 +26,7 @@ UNMEASURED = {
     "labkit/training/manifest.py": "names the modules after the measurement",
     "labkit/errors.py": "words for what went wrong: a run that failed leaves no recording",
     "stepbudget/errors.py": "words for what went wrong: a run that failed leaves no recording",
+    "labkit/course.py": "lists labs, steps and machines; what a script computes stands in the script and in its flags",
     "labkit/source/": "opens results and starts processes; a process that is measured imports it without using it",
     "labkit/display/": "draws",
 }
@@ -61,7 +62,11 @@ def _loaded_paths() -> list[str]:
     files = {Path(name).resolve() for name in named if name and Path(name).is_absolute()}  # torch makes some names up
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
-    return sorted(path for path in ours | own if not path.startswith(tuple(UNMEASURED)))
+    return sorted(path for path in ours | own if _is_measured(path))
+
+
+def _is_measured(path: str) -> bool:
+    return not path.startswith(tuple(UNMEASURED))
 
 
 def _is_own(script: Path) -> bool:
@@ -86,9 +91,12 @@ def gathered(folder: Path, more: Iterable[str] = ()) -> dict | None:
 
 
 def changed(modules: dict[str, str], folder: Path = SOURCE_CODE) -> dict[str, tuple[str, str | None]]:
-    """Those modules of a manifest whose code is another today: path → (hash then, hash now; None where it is gone)."""
-    now = {path: file_hash(folder / path) for path in modules}
-    return {path: (then, now[path]) for path, then in modules.items() if now[path] != then}
+    """Those modules of a manifest whose code is another today: path → (hash then, hash now; None where it is gone).
+
+    What by now is known to be ``UNMEASURED`` is not asked.
+    """
+    now = {path: file_hash(folder / path) for path in modules if _is_measured(path)}
+    return {path: (modules[path], today) for path, today in now.items() if today != modules[path]}
 
 
 def is_current(record: dict, command: str) -> bool:

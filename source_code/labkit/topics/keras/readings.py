@@ -5,7 +5,6 @@ What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,7 +128,7 @@ def tried(backend: str) -> dict[str, pd.DataFrame]:
 def few_digits() -> pd.DataFrame:
     """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
     rows = []
-    for record in _shipped("*-limit-3000-*"):
+    for record in recorded.matching(KIND, "*-limit-3000-*"):
         told, last = record["arguments"], record["epochs"][-1]
         rows.append(
             {
@@ -151,7 +150,7 @@ def few_digits() -> pd.DataFrame:
 def jit_on_a_cpu() -> dict[tuple[str, str], list[dict]]:
     """The shipped FP32 trainings on a CPU with and without ``jit_compile``: (backend, on or off) → records."""
     found: dict[tuple[str, str], list[dict]] = {}
-    for record in _shipped("keras_mnist-*-limit-1024-*"):
+    for record in recorded.matching(KIND, "keras_mnist-*-limit-1024-*"):
         found.setdefault((record["backend"], record["arguments"]["jit"]), []).append(record)
     return found
 
@@ -162,8 +161,3 @@ def _scale(arguments: dict) -> str:
     if scale == "dynamic":
         return f"dynamic, from {arguments['initial_scale']:,.0f}"
     return scale if scale == "none" else f"fixed, {scale:,.0f}"
-
-
-def _shipped(pattern: str) -> list[dict]:
-    """The shipped records of this lab whose file's name fits, in order."""
-    return [json.loads(file.read_text()) for file in sorted((recorded.folder() / KIND).glob(f"{pattern}.json"))]
