@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit import course, lab
-from labkit.display.diagrams import images
-from labkit.recording import plan, provenance, status
+from labkit.recording import images, plan, provenance, status
 from labkit.source import Recorded, recorded
 from labkit.topics.profilers import nvml, torch_profiler
 from stepbudget.ask import copies, idle, tensor_cores
