@@ -16,14 +16,15 @@ from scipy import stats
 
 from labkit import exercises, source
 from labkit.checks import begin, compare_prediction, conclude, differences, expect, finish, invariant
-from labkit.display import charts, report_tables
+from labkit.display import charts
 from labkit.display import table as tables
-from labkit.display.budget_bars import budget_bars, budget_share_bars
+from labkit.display import tables as report_tables
+from labkit.display.charts import budget_bars, budget_share_bars, explore, pick, queue_depth, step_chart, timeline
 from labkit.display.diffs import diff
-from labkit.display.explore import explore
-from labkit.display.flow import queue_depth, step_chart
 from labkit.display.listing import listing
-from labkit.display.report_tables import (
+from labkit.display.show import show
+from labkit.display.spread import MEASURED, Spread, paired, speedup, spread
+from labkit.display.tables import (
     advice,
     bounds_table,
     budget_table,
@@ -39,9 +40,6 @@ from labkit.display.report_tables import (
     steps_table,
     tensor_active_table,
 )
-from labkit.display.show import show
-from labkit.display.spread import MEASURED, Spread, paired, speedup, spread
-from labkit.display.timeline import pick, step_windows, timeline
 from labkit.source import command, quick, recorded
 from labkit.topics.break_even.charts import break_even_lines
 from labkit.topics.break_even.costs import break_even, cost
@@ -63,6 +61,7 @@ from labkit.training import machine
 from stepbudget import ask as nsight
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
+from stepbudget.ask.iterations import step_windows
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from labkit.display import style
 from labkit.topics.break_even.costs import Cost, break_even
@@ -38,7 +37,7 @@ def break_even_lines(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10)
     first = next(iter(costs.values()))
     epochs = np.array([0, most_epochs])
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 3.9), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(3.9)
         ax = fig.subplots()
         for (name, own), (colour, line) in zip(costs.items(), LOOKS, strict=False):
             ax.plot(epochs, own.seconds(epochs), line, color=colour, lw=1.8, label=name)

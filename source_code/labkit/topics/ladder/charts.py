@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from labkit.display import style
@@ -86,7 +85,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
     trained = ledger.epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
     with style.house_style():
         high = 1.6 + ROW_IN * len(runs)
-        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(high)
         ax = fig.subplots()
         ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
         ax.axvline(floor_s, color=style.VERMILION, lw=1.6)
@@ -140,7 +139,7 @@ def process_parts(found: pd.DataFrame) -> Figure:
     """One bar a rung, seconds of a whole process by its parts (``labkit.topics.ladder.ledger.table``)."""
     with style.house_style():
         high = 1.6 + 0.42 * len(found)
-        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(high)
         ax = fig.subplots()
         left = pd.Series(0.0, index=found.index)
         for part, (label, colour) in PARTS.items():

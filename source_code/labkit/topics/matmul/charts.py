@@ -8,7 +8,6 @@ from itertools import cycle
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
@@ -108,7 +107,7 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
         for row in found.itertuples()
     ]
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 3.8), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(3.8)
         ax = fig.subplots()
         places = np.arange(len(names))
         for offset, (way, (label, colour)) in zip((-0.2, 0.2), WAYS.items(), strict=True):
@@ -153,7 +152,7 @@ def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4
     """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
     colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION]
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 4.3), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.06))
+        fig = style.figure(4.3, w_pad=0.15)
         for ax, group in zip(fig.subplots(1, len(groups)), groups, strict=True):
             places = [tile_of(program, down, across, group) for program in range(down * across)]
             for program, (row, column) in enumerate(places):

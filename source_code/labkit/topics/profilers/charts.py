@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.charts import _figure, _key
+from labkit.display.charts.bars import key
 from labkit.display.table import Table, short_kernel, table
 from labkit.topics.profilers import nvml, torch_profiler
 from stepbudget import ask as nsight
@@ -173,7 +173,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
     highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
     longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
     with style.house_style():
-        fig = _figure(0.9 + 1.9 * len(named))
+        fig = style.figure(0.9 + 1.9 * len(named))
         axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
         used = {}
         for ax, (name, memory) in zip(axes, named.items(), strict=True):
@@ -191,7 +191,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
             ax.grid(axis="y")
             ax.set_axisbelow(True)
         axes[-1].set_xlabel("milliseconds")
-        _key(fig, used, len(CATEGORIES))
+        key(fig, used, len(CATEGORIES))
     return fig
 
 
@@ -275,7 +275,7 @@ def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: floa
     longest = max(program["process_s"] for program in programs)
     words = {"gpu_pct": "utilisation, %", "power_w": "power, W", "sm_mhz": "SM clock, MHz"}
     with style.house_style():
-        fig = _figure(0.7 + 0.85 * len(programs))
+        fig = style.figure(0.7 + 0.85 * len(programs))
         axes = fig.subplots(len(programs), 1, sharex=True, squeeze=False)[:, 0]
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
@@ -321,7 +321,7 @@ def meanings(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     """
     high = 0.8 / len(MEANINGS)
     with style.house_style():
-        fig = _figure(1.0 + 0.62 * len(rows))
+        fig = style.figure(1.0 + 0.62 * len(rows))
         ax = fig.subplots()
         for place, found in enumerate(rows.values()):
             for number, (meaning, colour) in enumerate(MEANINGS.items()):
@@ -338,7 +338,7 @@ def meanings(rows: Mapping[str, Mapping[str, float]]) -> Figure:
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
         ax.set_title("How busy is the GPU? It depends on whom you ask")
-        _key(fig, {meaning: (colour, None) for meaning, colour in MEANINGS.items()}, len(MEANINGS))
+        key(fig, {meaning: (colour, None) for meaning, colour in MEANINGS.items()}, len(MEANINGS))
     return fig
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -57,7 +56,7 @@ def together(products: pd.DataFrame, title: str = "Square products: M = N = K") 
 def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
     """Panels side by side: title → products with the size in ``at``; each type in per cent of itself at ``base``."""
     with style.house_style():
-        fig = _figure(3.9)
+        fig = style.figure(3.9, w_pad=0.1)
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         top = 100.0
         for ax, (name, frame) in zip(axes, panels.items(), strict=True):
@@ -131,7 +130,7 @@ def layout_bars(
     convolutions = convolutions[convolutions["refused"].isna()]
     dtypes = [dtype for dtype in TYPES if (convolutions["dtype"] == dtype).any()]
     with style.house_style():
-        fig = _figure(3.7)
+        fig = style.figure(3.7, w_pad=0.1)
         for ax, (layer, c_in) in zip(fig.subplots(1, len(channels), squeeze=False)[0], channels.items(), strict=True):
             own = convolutions[(convolutions["layer"] == layer) & (convolutions["c_in"] == c_in)]
             _layout_panel(ax, own, dtypes)
@@ -160,10 +159,6 @@ def _layout_panel(ax: Axes, frame: pd.DataFrame, dtypes: Sequence[str]) -> None:
     ax.set_yticks(range(len(dtypes)), [WORDS[dtype] for dtype in dtypes])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-
-
-def _figure(high_in: float) -> Figure:
-    return Figure(figsize=(style.WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
 
 
 # --- tables -------------------------------------------------------------------------------------------------
