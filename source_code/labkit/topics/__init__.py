@@ -1,7 +1,6 @@
 """What do the labs teach? A package a topic: its readings, tables and charts.
 
-A room is imported when it is first asked for: what a measurement needs of a topic loads neither its tables nor its
-charts.
+Each is imported when it is first asked for: a benchmark that needs a topic's readings loads none of its charts.
 """
 
 import importlib

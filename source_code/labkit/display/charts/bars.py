@@ -28,9 +28,10 @@ def bar_axes(names: Sequence[str], title: str, unit: str) -> tuple[Figure, Axes]
     return fig, ax
 
 
-def bar(ax: Axes, y: float, left: float, width: float, colour: str, hatch: str | None = None) -> None:
+def bar(ax: Axes, y: float, left: float, width: float, colour: str) -> None:
+    """A horizontal bar, or a part of one; nothing where it has no width."""
     if width > 0:
-        ax.barh(y, width, THICK, left=left, color=colour, hatch=hatch, edgecolor=style.PAPER, linewidth=0)
+        ax.barh(y, width, THICK, left=left, color=colour, edgecolor=style.PAPER, linewidth=0)
 
 
 def beside(ax: Axes, end: float, y: float, words: str) -> None:
@@ -59,12 +60,10 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(number)
 
 
-def key(fig: Figure, kinds: Mapping[str, tuple[str, str | None]], columns: int) -> None:
-    """What the colours mean, under the chart: label → (colour, hatch)."""
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor=style.PAPER, linewidth=0, label=label)
-        for label, (colour, hatch) in kinds.items()
-    ]
+def key(fig: Figure, kinds: Mapping[str, str], columns: int) -> None:
+    """What the colours mean, under the chart: label → colour."""
+    look = {"edgecolor": style.PAPER, "linewidth": 0}
+    handles = [Patch(facecolor=colour, label=label, **look) for label, colour in kinds.items()]
     look = {"fontsize": SMALL + 0.5, "handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.5}
     fig.set_figheight(fig.get_figheight() + 0.2 * -(-len(handles) // columns))
     fig.legend(handles=handles, loc="outside lower center", ncols=columns, **look)

@@ -293,7 +293,6 @@ READERS: dict[str, Callable[[Report, Window], pd.DataFrame]] = {
     "copies": _copies,
     "tensor_active": _tensor_active,
 }
-PLURALS = {"phases": "ranges", "api": "CUDA calls", "kernels": "kernels", "copies": "copies"}
 NOTHING = {
     "phases": "no NVTX ranges in this stretch",
     "api": "no CUDA calls in this stretch",

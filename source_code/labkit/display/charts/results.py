@@ -80,7 +80,7 @@ def ladder_parts(steps: Mapping[str, Sequence[dict]]) -> Figure:
                     ax.text(left + width / 2, y, words, color=ink_on(PARTS[label]), **place)
                 left += width
             beside(ax, run["process_s"], y, _result(run["process_s"], first / run["process_s"] if y else None))
-        key(fig, {label: (colour, None) for label, colour in PARTS.items()}, len(PARTS))
+        key(fig, PARTS, len(PARTS))
     return fig
 
 
@@ -142,7 +142,7 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
         right.set_ylim(0, None)
         right.grid(axis="y")
         right.legend(fontsize=SMALL, loc="best", handlelength=2.4)
-        shades = {"until the call returns": (style.INK, None), "until the copy is done": (tint(style.INK, 0.3), None)}
+        shades = {"until the call returns": style.INK, "until the copy is done": tint(style.INK, 0.3)}
         key(fig, shades, 2)
     return fig
 

@@ -67,7 +67,7 @@ def counter_panels(reports: Mapping[str, Report]) -> Figure:
             ax.set_xlabel("milliseconds", size=9)
         kinds = {"SMs Active": SMS, "Tensor Active": TENSOR, "training steps": style.INK}
         kinds |= {"the program's last recorded event": style.VERMILION}
-        key(fig, {label: (colour, None) for label, colour in kinds.items()}, 4)
+        key(fig, kinds, 4)
     return fig
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -28,7 +27,6 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Tab
     for i, name in enumerate(names):
         whole, before, first = process[name], process[names[max(0, i - 1)]], process[names[0]]
         mnist = all(record["data_source"] == "MNIST" for record in found[name])
-        accuracy = statistics.median(record["test_accuracy_pct"] for record in found[name])
         digits = "" if mnist else " (bundled digits, not MNIST)"
         rows.append(
             {
@@ -40,17 +38,13 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Tab
                 "test s": spread(found[name], "test_s").median,
                 "× before": before.median / whole.median if i else None,
                 "× baseline": first.median / whole.median if i else None,
-                f"accuracy %{after}{digits}": accuracy,
+                f"accuracy %{after}{digits}": spread(found[name], "test_accuracy_pct").median,
             }
         )
     frame = pd.DataFrame(rows)
-    if len(names) == 1 or not in_turn:
-        frame = frame.drop(columns="× before")
-    if len(names) == 1:
-        frame = frame.drop(columns="× baseline")
-    accuracy = frame.columns[-1]
+    frame = frame.drop(columns=["× before", "× baseline"] if len(names) == 1 else [] if in_turn else ["× before"])
     formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
-    formats |= {"× before": "{:.2f}", "× baseline": "{:.2f}", accuracy: "{:.2f}"}
+    formats |= dict.fromkeys(["× before", "× baseline", frame.columns[-1]], "{:.2f}")
     many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
     caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
     measured = [column for column in formats if column in frame]
@@ -65,7 +59,7 @@ def gate(baseline: str, steps: Sequence[str]) -> Table:
     """The accuracy gate: ten or more seeds a step, mean and range, and Welch's test against the baseline."""
     rows = []
     for step in steps:
-        values = [record["test_accuracy_pct"] for record in recorded.accuracy(step)]
+        values = accuracy.seeds(step)
         mean, p = accuracy.gate(baseline, step)
         passed = mean >= accuracy.FLOOR_PCT and (step == baseline or p >= accuracy.SIGNIFICANCE)
         compared = (None, None) if step == baseline else (p, accuracy.largest_loss(baseline, step))

@@ -18,9 +18,7 @@ FP16_MAX = 65504.0
 FIRST_SCALE = 2.0**16
 LIMIT_PCT = 2.0  # above least squares
 COMPARED = ("fp32", "O1", "O2", "bf16")
-SEARCH = (
-    100  # iterations within which a scaler has found its scale; it is doubled after 2,000 good steps at the earliest
-)
+SEARCH = 100  # iterations within which a scaler has found its scale: it is doubled after 2,000 good steps or later
 
 
 def fit(record: dict) -> pd.DataFrame:

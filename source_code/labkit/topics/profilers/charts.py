@@ -57,7 +57,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
                 step="post",
                 linewidth=0,
             )
-            used |= {category: (CATEGORIES[category], None) for category in CATEGORIES if category in known}
+            used |= {category: CATEGORIES[category] for category in CATEGORIES if category in known}
             ax.set(title=f"{name}: megabytes allocated", xlim=(0, longest_ms), ylim=(0, 1.08 * highest))
             ax.grid(axis="y")
             ax.set_axisbelow(True)
@@ -117,5 +117,5 @@ def meanings(rows: Mapping[str, Mapping[str, float]]) -> Figure:
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
         ax.set_title("How busy is the GPU? It depends on whom you ask")
-        key(fig, {meaning: (colour, None) for meaning, colour in MEANINGS.items()}, len(MEANINGS))
+        key(fig, MEANINGS, len(MEANINGS))
     return fig
