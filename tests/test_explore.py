@@ -18,9 +18,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
-from labkit.display import explore as exploring
-from labkit.display.explore import PLOTLY_MIME, explore
-from labkit.display.timeline import step_windows
+from labkit.display.charts import explorer as exploring
+from labkit.display.charts.explorer import PLOTLY_MIME, explore
+from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
 from test_jupyterlab import CHROMIUM, REQUIRED, page, server  # noqa: F401  (fixtures)
@@ -184,7 +184,7 @@ def run_nbval(folder: Path, source: str, outputs: list) -> subprocess.CompletedP
 def test_nbval_compares_the_fingerprint_and_not_the_json(tmp_path):
     """Another plotly may write other JSON; another report has another fingerprint."""
     synthetic(tmp_path / "tiny.sqlite").close()
-    source = "from labkit.display.explore import explore\nfrom stepbudget.report import Report\n"
+    source = "from labkit.display.charts.explorer import explore\nfrom stepbudget.report import Report\n"
     source += "explore(Report('tiny.sqlite'))"
     with Report(tmp_path / "tiny.sqlite") as opened:
         bundle = explore(opened)._repr_mimebundle_()

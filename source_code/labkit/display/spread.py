@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
 
@@ -21,7 +21,7 @@ class Spread:
     low: float
     high: float
     n: int
-    values: tuple[float, ...] = ()
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:

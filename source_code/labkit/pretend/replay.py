@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED
 from labkit.source import door, recorded, running
 from labkit.source.facts import Machine
@@ -106,9 +106,9 @@ class Replay(Programs):
         for kind in ("runs", "benchmarks", "keras"):
             try:
                 return recorded.long_or_short(kind, words, where)
-            except LabError:
+            except NotRecorded:
                 continue
-        raise LabError(f"'{words}' runs live, and was never recorded")
+        raise NotRecorded(f"'{words}' runs live, and was never recorded")
 
     def _first(self, find: Callable[[Path], recorded.Found]) -> recorded.Found:
         return recorded.held(find, self.folder)[0]

@@ -16,12 +16,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from labkit import course
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED, ROOT
 from labkit.source.quick import quick, shortened, whole
 from stepbudget.ncu.counters import made_with
@@ -43,15 +44,17 @@ def folder() -> Path:
 def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
     """What ``find`` finds in the folder in use, or in ``where``, and that folder; else in the default machine's.
 
-    Not every machine was recorded in full. LabError where the default machine has none of it either.
+    Not every machine was recorded in full. NotRecorded where the default machine has none of it either.
     """
     where = where or folder()
     try:
         return find(where), where
-    except LabError:
-        if where.name == DEFAULT:
-            raise
-        return find(RECORDED / DEFAULT), RECORDED / DEFAULT
+    except NotRecorded:
+        default = RECORDED / DEFAULT
+        if where != default:
+            with suppress(NotRecorded):
+                return find(default), default
+        raise
 
 
 def provenance(where: Path | None = None) -> dict:
@@ -82,7 +85,7 @@ def long_or_short(kind: str, command: str, where: Path | None = None) -> list[di
     """The same, where a quick form that was not recorded is made of the long runs of its command."""
     try:
         return records(kind, command, where)
-    except LabError:
+    except NotRecorded:
         if whole(command) == command:
             raise
         return [shortened(record) for record in records(kind, whole(command), where)]
@@ -99,7 +102,7 @@ def matching(kind: str, pattern: str) -> list[dict]:
     def find(where: Path) -> list[dict]:
         if files := sorted((where / kind).glob(f"{pattern}.json")):
             return [_read_json(file) for file in files]
-        raise LabError(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
+        raise NotRecorded(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
 
     return held(find)[0]
 
@@ -112,7 +115,7 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
         if found := [record for record in map(_read_json, files) if record["command"].startswith(form)]:
             return found
     gpu = provenance(where)["gpu"]
-    raise LabError(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
+    raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 
 def cold_file(command: str, where: Path | None = None) -> Path | None:
@@ -126,7 +129,7 @@ def report_file(name: str, command: str, where: Path | None = None) -> Path:
     there = provenance(where)["profiles"]
     made_with = there.get(name)
     if made_with is None:
-        raise LabError(f"no report called {name} was recorded. There are: {', '.join(there)}.")
+        raise NotRecorded(f"no report called {name} was recorded. There are: {', '.join(there)}.")
     if made_with != command:
         raise LabError(f"the report {name} was recorded with another command: {made_with}")
     return (where or folder()) / "profiles" / f"{name}.sqlite.xz"
@@ -136,7 +139,7 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     """The counts called ``name``; LabError where there are none, or another command than this one made them."""
     file = (where or folder()) / "counters" / f"{name}.csv"
     if not file.is_file():
-        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
+        raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
     made_by = made_with(file.read_text())
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
@@ -153,7 +156,7 @@ def traced_file(command: str, where: Path | None = None) -> Path:
     """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
     file = (where or folder()) / TRACES / traced_name(command)
     if not file.is_file():
-        raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
+        raise NotRecorded(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
     record = _read_json(file)
     if record["command"] != command:
         raise LabError(f"{file.name} was recorded with another command: {record['command']}")

@@ -12,11 +12,11 @@ from itertools import pairwise
 import pandas as pd
 
 from labkit import course
+from labkit.display.runs import is_beyond_noise
 from labkit.display.spread import paired
 from labkit.display.table import Table, table
 from labkit.paths import RECORDED
 from labkit.source import recorded
-from labkit.topics.ladder.ledger import is_beyond_noise
 
 ALL = "all seven"  # the row of the last step against the first
 

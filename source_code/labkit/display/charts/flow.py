@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
+from labkit.display.charts.timelines import ROWS, phase_colour
 from labkit.display.diagrams.drawn import tint
-from labkit.display.timeline import ROWS, phase_colour
 from stepbudget.ask import launch
 from stepbudget.ask.iterations import loader_period, step_windows, steps
 from stepbudget.report import Report

@@ -7,20 +7,25 @@ from itertools import cycle
 from statistics import median_low
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from labkit.display import style
+from labkit.display.charts.bars import (
+    LETTER_IN,
+    PLOT_IN,
+    SMALL,
+    THICK,
+    bar,
+    bar_axes,
+    beside,
+    key,
+    plain_numbers,
+    reach,
+    reach_log,
+)
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.spread import Spread, speedup, spread
-
-SMALL = 8.5  # points
-LETTER_IN = 0.6 * SMALL / 72  # an upper estimate of a letter's width
-PLOT_IN = 7.2  # about how wide the bars' part of a chart is
-BAR_IN, THICK = 0.46, 0.62  # height of a bar's place in inches, and the bar's share of it
 
 # What a whole process's bar is made of.
 PARTS = {
@@ -42,18 +47,18 @@ def ladder(steps: Mapping[str, Sequence[dict]], field: str = "process_s", log: b
     counts = sorted({own.n for own in spreads.values()})
     title = f"{FIELD_WORDS.get(field, field)}: median and range of {'–'.join(map(str, counts))} runs"
     with style.house_style():
-        fig, ax = _bar_axes(list(steps), title, "seconds")
+        fig, ax = bar_axes(list(steps), title, "seconds")
         if log:
-            _reach_log(ax, min(own.low for own in spreads.values()), longest)
+            reach_log(ax, min(own.low for own in spreads.values()), longest)
         else:
-            _reach(ax, longest, words_in=1.1)
+            reach(ax, longest, words_in=1.1)
         for y, (name, records) in enumerate(steps.items()):
             own = spreads[name]
-            _bar(ax, y, 0, own.median, tint(style.COLOURS["kernel"], 0.7))
+            bar(ax, y, 0, own.median, tint(style.COLOURS["kernel"], 0.7))
             ax.plot([own.low, own.high], [y, y], color=style.INK, lw=1.3, solid_capstyle="butt")
             runs = [record[field] for record in records]
             ax.plot(runs, [y] * len(runs), "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.9)
-            _beside(ax, own.high, y, _result(own.median, speedup(first, records, field) if y else None))
+            beside(ax, own.high, y, _result(own.median, speedup(first, records, field) if y else None))
     return fig
 
 
@@ -63,19 +68,19 @@ def ladder_parts(steps: Mapping[str, Sequence[dict]]) -> Figure:
     longest = max(run["process_s"] for run in runs.values())
     first = next(iter(runs.values()))["process_s"]
     with style.house_style():
-        fig, ax = _bar_axes(list(steps), "Where a whole run's time goes: the median run of each step", "seconds")
-        _reach(ax, longest, words_in=1.1)
+        fig, ax = bar_axes(list(steps), "Where a whole run's time goes: the median run of each step", "seconds")
+        reach(ax, longest, words_in=1.1)
         for y, run in enumerate(runs.values()):
             left = 0.0
             for label, width in process_parts(run).items():
-                _bar(ax, y, left, width, PARTS[label])
+                bar(ax, y, left, width, PARTS[label])
                 words = _seconds(width)
                 if LETTER_IN * (len(words) + 1) < width / longest * (PLOT_IN - 1.1):
                     place = {"ha": "center", "va": "center", "size": SMALL}
                     ax.text(left + width / 2, y, words, color=ink_on(PARTS[label]), **place)
                 left += width
-            _beside(ax, run["process_s"], y, _result(run["process_s"], first / run["process_s"] if y else None))
-        _key(fig, {label: (colour, None) for label, colour in PARTS.items()}, len(PARTS))
+            beside(ax, run["process_s"], y, _result(run["process_s"], first / run["process_s"] if y else None))
+        key(fig, PARTS, len(PARTS))
     return fig
 
 
@@ -125,7 +130,7 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
     if size_mb not in sizes:
         raise ValueError(f"not measured at {size_mb} MB, but at: {', '.join(map(str, sizes))}")
     with style.house_style():
-        fig = _figure(3.4)
+        fig = style.figure(3.4)
         left, right = fig.subplots(1, 2, width_ratios=(1.2, 1))
         _returned_and_done(left, {kind: found[(size_mb, *kind)] for kind in TRANSFERS}, size_mb)
         for kind, (words, colour, line) in TRANSFERS.items():
@@ -137,8 +142,8 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
         right.set_ylim(0, None)
         right.grid(axis="y")
         right.legend(fontsize=SMALL, loc="best", handlelength=2.4)
-        shades = {"until the call returns": (style.INK, None), "until the copy is done": (tint(style.INK, 0.3), None)}
-        _key(fig, shades, 2)
+        shades = {"until the call returns": style.INK, "until the copy is done": tint(style.INK, 0.3)}
+        key(fig, shades, 2)
     return fig
 
 
@@ -147,9 +152,9 @@ def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> 
     longest = max(row["done_us"] for row in rows.values())
     for y, (kind, row) in enumerate(rows.items()):
         colour = TRANSFERS[kind][1]
-        _bar(ax, y, 0, row["done_us"], tint(colour, 0.3))
+        bar(ax, y, 0, row["done_us"], tint(colour, 0.3))
         ax.barh(y, row["returned_us"], THICK / 2, color=colour, linewidth=0)
-        _beside(ax, max(row["done_us"], row["returned_us"]), y, f"{row['returned_us']:,.0f} / {row['done_us']:,.0f} µs")
+        beside(ax, max(row["done_us"], row["returned_us"]), y, f"{row['returned_us']:,.0f} / {row['done_us']:,.0f} µs")
     ax.set(xlim=(0, 1.45 * longest), ylim=(len(rows) - 0.45, -0.55), xlabel="µs")
     ax.set_yticks(range(len(rows)), [TRANSFERS[kind][0].replace(", ", ",\n") for kind in rows])
     ax.tick_params(axis="y", length=0)
@@ -169,7 +174,7 @@ def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
     parallel = [number for number in x if number >= fewest]
     ideal = [first.median * fewest / number for number in parallel]
     with style.house_style():
-        fig = _figure(3.6)
+        fig = style.figure(3.6)
         ax = fig.subplots()
         ax.plot(parallel, ideal, ls=":", color=style.MUTED, lw=1.4)
         ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **ABOVE | {"ha": "left", "va": "center"})
@@ -189,7 +194,7 @@ def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
         ax.set(xlim=(x[0] / 1.25, x[-1] * 1.6), ylim=(min(*ideal, *low) / 1.25, max(high) * 1.5))
         ax.set_xticks(x, [str(number) if number else "none: the main\nprocess loads" for number, _ in points])
         ax.xaxis.set_minor_locator(NullLocator())
-        _plain_numbers(ax.yaxis)
+        plain_numbers(ax.yaxis)
         ax.grid(axis="y", which="both", lw=0.5)
         ax.set_title("An epoch of training, by number of loader workers")
     return fig
@@ -211,7 +216,7 @@ def underflow(rows: Sequence[dict]) -> Figure:
     epochs = [row["epoch"] for row in rows]
     top = 100 * max(row["zero_share"] for row in rows) or 1
     with style.house_style():
-        fig = _figure(3.2)
+        fig = style.figure(3.2)
         axes = fig.subplots(1, len(layers), sharex=True, sharey=True, squeeze=False)[0]
         for ax, layer in zip(axes, layers, strict=True):
             for scale, colour in colours.items():
@@ -232,67 +237,6 @@ def _underflow_line(ax: Axes, rows: Sequence[dict], colour: str, label: str) -> 
     overflowed = [point for point, row in zip(points, rows, strict=True) if row.get("not_finite_share")]
     if overflowed:
         ax.plot(*zip(*overflowed, strict=True), "x", color=style.INK, ms=7, mew=1.4)
-
-
-# --- drawing ------------------------------------------------------------------------------------------------
-
-
-def _figure(high_in: float) -> Figure:
-    """An empty figure whose parts find their places, with a margin around them."""
-    return Figure(figsize=(style.WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
-
-
-def _bar_axes(names: Sequence[str], title: str, unit: str) -> tuple[Figure, Axes]:
-    """An empty chart with room for one horizontal bar a name, the first one on top."""
-    fig = _figure(1.25 + BAR_IN * len(names))
-    ax = fig.subplots()
-    ax.set(ylim=(len(names) - 0.4, -0.6), title=title, xlabel=unit)
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    return fig, ax
-
-
-def _bar(ax: Axes, y: float, left: float, width: float, colour: str, hatch: str | None = None) -> None:
-    if width > 0:
-        ax.barh(y, width, THICK, left=left, color=colour, hatch=hatch, edgecolor=style.PAPER, linewidth=0)
-
-
-def _beside(ax: Axes, end: float, y: float, words: str) -> None:
-    """What a bar amounts to, right of its end."""
-    ax.annotate(words, (end, y), (7, 0), textcoords="offset points", va="center", size=SMALL + 0.5)
-
-
-def _reach(ax: Axes, longest: float, words_in: float) -> None:
-    """Let the time axis reach so far that so many inches are left for words beside the longest bar."""
-    ax.set_xlim(0, longest * PLOT_IN / (PLOT_IN - words_in))
-
-
-def _reach_log(ax: Axes, least: float, longest: float) -> None:
-    """The same on a logarithmic axis: a bar's length then says little, its end and the ticks everything."""
-    ax.set(xscale="log", xlim=(least / 2, longest * 2.2 * (longest / least) ** 0.15))
-    _plain_numbers(ax.xaxis)
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """2, 5, 10, 20 on a logarithmic axis instead of powers of ten."""
-
-    def number(value: float, _: int) -> str:
-        return f"{value:g}" if f"{value:.0e}"[0] in "125" else ""
-
-    axis.set_major_formatter(number)
-    axis.set_minor_formatter(number)
-
-
-def _key(fig: Figure, kinds: Mapping[str, tuple[str, str | None]], columns: int) -> None:
-    """What the colours mean, under the chart: label → (colour, hatch)."""
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor=style.PAPER, linewidth=0, label=label)
-        for label, (colour, hatch) in kinds.items()
-    ]
-    look = {"fontsize": SMALL + 0.5, "handlelength": 1.2, "handletextpad": 0.5, "columnspacing": 1.5}
-    fig.set_figheight(fig.get_figheight() + 0.2 * -(-len(handles) // columns))
-    fig.legend(handles=handles, loc="outside lower center", ncols=columns, **look)
 
 
 def _seconds(value: float) -> str:

@@ -1,7 +1,7 @@
 """Which pictures lie in images/, and are they what the code draws?
 
-    python3 -m labkit.display.diagrams.images --out images      write them all
-    python3 -m labkit.display.diagrams.images --check images    exit status 1 where a file is not what the code draws
+    python3 -m labkit.recording.images --out images      write them all
+    python3 -m labkit.recording.images --check images    exit status 1 where a file is not what the code draws
 
 Each file says in its description what it shows (the alternative text) and the fingerprint of what was drawn, so a
 figure whose data changed is found without comparing bytes.
@@ -23,7 +23,7 @@ from labkit.display.diagrams import triton as diagrams_triton
 from labkit.display.diagrams.drawn import DIAGRAMS
 from labkit.display.fingerprint import FINGERPRINT_MARK, description
 from labkit.source import recorded
-from labkit.topics.ladder import charts as ledger
+from labkit.topics.ladder import charts as ladder_charts
 from labkit.topics.roofline import readings as roofline
 
 PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
@@ -41,7 +41,7 @@ def whole_ladder() -> Figure:
     """Training loop and whole process of every rung, and the floor, from the recorded runs."""
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
     runs = {step.label: recorded.records("runs", step.script) for step in course.ladder()}
-    figure = ledger.ladder(runs, roofline.training_floor_s(peaks))
+    figure = ladder_charts.ladder(runs, roofline.training_floor_s(peaks))
     figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: every step, and the floor")
     return figure
 
@@ -109,7 +109,7 @@ def written_description(svg: Path) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: write the pictures, or check those that were written."""
-    parser = argparse.ArgumentParser(prog="python3 -m labkit.display.diagrams.images", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.images", description=main.__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", metavar="FOLDER", type=Path, help="write the pictures there")
     what.add_argument("--check", metavar="FOLDER", type=Path, help="compare the pictures there with the code")

@@ -22,7 +22,6 @@ from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import short_kernel
 from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
-from stepbudget.ask.iterations import step_windows as step_windows  # zooms are asked for by step
 from stepbudget.report import Report
 from stepbudget.window import Window
 

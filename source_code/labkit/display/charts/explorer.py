@@ -26,7 +26,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from labkit.display import style, timeline
+from labkit.display import style
+from labkit.display.charts import timelines
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.show import title as title_of
@@ -54,7 +55,7 @@ RESOLUTIONS_NS = [0, *(digit * 10**power for power in range(3, 12) for digit in 
 WITH_LABELS = 400  # a row of more bars carries no words in them: the browser would measure each
 
 PX = style.DPI  # CSS pixels an inch: the plot is as large as the static picture
-GAP_PX, KEY_PX = 6, timeline.KEY_LINE_IN * PX  # between two rows; a line of the key
+GAP_PX, KEY_PX = 6, timelines.KEY_LINE_IN * PX  # between two rows; a line of the key
 FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 THICK = 0.76  # a bar's share of its row
 NEARLY_OPAQUE = 0.99  # plotly widens an opaque bar to a whole pixel; a crowded row has to show the share of time
@@ -174,7 +175,7 @@ def explore(
     ``step_windows(report)``.
     """
     window = window or report.window()
-    picture = timeline.timeline(report, window, rows, title)  # raises where a row is unknown
+    picture = timelines.timeline(report, window, rows, title)  # raises where a row is unknown
     events = {name: READERS[name](report, window) for name in rows}
     share = 1.0
     while True:
@@ -221,7 +222,7 @@ def _kernels(report: Report, window: Window) -> pd.DataFrame:
     found = kernels[["start", "end"]].assign(
         legend=names.map(legend),
         what=names.map({name: short_kernel(name) for name in known}),
-        label=names.map({name: timeline.nickname(name) for name in known}),
+        label=names.map({name: timelines.nickname(name) for name in known}),
         details=_launched_in(report, kernels) + _where(kernels),
     )
     if graphs.empty:
@@ -234,7 +235,7 @@ def _kernels(report: Report, window: Window) -> pd.DataFrame:
 def _copies(report: Report, window: Window) -> pd.DataFrame:
     """Copies between host and GPU, by the kind of host memory."""
     copies = labelled(report, window)
-    words = [timeline.COPY_WORDS.get(way, way).format(memory=memory) for way, memory in _pairs(copies)]
+    words = [timelines.COPY_WORDS.get(way, way).format(memory=memory) for way, memory in _pairs(copies)]
     sizes = [f"{size / 1e6:.1f} MB" if size >= 5e4 else f"{size:,} bytes" for size in copies["bytes"]]
     what = [f"copy of {size} {legend}" for size, legend in zip(sizes, words, strict=True)]
     details = _launched_in(report, copies) + _where(copies)
@@ -284,7 +285,7 @@ def _inside(table: pd.DataFrame, window: Window) -> pd.DataFrame:
 
 LAUNCH, COPY, WAIT = "launch and the like", "copy", "wait for the GPU"
 GRAPH = "CUDA graph"
-KERNEL_LEGENDS = {verdict: words for verdict, (_, words, _) in timeline.KERNEL_KINDS.items()}
+KERNEL_LEGENDS = {verdict: words for verdict, (_, words, _) in timelines.KERNEL_KINDS.items()}
 READERS: dict[str, Callable[[Report, Window], pd.DataFrame]] = {
     "phases": _phases,
     "api": _api,
@@ -292,7 +293,6 @@ READERS: dict[str, Callable[[Report, Window], pd.DataFrame]] = {
     "copies": _copies,
     "tensor_active": _tensor_active,
 }
-PLURALS = {"phases": "ranges", "api": "CUDA calls", "kernels": "kernels", "copies": "copies"}
 NOTHING = {
     "phases": "no NVTX ranges in this stretch",
     "api": "no CUDA calls in this stretch",
@@ -305,16 +305,16 @@ NOTHING = {
 def _look(row: str, legend: str) -> tuple[str, str | None]:
     """Colour and hatch, as in the static timeline."""
     if row == "phases":
-        return timeline.phase_colour(legend), None
+        return timelines.phase_colour(legend), None
     if row == "api":
         return {LAUNCH: style.COLOURS["api"], COPY: style.COLOURS["copy"], WAIT: style.VERMILION}[legend], None
     if legend == GRAPH:
         return tint(style.COLOURS["kernel"], 0.6), "x"
     if row == "kernels":
-        return next((colour, hatch) for colour, words, hatch in timeline.KERNEL_KINDS.values() if words == legend)
-    to_gpu, from_gpu = (timeline.COPY_WORDS[way].partition("{")[0] for way in ("host to device", "device to host"))
+        return next((colour, hatch) for colour, words, hatch in timelines.KERNEL_KINDS.values() if words == legend)
+    to_gpu, from_gpu = (timelines.COPY_WORDS[way].partition("{")[0] for way in ("host to device", "device to host"))
     way = "host to device" if legend.startswith(to_gpu) else "device to host" if legend.startswith(from_gpu) else legend
-    return timeline.COPY_COLOURS.get(way, style.MUTED), None
+    return timelines.COPY_COLOURS.get(way, style.MUTED), None
 
 
 def _order(row: str, legend: str) -> tuple:
@@ -362,7 +362,7 @@ def _merged(events: pd.DataFrame, resolution: int) -> pd.DataFrame:
 class Row:
     """A row of the plot."""
 
-    name: str  # key of timeline.ROWS
+    name: str  # key of timelines.ROWS
     strips: list[Strip]
     curve: Curve | None = None
     resolution_ns: int = 0  # events shorter than this are drawn together with their neighbours
@@ -375,7 +375,7 @@ class Row:
     @property
     def crowded(self) -> bool:
         """More bars than pixels: their shade shows the share of time, as the static timeline's curve does."""
-        return self.name in ("api", "kernels") and sum(len(strip.spans) for strip in self.strips) > timeline.PIXELS
+        return self.name in ("api", "kernels") and sum(len(strip.spans) for strip in self.strips) > timelines.PIXELS
 
     def lines(self) -> Iterator[str]:
         """All that the row shows, as text."""
@@ -556,13 +556,13 @@ def _axis(letter: str, number: int) -> str:
 
 def _layout(shown: Exploration) -> dict:
     """Rows as high as in the static picture, the title above them, the time axis and the keys below."""
-    highs = [timeline.ROWS[name].high for name in shown.rows]
+    highs = [timelines.ROWS[name].high for name in shown.rows]
     rows_px = sum(highs) * PX
     heights = [(rows_px - GAP_PX * (len(highs) - 1)) * high / sum(highs) for high in highs]
     keys = {name: row.kinds() for name, row in shown.rows.items() if row.strips}
-    top, axis = timeline.TOP_IN * PX, timeline.AXIS_IN * PX
+    top, axis = timelines.TOP_IN * PX, timelines.AXIS_IN * PX
     below = axis + KEY_PX * (len(keys) + 0.5)
-    left, right = style.WIDTH_IN * PX * timeline.LEFT, style.WIDTH_IN * PX * (1 - timeline.RIGHT)
+    left, right = style.WIDTH_IN * PX * timelines.LEFT, style.WIDTH_IN * PX * (1 - timelines.RIGHT)
     layout: dict = {
         "template": "none",
         "height": round(top + rows_px + below),
@@ -627,7 +627,7 @@ def _layout(shown: Exploration) -> dict:
         ground = {"type": "rect", "layer": "below", "fillcolor": tint(style.IDLE, 0.4), "line": {"width": 0}}
         edges = {"xref": "paper", "yref": "paper", "x0": 0, "x1": 1, "y0": bottom, "y1": top_edge}
         layout["shapes"].append(ground | edges)
-        words = timeline.ROWS[name].name.replace("\n", "<br>")
+        words = timelines.ROWS[name].name.replace("\n", "<br>")
         if row.resolution_ns:
             note = f"&lt; {_time(row.resolution_ns)}: merged"
             words += f'<br><span style="font-size:10px;color:{style.MUTED}">{note}</span>'
@@ -642,7 +642,7 @@ def _layout(shown: Exploration) -> dict:
     for line, (name, kinds) in enumerate(keys.items()):
         down = {"y": 0, "yshift": -(axis + KEY_PX * (line + 0.3)), "xref": "paper", "yref": "paper"}
         muted = {"font": {"size": 11, "color": style.MUTED}}
-        words = timeline.ROWS[name].name.partition("\n")[0]
+        words = timelines.ROWS[name].name.partition("\n")[0]
         layout["annotations"].append(_note(words, x=0, xanchor="right", xshift=-10, **down, **muted))
         parts = [
             f'<span style="color:{colour}">{"▨" if hatch else "■"}</span> {_plain(legend)}'
