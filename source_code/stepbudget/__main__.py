@@ -8,10 +8,12 @@ import os
 import sys
 from collections.abc import Mapping
 
-from stepbudget.errors import ReportError
+from stepbudget.errors import ReportError, printable
 
 TYPE_CHECKING = False  # what type checkers take for true; the module typing takes longer to load than the sums to make
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from stepbudget.report import Report
 
 
@@ -57,7 +59,7 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> str:
 
     with open_report(args.report) as report:
         occurrence = args.occurrence or 1
-        window = report.window(args.range, occurrence)
+        window = report.window(args.range, occurrence, args.gpu)
         _check_gpu(report, args.gpu)
         found = summary.summary(report, window, budget(report, window, args.gpu), labs)
         if args.compare:
@@ -99,7 +101,7 @@ def _say(text: str) -> None:
 
 
 def _failed(why: object) -> int:
-    print(" ".join(str(why).split()), file=sys.stderr)  # one line, whatever names it holds
+    print(printable(" ".join(str(why).split())), file=sys.stderr)  # one line, whatever names it holds
     return 2
 
 
@@ -114,8 +116,15 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments, without what in them would steer a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python3 -m stepbudget",
         description="What a report of NVIDIA Nsight Systems says: the step budget, phases, copies, kernels, Tensor "
         "Cores, and what to do next.",
@@ -124,7 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     add("report", metavar="REPORT", help="a .nsys-rep (nsys exports it), a .sqlite, or one packed as .sqlite.xz")
     add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")
     add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
-    add("--gpu", metavar="N", type=_number, help="number of the card (default: the lowest that the program used)")
+    add(
+        "--gpu",
+        metavar="N",
+        type=_number,
+        help="number of the card (default: the lowest that ran the program's kernels)",
+    )
     add("--json", action="store_true", help="print one JSON object")
     add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
     add("--compare", metavar="OTHER", help="a report of the same work after a fix: compare, and score the prediction")

@@ -115,6 +115,29 @@ class Comparison:
         fix = max(FIXES, key=self.removed_ms)
         return fix if self.removed_ms(fix) > 0 else None
 
+    @property
+    def verdict(self) -> str:
+        """What came of the prediction, in one sentence; empty where the two are not comparable."""
+        if not self.comparable:
+            return ""
+        fix, change = self.likely_fix, {cause: -ms for cause, ms in self.shrank_ms.items()}
+        if self.gained_ms < -self.noise_ms:
+            grown = max(change, key=change.__getitem__)
+            promised = (
+                f" of the {self.bounds[fix].at_most_ms:,.1f} ms at most that '{FIXES[fix].label}' promised"
+                if fix
+                else ""
+            )
+            return (
+                f"the second is slower, by {-self.gained_ms:,.1f} ms: nothing was gained{promised}; what grew most: "
+                f"{CAUSES[grown]} ({change[grown]:+,.1f} ms)"
+            )
+        if fix is None:
+            shrunk = min(change, key=change.__getitem__)
+            what = f"; what shrank most: {CAUSES[shrunk]} ({change[shrunk]:+,.1f} ms)" if change[shrunk] < 0 else ""
+            return f"no cause that a fix here treats has shrunk: no prediction to score{what}"
+        return str(self.score(fix))
+
     def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
         """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable.
 

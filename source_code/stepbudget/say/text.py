@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import Comparison
+from stepbudget.errors import printable
 
 WIDTH = 120
 BAR = 40  # characters for the whole window
+NAME = 60  # letters of a name in a table, so that its numbers stay in view
 KERNELS = 10  # the longest; the others are counted
 
 
@@ -19,8 +20,8 @@ def answer(found: dict) -> list[str]:
     number = "" if found["gpu_number"] is None or len(found["gpus_used"]) < 2 else f" (number {found['gpu_number']})"
     steps = f", {found['steps']} step{'s' * (found['steps'] > 1)}" if found["steps"] else ""
     lines = [
-        f"{found['report']}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
-        f"range '{found['range']}': {found['duration_ms']:,.1f} ms{steps}; "
+        f"{_cut(found['report'], NAME)}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
+        f"range '{_cut(found['range'], NAME)}': {found['duration_ms']:,.1f} ms{steps}; "
         f"the GPU was busy for {100 * found['gpu_busy_fraction']:.1f} % of it",
     ]
     lines += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
@@ -42,15 +43,14 @@ def comparison(made: Comparison, said: dict) -> list[str]:
     lines += _table(["cause", "before ms", "after ms", "change"], rows)
     if made.comparable:
         lines.append(f"{made.speedup:.2f} times as fast")
-        score = made.score()
-        lines += _wrapped([str(score) if score else "no cause that a fix treats has shrunk: nothing to score"])
+        lines += _wrapped([made.verdict])
     return _printable(lines)
 
 
 def _step_budget(found: dict) -> list[str]:
     whole_ms = found["duration_ms"]
     rows = [
-        (CAUSES[cause], f"{share * whole_ms:,.1f}", f"{100 * share:.1f}", "█" * round(BAR * share))
+        (found["causes"][cause], f"{share * whole_ms:,.1f}", f"{100 * share:.1f}", "█" * round(BAR * share))
         for cause, share in found["budget"].items()
         if share
     ]
@@ -75,7 +75,7 @@ def _phases(found: dict) -> list[str]:
         return []
     rows = [
         (
-            phase["name"],
+            _cut(phase["name"], NAME),
             f"{phase['count']:,}",
             "" if phase["cpu_ms"] != phase["cpu_ms"] else f"{phase['cpu_ms']:,.1f}",
             f"{phase['kernels']:,}",
@@ -99,7 +99,7 @@ def _copies(found: dict) -> list[str]:
             f"{copy['gpu_ms']:,.2f}",
             f"{copy['overlap_ms']:,.2f}",
             f"{copy['api_ms']:,.2f}",
-            f"{copy['gb_per_s']:,.1f}",
+            "" if copy["gb_per_s"] != copy["gb_per_s"] else f"{copy['gb_per_s']:,.1f}",
         )
         for copy in found["copies"]
     ]
@@ -113,7 +113,7 @@ def _kernels(found: dict) -> list[str]:
         return []
     rows = [
         (
-            _cut(one["name"], 60),
+            _cut(one["name"], NAME),
             f"{one['count']:,}",
             f"{one['gpu_ms']:,.2f}",
             f"{one['tensor_core']} ({one['evidence']})",
@@ -142,7 +142,7 @@ def _kernels(found: dict) -> list[str]:
 def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next"]
     lines += _wrapped(
-        f"{CAUSES[one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
+        f"{found['causes'][one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
         + (f"; see lab {one['lab']}." if one["lab"] else ".")
         for one in found["advice"]
     ) or ["  nothing stands out"]
@@ -174,7 +174,7 @@ def _wrapped(sentences: Iterable[str]) -> list[str]:
 
 def _printable(lines: list[str]) -> list[str]:
     """The lines without what would steer a terminal: a program may put anything into its names."""
-    return ["".join(letter if letter.isprintable() else "\ufffd" for letter in line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def _cut(text: str, width: int = WIDTH) -> str:
