@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
 
 from stepbudget.ask import advice, copies, iterations, launch, ops, phases, tensor_cores, threads
 from stepbudget.ask.budget import Budget, budget
-from stepbudget.ask.compare import Comparison, gpu_name
+from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -86,12 +86,14 @@ def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     return remarks
 
 
-def compared(report: Report, other: Report, comparison: Comparison) -> dict:
-    """What a comparison says, for the same purpose."""
+def compared(
+    before: Sequence[Report], after: Sequence[Report], comparison: Comparison, allowed: float | None = None
+) -> dict:
+    """What a comparison says, for the same purpose; ``allowed``: by what share the second may be slower."""
     score = comparison.score()
     return {
-        "before": report.path.name,
-        "after": other.path.name,
+        "before": ", ".join(report.path.name for report in before),
+        "after": ", ".join(report.path.name for report in after),
         "comparable": comparison.comparable,
         "obstacles": list(comparison.obstacles),
         "remarks": list(comparison.remarks),
@@ -102,6 +104,13 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
             cause: {"before": before, "after": after}
             for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
         },
+        "compared": comparison.each or comparison.before.window.name,
+        "change": _change(comparison.change),
+        "causes": {cause: _change(found) for cause, found in comparison.causes.items()},
+        "kernels": _rows(comparison.kernels, **{name: name for name in comparison.kernels}),
+        "slower_than_allowed": None
+        if allowed is None
+        else comparison.comparable and comparison.change.exceeds(allowed),
         "verdict": comparison.verdict or None,
         "prediction": score
         and {
@@ -112,6 +121,10 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
             "kept": score.kept,
         },
     }
+
+
+def _change(found: Change) -> dict:
+    return {**asdict(found), "beyond_noise": found.beyond_noise}
 
 
 def plain(value: object) -> object:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from statistics import median
 
-from stepbudget.ask.compare import Comparison
+from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.compare import Change, Comparison
 from stepbudget.errors import printable
 
 WIDTH = 120
 BAR = 40  # characters for the whole window
 NAME = 60  # letters of a name in a table, so that its numbers stay in view
+LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 KERNELS = 10  # the longest; the others are counted
 
 
@@ -34,17 +37,45 @@ def comparison(made: Comparison, said: dict) -> list[str]:
     lines = [f"before {said['before']}, after {said['after']}"]
     lines += [f"  not comparable: {text}" for text in said["obstacles"]]
     lines += _wrapped([f"note: {text}" for text in said["remarks"]])
-    rows = [
-        (row.cause, f"{row.before_ms:,.1f}", f"{row.after_ms:,.1f}", f"{row.change_ms:+,.1f}")
-        for row in made.table().itertuples()
-    ]
-    whole = (said["before_ms"], said["after_ms"])
-    rows.append(("all", *(f"{ms:,.1f}" for ms in whole), f"{whole[1] - whole[0]:+,.1f}"))
-    lines += _table(["cause", "before ms", "after ms", "change"], rows)
+    several = len(made.change.before_ms) + len(made.change.after_ms) > 2
+    named = {CAUSES[cause]: found for cause, found in made.causes.items()}
+    rows = [_changed(row.cause, row.before_ms, row.after_ms, named[row.cause]) for row in made.table().itertuples()]
+    if made.each is None:
+        rows.append(_changed("all", said["before_ms"], said["after_ms"], made.change))
+    else:
+        medians = (median(made.change.before_ms), median(made.change.after_ms))
+        rows.append(_changed(f"each '{_cut(made.each, 40)}'", *medians, made.change))
+    columns = ["cause", "before ms", "after ms", "change", *(["of the profiles"] if several else [])]
+    lines += _table(columns, [row[: len(columns)] for row in rows])
+    if several:
+        how = "pairs' changes, and their median" if made.change.paired else "all of one side less all of the other"
+        lines += _wrapped([f"of the profiles: {how}; * where they agree on the direction beyond the noise"])
+    kernels = made.kernels[made.kernels["change_ms"].abs() >= LEAST_CHANGE_MS].head(KERNELS)
+    if len(kernels):
+        rows = [
+            (_cut(row.kernel, NAME), f"{row.before:,.0f}", f"{row.after:,.0f}", f"{row.before_ms:,.2f}",
+             f"{row.after_ms:,.2f}", f"{row.change_ms:+,.2f}")
+            for row in kernels.itertuples()
+        ]  # fmt: skip
+        lines += [
+            "",
+            *_table(["kernels, changed most", "before", "after", "before ms", "after ms", "change"], rows),
+            "",
+        ]
     if made.comparable:
         lines.append(f"{made.speedup:.2f} times as fast")
         lines += _wrapped([made.verdict])
+    if said["slower_than_allowed"] is not None:
+        is_slower = "slower than allowed" if said["slower_than_allowed"] else "not slower than allowed"
+        low, high = (f"{ms:+,.1f}" for ms in (made.change.low_ms, made.change.high_ms))
+        lines.append(f"{is_slower}: the change lies between {low} and {high} ms")
     return _printable(lines)
+
+
+def _changed(what: str, before_ms: float, after_ms: float, found: Change) -> tuple[str, ...]:
+    """A row: before and after, their difference, and between what it lies with several profiles."""
+    between = f"{found.ms:+,.1f} ({found.low_ms:+,.1f} to {found.high_ms:+,.1f}){'*' if found.beyond_noise else ' '}"
+    return what, f"{before_ms:,.1f}", f"{after_ms:,.1f}", f"{after_ms - before_ms:+,.1f}", between
 
 
 def _step_budget(found: dict) -> list[str]:
