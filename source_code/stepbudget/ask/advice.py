@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 from stepbudget import kernel_names
-from stepbudget.ask import copies, launch, ops, tensor_cores, threads
+from stepbudget.ask import collectives, copies, launch, ops, tensor_cores, threads
 from stepbudget.ask.budget import Budget
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
-UNTREATED = ("cuda_setup", "os_wait", "profiler", "unexplained", "cuda_graph")  # findings of their own
+UNTREATED = ("communication", "cuda_setup", "os_wait", "profiler", "unexplained", "cuda_graph")  # findings of their own
 HOW = {
     "cuda_setup": "context, code, memory: once at the start, so look at a later stretch; in a loop, keep what is there",
 }
@@ -53,7 +55,7 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
             found.append(Advice(cause, _evidence(report, budget, fix), bound.at_most_ms, (labs or {}).get(fix)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
-            found.append(Advice(cause, _untreated(budget, cause), budget.ms[cause], None))
+            found.append(Advice(cause, _untreated(report, budget, cause), budget.ms[cause], None))
     layout_ms = min(_layout_ms(report, budget), budget.ms["other_kernels"])
     if layout_ms >= WORTH * whole_ms > 0:
         found.append(
@@ -153,12 +155,38 @@ def _layout_ms(report: Report, budget: Budget) -> float:
     return float(table.loc[changes, "gpu_ms"].sum()) if (table["tensor_core"] == kernel_names.YES).any() else 0.0
 
 
-def _untreated(budget: Budget, cause: str) -> str:
+def _untreated(report: Report, budget: Budget, cause: str) -> str:
+    if cause == "communication":
+        return _communicated(report, budget)
     text = f"{budget.ms[cause]:,.1f} of {budget.window.duration_ms:,.1f} ms"
     missing = [what for what in budget.not_looked_at if "--trace cuda" in what or "--trace osrt" in what]
     if cause == "unexplained" and missing:
         return f"{text}; not looked at, for want of {'; '.join(missing)}"
     return text + _how(budget, cause) + (f"; {HOW[cause]}" if cause in HOW else "")
+
+
+def late_rank(found: pd.DataFrame) -> list[str]:
+    """Of a table of ``collectives.communication``: which rank the others waited for, in words; empty where for none."""
+    last = collectives.late(found)
+    if last is None:
+        return []
+    times = f"{last['last']:,.0f} of {last['matched']:,.0f}"
+    rank = f"GPU {last['gpu']:.0f} (process {int(last['process']) & 0xFFFFFF})"
+    return [f"{rank} came last to {times} collectives; the others waited {last['alone_ms']:,.1f} ms for it alone"]
+
+
+def _communicated(report: Report, budget: Budget) -> str:
+    """What the collectives of the budget's GPU did, and for whom they waited."""
+    found = collectives.communication(report, budget.window)
+    own = found[found["gpu"] == budget.device]
+    ms = {column: own[column].sum() for column in own if column.endswith("_ms")}
+    text = (
+        f"collectives ran for {ms['total_ms']:,.1f} ms, {ms['hidden_ms']:,.1f} of them hidden behind other kernels and "
+        f"{ms['exposed_ms']:,.1f} exposed"
+    )
+    if ms["unmatched_ms"] < ms["total_ms"]:
+        text += f"; {ms['waiting_ms']:,.1f} ms waited for the last rank, {ms['transfer_ms']:,.1f} transferred"
+    return "; ".join([text, *late_rank(found)])
 
 
 def _how(budget: Budget, cause: str) -> str:

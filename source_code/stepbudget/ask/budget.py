@@ -1,7 +1,8 @@
 """Where does the time go? Every nanosecond of a window has one cause, and the causes add up to the window.
 
 While the GPU works, the cause is its work: Tensor Core kernels, other kernels, kernels of which one cannot tell, whole
-CUDA graphs, copies (where several run at once, the first of these). Each gap between is laid to what held up the work
+CUDA graphs, communication between GPUs (so far as none of these hides it), copies (where several run at once, the first
+of these). Each gap between is laid to what held up the work
 that ends it. Up to the call that launched that work, the cause is what the CPU was doing; from the call on, the launch.
 The first of these that holds at a moment is its cause:
 
@@ -47,6 +48,7 @@ CAUSES = {
     "other_kernels": "other kernels",
     "unknown_kernels": "kernels, Tensor Cores unknown",
     "cuda_graph": "CUDA graphs, not looked into",
+    "communication": "communication between GPUs",
     "copies": "copies",
     "loader": "waiting for the loader",
     "pageable_copy": "pageable copy",
@@ -59,7 +61,7 @@ CAUSES = {
     "profiler": "profiler",
     "unexplained": "unexplained",
 }
-WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "copies")
+WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication", "copies")
 IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
 
 PYTHON = re.compile(r"^(python|pt_|ipython|jupyter|torchrun|uv$)", re.IGNORECASE)  # programs that run Python
@@ -234,11 +236,13 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
     # A kernel that began before the window is told by its name alone.
     known = {name: known.get(name) or kernel_names.by_name(name) for name in kernels["name"].unique()}
     verdicts = kernels["name"].map(known)
+    verdicts[_named(kernels, kernel_names.is_collective)] = "communication"
     kinds = {
         "tensor_core_kernels": [kernels[verdicts == kernel_names.YES]],
         "other_kernels": [kernels[verdicts == kernel_names.NO]],
         "unknown_kernels": [kernels[verdicts == kernel_names.UNKNOWN]],
         "cuda_graph": [work_of(report.graphs, device)],
+        "communication": [kernels[verdicts == "communication"]],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
     spans, taken = {}, intervals.EMPTY

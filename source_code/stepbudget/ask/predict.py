@@ -98,6 +98,7 @@ def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> fl
     their names say that they work in 16 bits already.
     """
     table = tensor_cores.verdicts(report, budget.window)
+    table = table[~table["kernel"].map(kernel_names.is_collective).astype(bool)]
     names, ms = table["kernel"], table["gpu_ms"]
     product = names.map(kernel_names.is_product) | names.str.contains(kernel_names.SERVES)
     vanishes = (table["tensor_core"] == kernel_names.UNKNOWN) | product & (table["tensor_core"] == kernel_names.NO)

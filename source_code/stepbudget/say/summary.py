@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from stepbudget.ask import advice, copies, iterations, launch, ops, phases, tensor_cores, threads
+from stepbudget.ask import advice, collectives, copies, iterations, launch, ops, phases, tensor_cores, threads
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
@@ -52,6 +52,8 @@ def summary(
         "per_step": _per_step(report, window),
         "phases": _phases(report, window),
         "copies": _copies(report, window),
+        "communication": collectives.communication(report, window).to_dict("records"),
+        "late_rank": advice.late_rank(collectives.communication(report, window)),
         "kernels": _kernels(report, window),
         "tensor_cores": _tensor_cores(report, window),
         "operations": asdict(ops.summary(report, window)),

@@ -28,7 +28,9 @@ def answer(found: dict) -> list[str]:
         f"the GPU was busy for {100 * found['gpu_busy_fraction']:.1f} % of it",
     ]
     lines += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
-    lines += _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _kernels(found)
+    lines += (
+        _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _communication(found) + _kernels(found)
+    )
     return _printable([_cut(line) for line in lines] + _advice(found))
 
 
@@ -136,6 +138,19 @@ def _copies(found: dict) -> list[str]:
     ]
     columns = ["copies", "count", "MB", "GPU ms", "beside kernels", "held ms", "GB/s"]
     return ["", *_table(columns, rows)]
+
+
+def _communication(found: dict) -> list[str]:
+    if not found["communication"]:
+        return []
+    columns = ["kernels", "total", "hidden", "exposed", "waiting", "transfer", "unmatched"]
+    rows = [
+        (f"GPU {row['gpu']}, process {row['process'] & 0xFFFFFF}", f"{row['kernels']:,}",
+         *(f"{row[f'{column}_ms']:,.2f}" for column in columns[1:]))
+        for row in found["communication"]
+    ]  # fmt: skip
+    lines = ["", *_table(["communication, ms", *columns], rows)]
+    return lines + [line for text in found["late_rank"] for line in textwrap.wrap(text, WIDTH)]
 
 
 def _kernels(found: dict) -> list[str]:
