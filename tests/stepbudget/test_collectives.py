@@ -131,7 +131,7 @@ def test_kernels_that_communicate(name):
 @pytest.mark.parametrize(
     "name",
     [
-        SGEMM, "void at::native::reduce_kernel<(int)512, (int)1, ncclFunctor>()", "void BlockAllReduceSum<float>(float)",
+        SGEMM, "void at::native::reduce_kernel<(int)512, (int)1, ncclFunctor>()", "void BlockAllReduceSum<float>()",
         "void softmax_warp_allreduce<float>(float *)", "void LayerNormWarpAllReduce<float>(float *)",
     ],
 )  # fmt: skip

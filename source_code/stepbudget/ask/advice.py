@@ -105,16 +105,17 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
         )
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
-        text = (
+        parts = [
             f"{found.at_stake_ms:,.1f} ms of kernels in convolutions and matrix products ran without Tensor Cores "
             f"(judged by {found.by}); of other kernels that work in 32 bits, 16 bits can at best halve the time"
-        )
+        ]
         if ms["unknown_kernels"] >= WORTH * window_ms:
-            text += (
-                f"; of {ms['unknown_kernels']:,.1f} ms the kernels' names do not tell whether they use Tensor Cores: "
+            unknown = (
+                f"of {ms['unknown_kernels']:,.1f} ms the kernels' names do not tell whether they use Tensor Cores: "
                 "sample the counter Tensor Active (--gpu-metrics-devices), or count their instructions with ncu"
             )
-        return text
+            parts.insert(0 if ms["unknown_kernels"] > ms["other_kernels"] else 1, unknown)
+        return "; ".join(parts)
     verdict = launch.launch(report, budget.window)
     held = ", ".join(
         f"{budget.label(cause)} {ms[cause]:,.1f} ms" for cause in FIXES["cuda_graph"].causes if ms[cause] >= 0.05
