@@ -26,6 +26,7 @@ LOOKS: dict[str, tuple[str, str | None]] = {
     "other_kernels": (style.BLUE, None),
     "unknown_kernels": (tint(style.GREEN, 0.45), "////"),
     "cuda_graph": (tint(style.BLUE, 0.5), "xxx"),
+    "communication": ("#005F73", None),
     "copies": (style.SKY, None),
     "loader": (tint(style.VERMILION, 0.85), None),
     "pageable_copy": (style.ORANGE, None),
