@@ -19,7 +19,7 @@ from labkit import exercises, source
 from labkit.checks import begin, compare_prediction, conclude, expect, finish, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
-from labkit.display.runs import compared, difference, epoch_ms, in_rounds
+from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import table
@@ -30,8 +30,8 @@ from stepbudget.report import Report, open_report
 
 __all__ = [
     "Spread", "benchmark", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff", "difference",
-    "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "listing", "open_report", "paired", "profile",
-    "runs", "show", "spread", "start", "table", "wall_clock",
+    "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise", "listing", "open_report",
+    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
