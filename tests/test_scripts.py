@@ -419,6 +419,24 @@ def test_the_tf32_flag_reaches_the_setting(run_here, monkeypatch):
     assert asked == [True, False, False]
 
 
+# Copies
+
+
+@pytest.mark.parametrize("script", WITH_LOADER)
+def test_batches_are_copied_without_waiting_from_step_2_on(run_here, monkeypatch, script):
+    """Each batch of training and test, images and labels; on a CPU a copy is none, and the question is the same."""
+    asked = []
+
+    def watched(tensor, *args, to=torch.Tensor.to, **options):
+        if args and isinstance(args[0], torch.device) and not isinstance(tensor, nn.Parameter):
+            asked.append(options.get("non_blocking", False))
+        return to(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    run_here(script, *TWO_STEPS, *precision(script))
+    assert asked == [script in ("main_opt2.py", "main_opt3.py")] * 2 * (2 + 1)
+
+
 # Ranges for the profiler
 
 
