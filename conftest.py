@@ -41,7 +41,7 @@ def pytest_xdist_make_scheduler(config, log):
     class LongestFirst(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            machine = re.search(r"\[([\w-]+?)-(?:start_here|\d\d_)", test)
+            machine = re.search(r"\[([\w-]+?)(?:-start_here|-\d\d_\w+)?\]$", test)
             return f"{file}[{machine[1]}]" if machine and file.endswith("test_machines.py") else file
 
     if config.option.dist != "loadfile":
