@@ -21,6 +21,9 @@ NOTEBOOKS = files()
 LABS = [path for path in NOTEBOOKS if path.parent.name == "labs"]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
 
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([\w-]+)">')
+
 
 def cells(path: Path, kind: str) -> list:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
@@ -96,6 +99,20 @@ def test_every_link_inside_the_checkout_leads_somewhere(path):
             assert (path.parent / address.path).exists(), f"{path.name}: {link}"
         else:
             assert address.scheme == "https", link
+
+
+@pytest.mark.parametrize("page", ["README.md", "reports/README.md"])
+def test_every_link_of_a_readme_leads_somewhere(page):
+    text = (ROOT / page).read_text()
+    headings = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+    for link in links(text):
+        address = urlparse(link)
+        if address.scheme:
+            assert address.scheme == "https", link
+        elif address.path:
+            assert ((ROOT / page).parent / address.path).exists(), link
+        else:
+            assert address.fragment in headings | set(ANCHOR.findall(text)), link
 
 
 @by_name

@@ -41,7 +41,7 @@ def profiled(live: source.Live, name: str):
 
 
 def said(program: str, folder: Path) -> str:
-    """What a program says that runs as the notebooks do under ``make test-dry``."""
+    """What a program says that runs as the notebooks do in ``tests/test_machines.py``."""
     environment = {**os.environ, "LAB_PRETEND": "h200", "LAB_MODE": "live", "LAB_LIVE": "quick", "TMPDIR": str(folder)}
     environment.pop("LAB_REPEATS", None)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

@@ -141,8 +141,10 @@ class Turing(Replay):
                 .replace(" --amp-dtype bfloat16", "")
                 .replace(" --amp-dtype float32 --tf32", "")
             )
+        if words.startswith("keras_mixed.py --backend jax --policy mixed_bfloat16"):
+            return words.replace("mixed", "mnist", 1).replace(" --policy mixed_bfloat16", "")
         if words.startswith("keras_"):
-            return words.replace(" --tf32", "").replace(" --policy mixed_bfloat16", "")
+            return words.replace(" --tf32", "")
         return words
 
     def record(self, command: str, record: dict) -> dict:
@@ -157,6 +159,7 @@ class Turing(Replay):
             "bench_gan.py": lambda: _without_bf16(record),
             "bench_deep.py": lambda: _without_bf16(record),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
+            "bench_keras.py": lambda: self._precision(record),
         }.get(command.split()[0])
         return change() if change else record
 
@@ -170,6 +173,9 @@ class Turing(Replay):
         return record
 
     def _types(self, record: dict) -> dict:
+        for row in record["rows"]:
+            if row["what"] == "size":
+                row["dtype"] = "fp16"
         types = {row["dtype"]: row for row in record["rows"] if row["what"] == "type"}
         types["bf16"] |= {name: value for name, value in types["fp32"].items() if name != "dtype"}
         types["fp16"]["instructions"] = {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32": 8}
@@ -181,6 +187,14 @@ class Turing(Replay):
             for row in record["rows"]:
                 if row[what] == "TF32":
                     row |= {what: "FP32", f"{what}_error": plain}
+        return record
+
+    def _precision(self, record: dict) -> dict:
+        rows = [row for row in record["rows"] if row["table"] == "precision"]
+        for name in ("product_error", "convolution_error"):
+            plain = min(row[name] for row in rows)
+            for row in rows:
+                row[name] = plain
         return record
 
     def _fits(self, record: dict) -> dict:
