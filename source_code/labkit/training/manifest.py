@@ -16,19 +16,24 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 SOURCE_CODE = Path(__file__).resolve().parents[2]
 SCRIPT = getattr(sys.modules["__main__"], "__file__", None)  # asked now: Python forgets it when the script has ended
-# What a process may load although it cannot change what is measured, and why it cannot: modules, or whole folders.
+# What a process may load although it cannot change what is measured, and why it cannot: patterns of modules.
+_READS = "reads finished reports; no program that is measured opens one"
 UNMEASURED = {
     "labkit/training/manifest.py": "names the modules after the measurement",
     "labkit/errors.py": "words for what went wrong: a run that failed leaves no recording",
     "stepbudget/errors.py": "words for what went wrong: a run that failed leaves no recording",
     "labkit/course.py": "lists labs, steps and machines; what a script computes stands in the script and in its flags",
-    "labkit/source/": "opens results and starts processes; a process that is measured imports it without using it",
-    "labkit/display/": "draws",
+    "labkit/topics/*__init__.py": "imports a topic's modules when they are asked for",
+    "labkit/source/*": "opens results and starts processes; a process that is measured imports it without using it",
+    "labkit/display/*": "draws",
+    **dict.fromkeys(("stepbudget/report.py", "stepbudget/window.py", "stepbudget/metrics.py"), _READS),
+    **dict.fromkeys(("stepbudget/export/sqlite.py", "stepbudget/export/nsys.py", "stepbudget/ask/*"), _READS),
 }
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing
 
@@ -66,7 +71,7 @@ def _loaded_paths() -> list[str]:
 
 
 def _is_measured(path: str) -> bool:
-    return not path.startswith(tuple(UNMEASURED))
+    return not any(fnmatchcase(path, pattern) for pattern in UNMEASURED)
 
 
 def _is_own(script: Path) -> bool:
