@@ -31,6 +31,7 @@ def summary(
     found = found or budget(report, asked)
     window = found.window  # the same stretch, with the one process and the one card that all of this is about
     steps = iterations.step_windows(report, window)
+    communication = collectives.communication(report, window)
     return {
         "report": report.path.name,
         "gpu": gpu_name(report, found),
@@ -52,8 +53,8 @@ def summary(
         "per_step": _per_step(report, window),
         "phases": _phases(report, window),
         "copies": _copies(report, window),
-        "communication": collectives.communication(report, window).to_dict("records"),
-        "late_rank": advice.late_rank(collectives.communication(report, window)),
+        "communication": communication.to_dict("records"),
+        "late_rank": advice.late_rank(communication),
         "kernels": _kernels(report, window),
         "tensor_cores": _tensor_cores(report, window),
         "operations": asdict(ops.summary(report, window)),
