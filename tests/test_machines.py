@@ -163,7 +163,7 @@ def test_a_claim_that_cannot_hold_there_is_not_made(ran, machine):
 def test_cores_and_gpu_are_the_machines_own(ran, machine, notebook):
     facts = machines.live(machine).facts
     for line in lines_of(ran(machine)[notebook], "→", "[differs here]"):
-        if not RECORDED_ONES.search(line):
+        if not RECORDED_ONES.search(line) and not any(name in line for name in course.MACHINES.values()):
             assert all(int(cores) == facts.cores for cores in re.findall(r"\b(\d+) (?:CPU )?cores\b", line)), line
         named = set(re.findall(r"\b(?:NVIDIA [A-Z]+\d+\w*(?: MIG \S+)?|Tesla \w+)", line))
         own = {facts.gpu, facts.gpu.partition(" MIG")[0]} if facts.gpu else {RECORDED_GPU}
