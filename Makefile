@@ -28,7 +28,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab test test-gpu test-dry lint record notebooks images container clean again
+.PHONY: help lab test test-gpu lint record notebooks images container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,12 +47,6 @@ test: $(DEV_STAMP) ## run every test and every notebook; needs no GPU and no nsy
 test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys
 	@$(IN_VENV) LAB_MODE=live $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg $(ARGS) start_here.ipynb labs
 
-test-dry: $(DEV_STAMP) ## run the notebooks as if live: recorded results in the GPU's place
-	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
-	$(IN_VENV) TMPDIR="$$scratch" LAB_PRETEND=h200 LAB_MODE=live \
-	  $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg -n 2 --dist loadfile \
-	  $(ARGS) start_here.ipynb labs
-
 lint: $(DEV_STAMP) ## check the code's style
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
@@ -64,7 +58,7 @@ notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
 	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.recording.notebooks $(ARGS)
 
 images: $(STAMP) ## draw the figures of images/ again
-	@$(IN_VENV) $(BIN)/python -m labkit.display.diagrams.images --out images
+	@$(IN_VENV) $(BIN)/python -m labkit.recording.images --out images
 
 container: ## build the container image (docker or podman)
 	@if [ -z "$(ENGINE)" ]; then \

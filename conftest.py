@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+
+import pytest
 
 
 def pytest_configure(config) -> None:
@@ -22,3 +25,32 @@ def pytest_collectstart(collector) -> None:
     """
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += ("application/vnd.plotly.v1+json",)
+
+
+LONGEST_FIRST = ("test_machines.py", "test_limit.py", "test_scripts.py", "test_exercises.py", "test_command_line.py")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which readers need not have
+def pytest_xdist_make_scheduler(config, log):
+    """With ``-n 2 --dist loadfile`` a file is one worker's, but each pretended machine goes to whoever is free.
+
+    What takes longest comes first, so that no worker is left with it while the other has nothing to do.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class LongestFirst(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            machine = re.search(r"\[([\w-]+?)(?:-start_here|-\d\d_\w+)?\]$", test)
+            return f"{file}[{machine[1]}]" if machine and file.endswith("test_machines.py") else file
+
+    if config.option.dist != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # not by their numbers of tests
+    return LongestFirst(config, log)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """The longest files first; each file's tests stay together and in their order."""
+    place = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))

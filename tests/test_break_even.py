@@ -8,8 +8,7 @@ import pytest
 
 from labkit.display.fingerprint import drawn_data
 from labkit.source import Live, Recorded, recorded, running
-from labkit.topics.break_even.charts import break_even_lines
-from labkit.topics.break_even.costs import Cost, break_even, cost
+from labkit.topics.break_even import Cost, cost, epochs_until_even, lines_chart
 from stand_in import StandIn
 
 
@@ -37,25 +36,25 @@ def test_the_line_through_runs():
     ],
 )
 def test_break_even(slow, fast, epochs):
-    assert break_even(slow, fast) == epochs
+    assert epochs_until_even(slow, fast) == epochs
     if 0 < epochs < inf:
         assert slow.seconds(epochs) == fast.seconds(epochs)
 
 
 def test_lines_cross_where_they_should():
     costs = {"eager": Cost(2, 1.0), "compiled": Cost(7, 0.5), "slower": Cost(8, 2.0)}
-    fig = break_even_lines(costs, 40)
+    fig = lines_chart(costs, 40)
     ax = fig.axes[0]
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in dots] == [(10, 12)]
     assert "10 epochs" in [text.get_text() for text in ax.texts]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(costs)
-    assert drawn_data(fig) != drawn_data(break_even_lines(costs | {"slower": Cost(8, 2.1)}, 40))
+    assert drawn_data(fig) != drawn_data(lines_chart(costs | {"slower": Cost(8, 2.1)}, 40))
 
 
 def test_too_many_lines_are_refused():
     with pytest.raises(ValueError, match="7 steps"):
-        break_even_lines({str(n): Cost(1, n) for n in range(7)}, 40)
+        lines_chart({str(n): Cost(1, n) for n in range(7)}, 40)
 
 
 def test_the_recorded_cold_run():

@@ -9,9 +9,9 @@ from matplotlib.colors import rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.display import budget_bars as bars_of
 from labkit.display import style
-from labkit.display.budget_bars import LOOKS, budget_bars, budget_share_bars
+from labkit.display.charts import budgets as bars_of
+from labkit.display.charts.budgets import LOOKS, budget_bars, budget_share_bars
 from labkit.display.fingerprint import drawn_data
 from stepbudget.ask.budget import CAUSES, IDLE, WORK
 from stepbudget.window import Window

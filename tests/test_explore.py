@@ -18,9 +18,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
-from labkit.display import explore as exploring
-from labkit.display.explore import PLOTLY_MIME, explore
-from labkit.display.timeline import step_windows
+from labkit.display.charts import explorer as exploring
+from labkit.display.charts.explorer import PLOTLY_MIME, explore
+from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
 from test_jupyterlab import CHROMIUM, REQUIRED, page, server  # noqa: F401  (fixtures)
@@ -171,11 +171,12 @@ def test_a_kernel_one_nanosecond_longer_changes_the_fingerprint(tmp_path):
         assert repr(explore(one)) != repr(explore(other))
 
 
-def run_nbval(folder: Path, source: str, outputs: list) -> subprocess.CompletedProcess:
-    cell = new_code_cell(source, execution_count=1, outputs=outputs)
-    nbformat.write(new_notebook(cells=[cell]), folder / "explored.ipynb")
+def run_nbval(folder: Path, source: str, *outputs: list) -> subprocess.CompletedProcess:
+    """``pytest --nbval`` on a notebook with this cell once for each of its outputs."""
+    cells = [new_code_cell(source, execution_count=number, outputs=own) for number, own in enumerate(outputs, 1)]
+    nbformat.write(new_notebook(cells=cells), folder / "explored.ipynb")
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", "explored.ipynb"]
+    command = [sys.executable, "-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", "-rA", "explored.ipynb"]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, env=os.environ | {"LAB_MODE": "recorded"}
     )
@@ -184,17 +185,16 @@ def run_nbval(folder: Path, source: str, outputs: list) -> subprocess.CompletedP
 def test_nbval_compares_the_fingerprint_and_not_the_json(tmp_path):
     """Another plotly may write other JSON; another report has another fingerprint."""
     synthetic(tmp_path / "tiny.sqlite").close()
-    source = "from labkit.display.explore import explore\nfrom stepbudget.report import Report\n"
+    source = "from labkit.display.charts.explorer import explore\nfrom stepbudget.report import Report\n"
     source += "explore(Report('tiny.sqlite'))"
     with Report(tmp_path / "tiny.sqlite") as opened:
         bundle = explore(opened)._repr_mimebundle_()
     bundle[PLOTLY_MIME] = {"data": [], "layout": {}}
-    output = new_output("execute_result", bundle, execution_count=1)
-    passed = run_nbval(tmp_path, source, [output])
-    assert passed.returncode == 0, passed.stdout
-    output["data"]["text/plain"] = output["data"]["text/plain"].replace("[drawn data: ~", "[drawn data: ~0")
-    failed = run_nbval(tmp_path, source, [output])
-    assert failed.returncode == 1 and "mismatch 'text/plain'" in failed.stdout, failed.stdout
+    other = bundle | {"text/plain": bundle["text/plain"].replace("[drawn data: ~", "[drawn data: ~0")}
+    outputs = [new_output("execute_result", own, execution_count=n) for n, own in enumerate((bundle, other), 1)]
+    done = run_nbval(tmp_path, source, *([output] for output in outputs))
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "PASSED explored.ipynb::Cell 0" in done.stdout and "mismatch 'text/plain'" in done.stdout, done.stdout
 
 
 # --- that a mouse moves it ----------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.display import charts, style, timeline
+from labkit.display import charts, style
 from labkit.display import show as showing
 from labkit.display import table as tables
+from labkit.display.charts import results, timelines
 from labkit.display.fingerprint import drawn_data
 from labkit.display.spread import Spread
 from labkit.display.table import short_kernel, table
+from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
 
@@ -260,7 +262,7 @@ def test_a_shown_figure_carries_its_fingerprint(monkeypatch):
 
 def test_steps_go_from_one_loading_of_data_to_the_next(report):
     origin = report.window().start
-    steps = timeline.step_windows(report)
+    steps = step_windows(report)
     assert [step.name for step in steps] == ["step 1", "step 2", "step 3"]
     assert [(step.start - origin) / 1e3 for step in steps] == [0, 1000, 2000]
     assert (steps[-1].end - origin) / 1e3 == 3000  # the last fetch found no data and is no step
@@ -271,22 +273,22 @@ def test_the_last_step_counts_when_it_is_whole(tmp_path):
     for start in (0, 100):
         made.range(start, start + 10, "zero grad").range(start + 10, start + 90, "forward")
     with Report(made.write()) as report:
-        assert [step.duration_ms for step in timeline.step_windows(report)] == [0.1, 0.1]
+        assert [step.duration_ms for step in step_windows(report)] == [0.1, 0.1]
 
 
 def test_without_ranges_there_are_no_steps(tmp_path):
     made = SyntheticReport(tmp_path / "bare.sqlite").kernel(0, 10, "k")
     with Report(made.write()) as report:
-        assert timeline.step_windows(report) == []
+        assert step_windows(report) == []
 
 
 def test_pick_counts_from_the_start_of_training(report):
-    window = timeline.pick(report, 1, 2.5)
+    window = charts.pick(report, 1, 2.5)
     assert window.start == report.window().start + 1_000_000
     assert window.duration_ms == pytest.approx(1.5)
-    assert timeline.pick(report, 3, 99).end == report.window().end
+    assert charts.pick(report, 3, 99).end == report.window().end
     with pytest.raises(ValueError, match="lasts 3 ms"):
-        timeline.pick(report, 4, 5)
+        charts.pick(report, 4, 5)
 
 
 def collections(ax, colour: str) -> list[tuple[float, float]]:
@@ -301,10 +303,10 @@ def _hex(collection) -> str:
 
 
 def test_a_step_is_drawn_where_it_happened(report):
-    step = timeline.step_windows(report)[1]
-    fig = timeline.timeline(report, step)
+    step = step_windows(report)[1]
+    fig = charts.timeline(report, step)
     phases, calls, kernels, copies, active = fig.axes
-    assert collections(phases, timeline.phase_colour("data loading")) == [(0, 0.39)]
+    assert collections(phases, timelines.phase_colour("data loading")) == [(0, 0.39)]
     assert collections(calls, style.VERMILION) == [(0.8, 0.96)]
     assert collections(kernels, style.BLUE) == [(0.5, 0.6)]
     assert collections(kernels, style.GREEN) == [(0.6, 0.9)]
@@ -318,9 +320,9 @@ def test_a_step_is_drawn_where_it_happened(report):
 def test_rows_without_content_say_so(tmp_path):
     made = SyntheticReport(tmp_path / "cpu.sqlite").range(0, 100, "training").api(1, 2, "cudaFree_v3020")
     with Report(made.write()) as report:
-        said = texts(timeline.timeline(report))
+        said = texts(charts.timeline(report))
         with pytest.raises(ValueError, match="no such row: memory"):
-            timeline.timeline(report, rows=("memory",))
+            charts.timeline(report, rows=("memory",))
     assert {"no NVTX ranges in this report", "no kernels in this stretch", "Tensor Active was not sampled"} <= {*said}
 
 
@@ -328,9 +330,9 @@ def test_of_nested_ranges_the_innermost_is_drawn(tmp_path):
     made = SyntheticReport(tmp_path / "nested.sqlite").range(0, 100, "training")
     made.range(0, 80, "forward").range(20, 40, "loss")
     with Report(made.write()) as report:
-        phases = timeline.timeline(report, rows=["phases"]).axes[0]
-    pixel = 0.1 / timeline.PIXELS
-    spans = collections(phases, timeline.phase_colour("forward"))
+        phases = charts.timeline(report, rows=["phases"]).axes[0]
+    pixel = 0.1 / timelines.PIXELS
+    spans = collections(phases, timelines.phase_colour("forward"))
     assert spans == [(0, 0.02), (0.04, 0.08)] and pixel < 0.005
 
 
@@ -339,7 +341,7 @@ def test_what_is_too_dense_for_bars_becomes_a_share_of_time(tmp_path):
     for number in range(2000):  # busy for 4 of each 10 µs, half of that on Tensor Cores
         made.kernel(10 * number, 10 * number + 2, GEMM).kernel(10 * number + 2, 10 * number + 4, FILL)
     with Report(made.write()) as report:
-        kernels = timeline.timeline(report, rows=["kernels"]).axes[0]
+        kernels = charts.timeline(report, rows=["kernels"]).axes[0]
     green, blue = ([path.vertices[:, 1].max() for path in c.get_paths()] for c in kernels.collections)
     assert max(green) == pytest.approx(0.2, abs=0.1)  # a pixel holds two or three of the 10 µs
     assert max(blue) == pytest.approx(2 * max(green))
@@ -348,19 +350,19 @@ def test_what_is_too_dense_for_bars_becomes_a_share_of_time(tmp_path):
 
 @pytest.mark.parametrize("which", ["epoch", "step"])
 def test_a_timeline_is_the_same_each_time(report, which):
-    window = timeline.step_windows(report)[0] if which == "step" else None
-    first = timeline.timeline(report, window)
+    window = step_windows(report)[0] if which == "step" else None
+    first = charts.timeline(report, window)
     said = drawn_data(first)
     first.savefig(io.BytesIO(), format="png")
-    assert drawn_data(first) == said == drawn_data(timeline.timeline(report, window))
-    assert said != drawn_data(timeline.timeline(report, timeline.pick(report, 0.1, 0.9)))
+    assert drawn_data(first) == said == drawn_data(charts.timeline(report, window))
+    assert said != drawn_data(charts.timeline(report, charts.pick(report, 0.1, 0.9)))
 
 
 def test_shares_of_busy_time():
     edges = np.array([0, 10, 20, 30, 40])
     busy = np.array([[5, 12], [18, 30]])
-    assert timeline._share(busy, edges).tolist() == pytest.approx([0.5, 0.4, 1, 0])
-    assert timeline._share(busy[:0], edges).tolist() == [0, 0, 0, 0]
+    assert timelines._share(busy, edges).tolist() == pytest.approx([0.5, 0.4, 1, 0])
+    assert timelines._share(busy[:0], edges).tolist() == [0, 0, 0, 0]
 
 
 # --- charts -------------------------------------------------------------------------------------------------
@@ -480,14 +482,14 @@ def test_a_changed_number_changes_the_fingerprint(draw, data, other):
 
 def test_drawing_leaves_matplotlibs_settings_alone(report):
     before = dict(plt.rcParams)
-    timeline.timeline(report)
+    charts.timeline(report)
     charts.ladder(STEPS)
     assert dict(plt.rcParams) == before
     assert not plt.get_fignums()
 
 
 def test_numbers_on_bars_have_three_digits():
-    assert [charts._seconds(value) for value in (0.0312, 4.338, 13.44, 134.2)] == ["0.031", "4.34", "13.4", "134"]
+    assert [results._seconds(value) for value in (0.0312, 4.338, 13.44, 134.2)] == ["0.031", "4.34", "13.4", "134"]
 
 
 def test_tables_and_timings_mark_measured_numbers_alike():

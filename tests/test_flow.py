@@ -7,7 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from labkit.display import flow, style
+from labkit.display import style
+from labkit.display.charts import flow
 from labkit.display.fingerprint import drawn_data
 from labkit.display.show import described
 from stepbudget.ask.iterations import step_windows

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from labkit import lab, source
+from labkit import source
+from labkit.display.runs import epoch_ms
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
@@ -20,6 +21,7 @@ from labkit.source import recorded
 from labkit.topics.keras import charts as keras_charts
 from labkit.topics.keras import readings as keras_records
 from labkit.topics.keras import tables as keras_tables
+from labkit.topics.ladder import accuracy
 from labkit.training import keras_net, keras_run
 from labkit.training.model import Net
 from stand_in import StandIn
@@ -208,8 +210,8 @@ def test_the_shipped_runs_on_a_gpu_are_whole():
     for step in plan.KERAS_ACCURACY:
         seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
         assert len(seeds) >= 10 and seeds == list(range(1, len(seeds) + 1))
-        mean, p = lab.accuracy_gate("main_baseline.py", step)
-        assert mean >= lab.ACCURACY_FLOOR_PCT and p >= lab.SIGNIFICANCE
+        mean, p = accuracy.gate("main_baseline.py", step)
+        assert mean >= accuracy.FLOOR_PCT and p >= accuracy.SIGNIFICANCE
 
 
 def test_the_shipped_runs_on_a_cpu_are_told_as_such():
@@ -294,8 +296,8 @@ def test_the_shipped_profiles_say_what_lab_12_says():
     assert len(torch_fp16.kernels) and torch_fp16.windows("test") and keras_records.flushes(torch_fp16) > 0
     assert keras_records.last_event_ms(torch_fp16) > torch_fp16.window().duration_ms
     for report, step in ((fp32, plan.KERAS_RUNS[0]), (fp16, plan.KERAS_RUNS[2])):
-        epoch_ms = lab.epoch_ms(recorded.records("keras", step))
-        assert keras_records.steps_window(report).duration_ms == pytest.approx(epoch_ms, rel=0.15), "no test in it"
+        timed_ms = epoch_ms(recorded.records("keras", step))
+        assert keras_records.steps_window(report).duration_ms == pytest.approx(timed_ms, rel=0.15), "no test in it"
     fp32, fp16, torch_fp16 = (keras_records.counted(report) for report in (fp32, fp16, torch_fp16))
     assert fp32.tensor.max_pct <= 1 and fp16.tensor.max_pct >= 10 and torch_fp16.tensor.max_pct >= 10
     assert fp32.most < fp16.least and torch_fp16.least < torch_fp16.by_kernels < torch_fp16.most

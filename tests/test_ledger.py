@@ -11,11 +11,12 @@ import pytest
 from labkit import paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
+from labkit.display.runs import compared, in_rounds, in_turn
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.topics.ladder import charts as figures
-from labkit.topics.ladder import ledger
+from labkit.topics.ladder import ledger, tables
 
 SOURCE = '''"""What the module is for,
 in two lines."""
@@ -131,9 +132,9 @@ def test_the_parts_of_a_process():
 
 def test_the_tables_and_figures_show_it():
     entries = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)})
-    shown = str(figures.ledger_table(entries))
+    shown = str(tables.seconds(entries))
     assert "medians over the runs" in shown and "~11.3" in shown and "~9.00" in shown
-    shares = figures.floor_shares_table(entries, 0.75)
+    shares = tables.floor_shares(entries, 0.75)
     assert shares.frame["floor, % of the loop"].tolist() == pytest.approx([75 / 17, 50])
     fig = figures.ladder(RUNS, floor_s=0.75)
     words = [text.get_text() for text in fig.axes[0].texts]
@@ -163,8 +164,8 @@ def test_captions_say_how_many_epochs_were_run():
     short = {step: [{**own, "epochs": [{}] * 3} for own in records] for step, records in RUNS.items()}
     entries = ledger.table(short)
     assert entries["epochs"].tolist() == [3, 3] and entries["cold_s"].isna().all()
-    assert str(figures.ledger_table(entries)).startswith("3 epochs, medians")
-    assert str(figures.ledger_table(ledger.table(RUNS))).startswith("Ten epochs, medians")
+    assert str(tables.seconds(entries)).startswith("3 epochs, medians")
+    assert str(tables.seconds(ledger.table(RUNS))).startswith("Ten epochs, medians")
     axes = figures.ladder(short, floor_s=0.75).axes[0], figures.process_parts(entries).axes[0]
     assert [ax.get_xlabel() for ax in axes] == ["seconds, 3 epochs"] * 2
     assert ledger.epochs_words(1) == "1 epoch"
@@ -209,14 +210,17 @@ def test_even_epochs_leave_a_share_of_the_epoch_before():
     ("ratios", "says"),
     [
         ([1.08, 1.15, 1.10], "~1.10 times as fast (1.08–1.15), and faster in each of 3 rounds"),
-        ([0.9, 0.8], "~0.85 times as fast (0.80–0.90), and slower in each of 2 rounds"),
+        ([0.5, 0.52], "~0.51 times as fast (0.50–0.52), and slower in each of 2 rounds"),
+        ([0.9, 0.8], "slower in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
+        ([0.9, 0.8], "(95 %: 0.40–1.79)"),
+        ([1.17, 1.24], "faster in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
         ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
         ([1.001, 1.003], "~1.00 times as fast (1.00–1.00): no difference in 2 rounds"),
         ([2.0], "~2.00 times as fast in one round; another may say otherwise"),
     ],
 )
 def test_rounds_that_disagree_claim_nothing(ratios, says):
-    assert says in ledger.in_rounds(Spread.of(ratios))
+    assert says in in_rounds(Spread.of(ratios))
 
 
 def started(*minutes: int, process_s: float) -> list[dict]:
@@ -225,9 +229,9 @@ def started(*minutes: int, process_s: float) -> list[dict]:
 
 def test_runs_that_did_not_alternate_are_no_pairs():
     slow, fast = started(1, 3, 5, process_s=3.0), started(2, 4, 6, process_s=2.0)
-    assert ledger.in_turn(slow, fast)
-    assert ledger.compared(slow, fast) == "~1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
+    assert in_turn(slow, fast)
+    assert compared(slow, fast) == "~1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
     later = started(7, 8, 9, process_s=2.0)
-    assert not ledger.in_turn(slow, later)
-    assert "faster in each of 3 rounds; but they were not run in turn" in ledger.compared(slow, later)
-    assert "turn" not in ledger.compared(slow, started(7, 8, 9, process_s=3.0)), "nothing is claimed"
+    assert not in_turn(slow, later)
+    assert "faster in each of 3 rounds; but they were not run in turn" in compared(slow, later)
+    assert "turn" not in compared(slow, started(7, 8, 9, process_s=3.0)), "nothing is claimed"

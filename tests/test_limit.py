@@ -153,8 +153,9 @@ def test_the_lean_net_is_the_net():
         assert error(lean.grad, plain.grad) < 1e-12
 
 
-def test_the_lean_nets_dropout_has_the_right_rates():
-    net = LeanNet()
+@pytest.mark.parametrize("network", [Net, LeanNet])
+def test_dropout_has_the_right_rates(network):
+    net = network()
     seen = {}
     for name in ("dropout1", "dropout2"):
         getattr(net, name).register_forward_hook(lambda _, i, o, name=name: seen.update({name: (i[0], o)}))

@@ -22,7 +22,7 @@ from labkit.errors import LabError
 from labkit.exercises.lab11 import smallest_scale
 from labkit.source import recorded
 from labkit.topics.loss_scaling import charts as figures
-from labkit.topics.loss_scaling import tables
+from labkit.topics.loss_scaling import readings, tables
 from labkit.training import steps
 from stepbudget.report import open_report
 
@@ -281,10 +281,10 @@ def test_the_deep_network_trains_in_every_variant_and_tells_its_layers(recorded_
 
 
 def test_how_often_a_scale_is_halved():
-    assert tables.halvings(0.99) == 0, "65,536 times it fits"
-    assert tables.halvings(1.01) == 1
-    assert tables.halvings(65504.0) == 16
-    assert tables.halvings(65504.0, scale=1.0) == 0
+    assert readings.halvings(0.99) == 0, "65,536 times it fits"
+    assert readings.halvings(1.01) == 1
+    assert readings.halvings(65504.0) == 16
+    assert readings.halvings(65504.0, scale=1.0) == 0
 
 
 def gan_record() -> dict:
@@ -304,7 +304,7 @@ def gan_record() -> dict:
 
 
 def test_losses_are_held_against_the_range_of_fp32s_seeds():
-    found = tables.ends_frame(gan_record()).set_index("variant")
+    found = readings.ends(gan_record()).set_index("variant")
     assert found["inside"].to_dict() == {"fp32": True, "fp16": True, "fp16 fixed": False, "bf16": False}
     assert found.loc["fp16", ["mean", "lowest", "highest"]].tolist() == [pytest.approx(1.55), 1.4, 1.7]
     assert math.isnan(found.loc["fp16 fixed", "mean"]), "a loss that is not finite is no mean"
@@ -321,7 +321,7 @@ def test_the_same_seed_shows_what_the_spread_of_seeds_hides():
         for name, worse in (("fp32", 1.0), ("fp16", 1.01))
         for seed, loss in enumerate((0.7, 0.9, 1.3), 1)
     ]
-    found = tables.ends_frame({"rows": rows}).set_index("variant").loc["fp16"]
+    found = readings.ends({"rows": rows}).set_index("variant").loc["fp16"]
     assert found["inside"] and found["p"] < 0.05 and 1.0 < found["furthest_pct"] < 1.1
 
 
@@ -330,24 +330,24 @@ def test_numbers_are_rounded_to_bf16_as_pytorch_rounds_them():
     values = torch.randn(5000) * 2.0 ** torch.randint(-30, 30, (5000,))
     ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0])
     for own in (values, ties):
-        assert np.array_equal(tables.in_bf16(own.tolist()), own.bfloat16().double().numpy())
+        assert np.array_equal(readings.in_bf16(own.tolist()), own.bfloat16().double().numpy())
 
 
 def test_without_bf16_fits_only_the_first_rows_of_its_rounding_are_left():
     record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
     rows = [row for row in record["rows"] if row["variant"] != "bf16"]
-    whole, part = tables.rounding_frame(record), tables.rounding_frame(record | {"rows": rows})
+    whole, part = readings.rounding(record), readings.rounding(record | {"rows": rows})
     assert len(whole) == 5 and part.equals(whole.head(2))
-    without = tables.cubic_claims(record | {"rows": rows}, pd.DataFrame())["what we measured"]
+    without = readings.cubic_claims(record | {"rows": rows}, pd.DataFrame())["what we measured"]
     assert "O2 ~4 of 5 seeds" in without[2] and "bf16" not in without[2]
 
 
 def test_a_step_that_is_skipped_long_after_the_search_does_not_count_as_search():
     record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
-    before = tables.overflow_frame(record)["steps O1 skips"]
+    before = readings.overflow(record)["steps O1 skips"]
     rows = [row | {"skipped": [*row["skipped"], 4016]} for row in record["rows"]]
-    assert tables.overflow_frame(record | {"rows": rows})["steps O1 skips"].equals(before)
-    assert (before == tables.overflow_frame(record)["halvings needed"]).all()
+    assert readings.overflow(record | {"rows": rows})["steps O1 skips"].equals(before)
+    assert (before == readings.overflow(record)["halvings needed"]).all()
 
 
 @pytest.mark.parametrize("bench", [SIN, GAN, DEEP])
@@ -360,24 +360,24 @@ def test_a_gpu_without_bf16_leaves_that_variant_out(bench, recorded_by, short, m
 
 
 def test_gradients_lost_are_means_over_the_seeds_of_fp32s_way():
-    found = tables.lost_frame(gan_record(), 0).iloc[0]
+    found = readings.lost(gan_record(), 0).iloc[0]
     assert found.to_dict() == pytest.approx(
         {"layer": "g.fc", "foretold": 15.0, "subnormal": 70.0, "zero × 1": 22.5, "zero × 1,024": 0.0}
     )
     with pytest.raises(ValueError, match="iteration 7 was not looked at"):
-        tables.lost_frame(gan_record(), 7)
+        readings.lost(gan_record(), 7)
 
 
 def test_claims_are_worked_out_from_the_record(recorded_by, short):
-    gan = tables.gan_claims(gan_record())["what we measured"]
+    gan = readings.gan_claims(gan_record())["what we measured"]
     assert "1 of 1 mean losses" in gan[0] and "~0.50" in gan[1] and "~22 %" in gan[1]
     record = recorded_by(SIN, "--seeds", "1", "--iterations", "30", "--variants", "fp32", "O1", "O2", "bf16", "O3")
     products = pd.DataFrame({"variant": ["fp32", "O1"], "tensor_core": ["no", "no"]})
-    cubic = tables.cubic_claims(record, products)["what we measured"]
+    cubic = readings.cubic_claims(record, products)["what we measured"]
     assert cubic.iloc[-1] == "no: in none of fp32, O1"
     assert cubic[3] == "~16 to ~16 by seed, as the first gradient foretells"
     assert "fp32 ~0, O1 ~0" in cubic[2] and "Apex" not in cubic[1]
-    assert tables.overflow_frame(record)["halvings needed"].tolist() == [16]
+    assert readings.overflow(record)["halvings needed"].tolist() == [16]
 
 
 def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
@@ -391,23 +391,23 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
         }
     )
     monkeypatch.setattr(
-        tables.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
+        readings.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
     )
     ranges = ["O1", "O3"]  # what was profiled: a GPU without BF16 leaves that variant out
     report = SimpleNamespace(window=lambda name: name, name="report", windows=lambda name: [name] * (name in ranges))
-    found = tables.product_frame(report, ["bf16", "O1", "O3"])
+    found = readings.products(report, ["bf16", "O1", "O3"])
     assert found[["variant", "tensor_core"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
     assert found["share_pct"].tolist() == pytest.approx([100 / 3, 25, 25])
-    assert "sm80_xmma_gemm" in str(tables.product_table(report, ["O1", "O3"]))
-    assert tables.product_frame(report, ["bf16"]).empty
-    work = tables.work_frame(report, ["bf16", "O1", "O3"], iterations=2)
+    assert "sm80_xmma_gemm" in str(tables.products(report, ["O1", "O3"]))
+    assert readings.products(report, ["bf16"]).empty
+    work = readings.work(report, ["bf16", "O1", "O3"], iterations=2)
     assert work.values.tolist() == [["O1", 3.5, 1500.0, 500.0], ["O3", 4.0, 2000.0, 1000.0]]
 
 
 def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
     def said(*verdicts: str) -> str:
         names = ["fp32", "O1", "O1"][: len(verdicts)]
-        return tables.on_tensor_cores(pd.DataFrame({"variant": names, "tensor_core": list(verdicts)}))
+        return readings.on_tensor_cores(pd.DataFrame({"variant": names, "tensor_core": list(verdicts)}))
 
     assert said("no", "no", "yes") == "in part: in O1"
     assert said("yes", "yes", "no") == "yes: in fp32, O1"
@@ -426,7 +426,7 @@ def test_cublas_kernels_without_a_name_of_their_own_are_told_apart():
 def test_the_recorded_profile_of_the_cubic_holds_products_of_every_variant():
     with open_report(recorded.folder() / "profiles" / "bench_sin_fit.sqlite.xz") as report:
         variants = [name for name in SIN.VARIANTS if not name.startswith("apex")]
-        found = tables.product_frame(report, variants)
+        found = readings.products(report, variants)
     assert set(found["variant"]) == set(variants)
     assert (found["count"] == 100).all(), "one of each kernel an iteration"
     assert set(found["evidence"]) == {"name"}, "too short for the counter"

@@ -28,7 +28,7 @@ from labkit.kernels.matmul import (
 )
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.triton import launch
-from labkit.topics.matmul import charts as pictures
+from labkit.topics.matmul import charts, tables
 from labkit.topics.roofline.readings import Peaks
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -201,17 +201,17 @@ RECORD = {
 def test_the_pictures_of_a_benchmark():
     slower = json.loads(json.dumps(RECORD))
     slower["rows"][0] |= {"triton_tflops": 40.0, "tile": "64 x 64 x 64"}
-    sizes = pictures.sizes_table([RECORD, slower])
+    sizes = tables.sizes([RECORD, slower])
     assert sizes.frame["Triton TFLOP/s"].tolist() == [30], "the median of the runs"
     assert sizes.frame["Triton / cuBLAS"].tolist() == [3]
     assert sizes.frame["tile"].tolist() == ["~64×32×128 or 64×64×64"]
-    assert pictures.tiles_table([RECORD]).frame["multiplications for each number read"].tolist() == [128 * 256 / 384]
-    assert "2048 fma.rn.f32" in str(pictures.types_table([RECORD]))
-    fig = pictures.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
+    assert tables.tiles([RECORD]).frame["multiplications for each number read"].tolist() == [128 * 256 / 384]
+    assert "2048 fma.rn.f32" in str(tables.types([RECORD]))
+    fig = charts.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
     assert {"20", "10", "BF16 roof: 800 TFLOP/s"} == {text.get_text() for text in fig.axes[0].texts}
     slower["rows"][0]["dtype"] = "fp16"  # as on a GPU without BF16
-    assert all("FP16" in str(show([slower])) for show in (pictures.sizes_table, pictures.tiles_table))
-    fig = pictures.rates([slower], Peaks("a GPU", {"fp32": 8.0, "fp16": 50.0}, 4.0, {}))
+    assert all("FP16" in str(show([slower])) for show in (tables.sizes, tables.tiles))
+    fig = charts.rates([slower], Peaks("a GPU", {"fp32": 8.0, "fp16": 50.0}, 4.0, {}))
     assert "FP16 roof: 50 TFLOP/s" in {text.get_text() for text in fig.axes[0].texts}
 
 
@@ -224,7 +224,7 @@ def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
     work = launch(_matmul, (down * across,), *arguments, **sizes)
     made = [divmod(int(at.min()), 16 * across) for _, at in work.places]
     assert [(row // 16, column // 16) for row, column in made] == [
-        pictures.tile_of(program, down, across, group) for program in range(down * across)
+        charts.tile_of(program, down, across, group) for program in range(down * across)
     ]
 
 

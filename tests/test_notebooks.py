@@ -12,12 +12,17 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.recording import pages
+from labkit.recording.live_check import NAME
 from labkit.recording.notebooks import files
+from labkit.training.record import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = files()
 LABS = [path for path in NOTEBOOKS if path.parent.name == "labs"]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?: \"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
+
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([\w-]+)">')
 
 
 def cells(path: Path, kind: str) -> list:
@@ -96,6 +101,20 @@ def test_every_link_inside_the_checkout_leads_somewhere(path):
             assert address.scheme == "https", link
 
 
+@pytest.mark.parametrize("page", ["README.md", "reports/README.md"])
+def test_every_link_of_a_readme_leads_somewhere(page):
+    text = (ROOT / page).read_text()
+    headings = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+    for link in links(text):
+        address = urlparse(link)
+        if address.scheme:
+            assert address.scheme == "https", link
+        elif address.path:
+            assert ((ROOT / page).parent / address.path).exists(), link
+        else:
+            assert address.fragment in headings | set(ANCHOR.findall(text)), link
+
+
 @by_name
 def test_every_picture_has_alternative_text(path):
     for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text_of(path)):
@@ -125,6 +144,16 @@ def test_the_front_page_and_readme_lead_to_every_lab_and_script():
     readme = pages.README.read_text()
     assert pages.filled(readme) == readme, "make notebooks writes README's list anew"
     assert {f"labs/{lab.name}" for lab in LABS} <= set(links(readme))
+
+
+def test_readme_says_where_the_labs_last_ran_live(tmp_path):
+    assert pages.last_live(tmp_path) == "They have not been run live yet.\n"
+    whole = {"status": "whole", "seconds": 90.0, "cells": [{}, {}], "differs": [{}], "run_at": "2030-02-01T10:00:00"}
+    broken = whole | {"status": "failed", "run_at": "2030-02-02T10:00:00"}
+    (tmp_path / "h200").mkdir()
+    write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, "01": whole, "02": broken}})
+    row = pages.last_live(tmp_path).splitlines()[2]
+    assert row == f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
 
 
 def test_a_table_that_the_catalogue_does_not_have_is_named():

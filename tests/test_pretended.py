@@ -11,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from labkit import lab, source
+from labkit import source
 from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.source import command, recorded
 from labkit.topics.profilers import nvml, torch_profiler
+from labkit.topics.roofline import readings as roofline
 from labkit.topics.shapes import readings as shapes
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.ask.budget import budget
@@ -40,7 +41,7 @@ def profiled(live: source.Live, name: str):
 
 
 def said(program: str, folder: Path) -> str:
-    """What a program says that runs as the notebooks do under ``make test-dry``."""
+    """What a program says that runs as the notebooks do in ``tests/test_machines.py``."""
     environment = {**os.environ, "LAB_PRETEND": "h200", "LAB_MODE": "live", "LAB_LIVE": "quick", "TMPDIR": str(folder)}
     environment.pop("LAB_REPEATS", None)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -50,10 +51,11 @@ def said(program: str, folder: Path) -> str:
 def test_a_lab_is_live_and_what_it_makes_goes_into_a_folder_that_goes(tmp_path):
     program = """
 from labkit import lab
+from labkit.source.command import profile_command
 lab.start()
 runs = lab.runs(["main_opt3.py"])["main_opt3.py"]
 print(len(lab.benchmark("bench_matmul.py")), len(runs), [len(run["epochs"]) for run in runs])
-print(lab.profile(lab.command.profile_command("main_opt3", "main_opt3.py --profile --epochs 2")))
+print(lab.profile(profile_command("main_opt3", "main_opt3.py --profile --epochs 2")))
 from pathlib import Path
 import tempfile
 scratch = Path(tempfile.gettempdir())
@@ -109,7 +111,7 @@ def test_a_turing_has_tensor_cores_for_fp16_only(on):
     runs = live.runs(["main_opt2.py", "main_opt3.py --amp-dtype bfloat16"], 1, quiet)
     fp32, bf16 = (found[0] for found in runs.values())
     assert bf16["epochs"] == fp32["epochs"] and bf16["arguments"]["amp_dtype"] == "bfloat16"
-    peaks = lab.roofline.peaks(live.benchmark("bench_peaks.py", quiet))
+    peaks = roofline.peaks(live.benchmark("bench_peaks.py", quiet))
     assert peaks.tflops["tf32"] == peaks.tflops["bf16"] == peaks.tflops["fp32"] < peaks.tflops["fp16"]
     products = shapes.products(live.benchmark("bench_shapes.py", quiet))
     lacks = products["dtype"].isin(["tf32", "bf16", "fp8"])

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from labkit import course, lab
-from labkit.display.diagrams import images
-from labkit.recording import plan, provenance, status
+from labkit import course
+from labkit.recording import images, plan, provenance, status
 from labkit.source import Recorded, recorded
-from labkit.topics.profilers import nvml, torch_profiler
+from labkit.topics.ladder import accuracy
+from labkit.topics.profilers import nvml
+from labkit.topics.roofline import readings as roofline
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = sorted(path.parent for path in (ROOT / "reports" / "recorded").glob("*/provenance.json"))
-BEFORE_MANIFESTS = {"h200": 254}  # recordings that do not say which code made them: may only become fewer
+BEFORE_MANIFESTS = {"h200": 152}  # recordings that do not say which code made them: may only become fewer
 PRIVATE = re.compile(rb"/(?:home|root|work)/|LD_LIBRARY_PATH|PYTHONPATH|HOSTNAME|ENVIRONMENT_VARIABLE")
 
 by_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
@@ -83,7 +84,7 @@ def test_nothing_private_is_shipped(folder):
 
 def test_sizes():
     reports = sum(path.stat().st_size for path in (ROOT / "reports" / "recorded").rglob("*") if path.is_file())
-    assert reports < 25e6
+    assert reports < 40e6
 
 
 @by_folder
@@ -113,9 +114,9 @@ def test_the_claims_of_the_course_hold_on_the_h200(monkeypatch):
     assert seconds("reference", plan.REFERENCE) / seconds("reference", "main_baseline.py") >= 0.95
     for step in plan.ACCURACY:
         assert len(recorded.accuracy(step)) >= 10
-        mean, p = lab.accuracy_gate("main_baseline.py", step)
-        assert mean >= lab.ACCURACY_FLOOR_PCT
-        assert step == "main_baseline.py" or p >= lab.SIGNIFICANCE
+        mean, p = accuracy.gate("main_baseline.py", step)
+        assert mean >= accuracy.FLOOR_PCT
+        assert step == "main_baseline.py" or p >= accuracy.SIGNIFICANCE
 
 
 @by_folder
@@ -136,23 +137,22 @@ def test_reports_say_what_the_labs_say(folder):
         assert tensor_cores.tensor_active(opt3).max_pct > 10
 
 
-def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on(monkeypatch):
+def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on_and_from_opt5_on_under_the_profiler(monkeypatch):
     """Labs 6, 8 and 13 say so of what they show; where the CPU is slower, launches hold opt4 up, so they check less."""
     monkeypatch.setenv("LAB_RECORDED", "h200")
     monkeypatch.setenv("LAB_MODE", "recorded")
-    with open_report(recorded.folder() / "profiles" / "main_opt4.sqlite.xz") as report:
-        found = lab.idle(report)
-    assert found.idle_share < 0.25
-    assert found.window.duration_ms / found.busy_ms < 1.5
+    with open_report(recorded.folder() / "profiles" / "main_opt5.sqlite.xz") as report:
+        found = idle.idle(report)
+    assert found.idle_share < 0.1
 
     rungs = [f"main_opt{number}" for number in (4, 5, 6, 7)]
     made_by = recorded.provenance()["counters"]
     shipped = Recorded(recorded.folder())
     counted = {rung: shipped.count(made_by[f"{rung}_bytes"], lambda line: None).step for rung in rungs}
-    seconds = {rung: lab.roofline.step_seconds(recorded.records("runs", f"{rung}.py")) for rung in rungs}
-    points = [lab.roofline.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
-    peaks = lab.roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
-    assert (lab.roofline.distances(points, counted, peaks)["waiting"] < 1.3).all()
+    seconds = {rung: roofline.step_seconds(recorded.records("runs", f"{rung}.py")) for rung in rungs}
+    points = [roofline.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
+    peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
+    assert (roofline.distances(points, counted, peaks)["waiting"] < 1.3).all()
 
     (monitored,) = recorded.records("benchmarks", "bench_nvml.py")
     rows = {row["program"].split(" --")[0]: row for row in monitored["rows"]}
@@ -161,9 +161,6 @@ def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on(monkeypatch):
         for row in (rows["main_opt4.py"], rows["main_opt7.py"])
     )
     assert abs(opt7 - opt4) < 15
-
-    opt2 = torch_profiler.profile("profile_torch.py main_opt2.py --memory", show=lambda line: None)
-    assert lab.budget(opt2.report, opt2.window).fractions["other_kernels"] > 0.5
 
 
 def test_a_recorded_report_opens_only_with_the_command_that_made_it():

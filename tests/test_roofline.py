@@ -158,7 +158,7 @@ def test_what_was_not_counted_is_unknown_unless_memory_limits_it():
     found = roofline.limits(counted(**units, tensor_type=""), PEAKS)
     assert found["limit"].tolist() == ["memory"] + ["unknown"] * 4
     assert found["busiest"].isna().all()
-    assert "unknown" in str(roofline_tables.limits_table(found))
+    assert "unknown" in str(roofline_tables.limits(found))
 
 
 def test_counted_points_are_by_what_the_hardware_did():
@@ -185,15 +185,15 @@ def test_the_distance_to_the_floor_is_a_product_of_three():
 
 def test_the_tables_of_the_lab():
     points = [roofline.step_point("main_opt7", 4e-4, pd.DataFrame({"kernel": ["a"], "bytes": [3.3e8]}))]
-    assert "Nsight Compute" in str(roofline_tables.points_table(points, PEAKS))
-    assert "BF16" in str(roofline_tables.peaks_table(PEAKS)) and "~200" in str(roofline_tables.peaks_table(PEAKS))
-    assert "42.9 TFLOP" in str(roofline_tables.floor_table(PEAKS))
-    limits = roofline_tables.limits_table(roofline.limits(counted(), PEAKS), top=3)
+    assert "Nsight Compute" in str(roofline_tables.points(points, PEAKS))
+    assert "BF16" in str(roofline_tables.peaks(PEAKS)) and "~200" in str(roofline_tables.peaks(PEAKS))
+    assert "42.9 TFLOP" in str(roofline_tables.floor(PEAKS))
+    limits = roofline_tables.limits(roofline.limits(counted(), PEAKS), top=3)
     assert limits.frame["kernel"].tolist()[3:] == ["2 more kinds"] and limits.frame["µs"].tolist()[3] == 250
     step = {"main_opt7": pd.DataFrame({"bytes": [3e8, 5e7], "time_us": [1.0, 2.0]})}
-    assert roofline_tables.bytes_table(["main_opt7"], step).frame["MB counted"].tolist() == [350]
+    assert roofline_tables.traffic(["main_opt7"], step).frame["MB counted"].tolist() == [350]
     distances = roofline.distances(points, step, PEAKS)
-    assert "in all ×" in str(roofline_tables.distances_table(distances))
+    assert "in all ×" in str(roofline_tables.distances(distances))
 
 
 def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():
@@ -215,7 +215,7 @@ def test_the_narrow_type_is_one_that_this_gpu_is_fast_in():
     assert found.loc["arithmetic", "rate"] == 50
     fp32 = roofline.floor(PASCAL).set_index("what").loc["traffic, ideally fused", "amount"]
     assert 1.5 < fp32 / found.loc["traffic, ideally fused", "amount"] < 2, "four bytes a number"
-    assert "Tesla T4, in FP16" in str(roofline_tables.floor_table(TURING))
+    assert "Tesla T4, in FP16" in str(roofline_tables.floor(TURING))
     fig = figure.roofline(TURING, [Point("main_opt6", "bf16", 73e9, 1e9, 1e-2)])
     assert "BF16: 50 TFLOP/s" in words_of(fig)
     assert "FP16: 50 TFLOP/s" in words_of(figure.roofline(TURING, [])), "no point, and still its roof"
@@ -289,11 +289,9 @@ def test_conv2s_products_are_those_that_a_kernels_name_tells():
     found = roofline.conv2_products(roofline.in_depth(launches("x_wgrad_y", "b"), launches("x_wgrad_y", "b")))
     assert found[["word", "kernel", "blocks", "waves"]].to_numpy().tolist() == [["wgrad", "x_wgrad_y", 85, 0.2]]
     assert found["needed_gflop"].tolist() == pytest.approx([1024 * 21.233664e-3])
-    assert roofline_tables.filled_table(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
+    assert roofline_tables.filled(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
     none = roofline.conv2_products(roofline.in_depth(launches("b"), launches("b")))
-    assert (
-        none.empty and roofline_tables.conv2_table(none).frame.empty and roofline_tables.filled_table(none) is not None
-    )
+    assert none.empty and roofline_tables.conv2(none).frame.empty and roofline_tables.filled(none) is not None
 
 
 # --- bytes from shapes --------------------------------------------------------------------------------------

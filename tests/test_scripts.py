@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -419,6 +420,24 @@ def test_the_tf32_flag_reaches_the_setting(run_here, monkeypatch):
     assert asked == [True, False, False]
 
 
+# Copies
+
+
+@pytest.mark.parametrize("script", WITH_LOADER)
+def test_batches_are_copied_without_waiting_from_step_2_on(run_here, monkeypatch, script):
+    """Each batch of training and test, images and labels; on a CPU a copy is none, and the question is the same."""
+    asked = []
+
+    def watched(tensor, *args, to=torch.Tensor.to, **options):
+        if args and isinstance(args[0], torch.device) and not isinstance(tensor, nn.Parameter):
+            asked.append(options.get("non_blocking", False))
+        return to(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    run_here(script, *TWO_STEPS, *precision(script))
+    assert asked == [script in ("main_opt2.py", "main_opt3.py")] * 2 * (2 + 1)
+
+
 # Ranges for the profiler
 
 
@@ -455,6 +474,37 @@ def test_a_profiled_run_names_its_phases_in_order(run_here, ranges, script):
         before, inside = [], [*step, *step, *(["data loading", None] if step else [])]
     assert ranges == [*before, "training", *inside, None, "test", None]
     assert found.record["profiled"] is True
+
+
+@pytest.mark.parametrize("script", [script for script in WITH_LOADER if script != "main_baseline.py"])
+def test_each_range_holds_the_work_that_it_names(run_here, ranges, monkeypatch, script):
+    work = {
+        "zero grad": (torch.optim.Adadelta, "zero_grad"), "forward": (Net, "forward"), "loss": (F, "nll_loss"),
+        "backward": (torch.Tensor, "backward"), "optimizer step": (torch.optim.Adadelta, "step"),
+    }  # fmt: skip
+    for name, (owner, function) in work.items():
+        monkeypatch.setattr(owner, function, noted(name, getattr(owner, function), ranges))
+    run_here(script, *TWO_STEPS, *precision(script), "--profile")
+    open_ones, done = [], []
+    for event in ranges:
+        if isinstance(event, tuple) and open_ones[0] != "test":
+            assert open_ones[-1] == event[0], f"{event[0]} within {open_ones}"
+            done.append(event[0])
+        elif event is None:
+            open_ones.pop()
+        elif isinstance(event, str):
+            open_ones.append(event)
+    assert done == list(work) * 2
+
+
+def noted(name: str, do, events: list):
+    """The function, which says by its name that it runs."""
+
+    def doing(*args, **options):
+        events.append((name,))
+        return do(*args, **options)
+
+    return doing
 
 
 def test_ranges_change_no_result(run_here, ranges):

@@ -99,7 +99,6 @@ class TestMakefile:
             "lab",
             "test",
             "test-gpu",
-            "test-dry",
             "lint",
             "record",
             "notebooks",

@@ -16,10 +16,11 @@ import torch.nn.functional as F
 
 from labkit import paths
 from labkit.display.fingerprint import drawn_data
+from labkit.display.runs import difference
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
-from labkit.topics.shapes import charts as pictures
+from labkit.topics.shapes import charts, tables
 from labkit.topics.shapes import readings as shapes
 from labkit.training import machine, steps
 from labkit.training.model import Net
@@ -244,14 +245,14 @@ def test_figures_change_with_what_they_show():
         for dtype, us in (("bf16", 5.0), ("fp32", 20.0))
     ]
     frame = shapes.products([record(*rows)])
-    first = pictures.by_dimension(frame)
+    first = charts.by_dimension(frame)
     assert [ax.get_title(loc="left") for ax in first.axes] == ["M varied", "N varied", "K varied"]
-    assert drawn_data(pictures.by_dimension(frame)) == drawn_data(first)
+    assert drawn_data(charts.by_dimension(frame)) == drawn_data(first)
     other = frame.assign(tflops=frame["tflops"].where(frame["varied"] != "k", frame["tflops"] * 0.5))
-    assert drawn_data(pictures.by_dimension(other)) != drawn_data(first)
+    assert drawn_data(charts.by_dimension(other)) != drawn_data(first)
     without = frame.assign(tensor_cores="no")
-    assert drawn_data(pictures.by_dimension(without)) != drawn_data(first)
-    assert len(pictures.together(frame[frame["varied"].isin(["", "n"])]).axes) == 1
+    assert drawn_data(charts.by_dimension(without)) != drawn_data(first)
+    assert len(charts.together(frame[frame["varied"].isin(["", "n"])]).axes) == 1
 
 
 def test_bars_of_layouts_are_as_long_as_forward_and_backward():
@@ -260,7 +261,7 @@ def test_bars_of_layouts_are_as_long_as_forward_and_backward():
     for layout, us in (("NCHW", 30.0), ("channels_last", 10.0)):
         for direction in ("forward", "backward"):
             rows.append(row("bf16", us, (0, 2), (3.0, 1.0)) | case | {"layout": layout, "direction": direction})
-    fig = pictures.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
+    fig = charts.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
     assert sorted(patch.get_width() for patch in fig.axes[0].patches) == [5.0, 15.0, 20.0, 60.0]
 
 
@@ -275,7 +276,7 @@ def probe(environment: str, statements: str, matmul: str | None, conv: str | Non
 
 def test_the_table_of_switches_says_what_was_refused():
     rows = [probe("", "", "TF32", "TF32"), probe("", "x = 1", None, "FP32", {"matmul": "no"})]
-    cells = pictures.switches_table(rows, "which wins").cells()
+    cells = tables.switches(rows, "which wins").cells()
     assert cells[0] == ["nothing", "TF32", "~3.0e-04", "TF32", "~3.0e-04", "–"]
     assert cells[1] == ["x = 1", "refused", "–", "FP32", "~3.0e-04", "matmul"]
 
@@ -284,7 +285,7 @@ def test_the_table_of_environments_has_a_row_for_each_and_a_column_for_each_stat
     both = script("bench_tf32").OLD_OFF
     rows = [probe("", "", "FP32", "TF32"), probe("", both, "FP32", "FP32")]
     rows += [probe("A=1", "", "TF32", "TF32"), probe("A=1", both, None, "FP32")]
-    found = pictures.environment_table(rows, "by environment")
+    found = tables.environment(rows, "by environment")
     assert list(found.frame) == ["environment", "nothing", "both allow_tf32 = False"]
     assert found.cells() == [["none", "FP32, TF32", "FP32, FP32"], ["A=1", "TF32, TF32", "refused, FP32"]]
 
@@ -335,13 +336,13 @@ def test_fp16_stands_in_where_there_is_no_bf16():
     with open_report(recorded.folder() / "profiles" / "main_shapes_ops.sqlite.xz") as report:
         summary = ops.summary(report)
     nothing = replace(summary, efficiency=None)
-    claims = pictures.claims_table(old, convolutions, nothing, summary, None).frame["measured"]
+    claims = tables.claims(old, convolutions, nothing, summary, None).frame["measured"]
     assert "in FP16" in claims[0] and "N = 4092 (not here)" in claims[0]
     assert claims[1].startswith("of 112 products")
     assert "efficiency unknown with 127 units, ~43 %" in claims[4]
     assert "FP8 takes 0 of four" in claims[5] and claims[9].endswith("not sampled here")
-    assert len(pictures.by_dimension(old).axes) == 3 and drawn_data(pictures.by_dimension(old))
-    bars = pictures.layout_bars(convolutions, {"conv2": 32})
+    assert len(charts.by_dimension(old).axes) == 3 and drawn_data(charts.by_dimension(old))
+    bars = charts.layout_bars(convolutions, {"conv2": 32})
     assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == ["FP32", "FP16"]
 
 
@@ -361,7 +362,7 @@ def test_fp16_stands_in_where_there_is_no_bf16():
     ],
 )
 def test_rounds_in_pairs_say_whether_two_times_differ(rounds, said):
-    assert shapes.apart(Spread.of(rounds)) == said
+    assert difference(Spread.of(rounds)) == said
 
 
 # The step script

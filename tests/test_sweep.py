@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.recording import plan
-from labkit.topics.ladder import sweep
+from labkit.source import sweep
 from labkit.training import cli, machine
 
 

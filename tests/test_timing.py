@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,19 @@ from labkit.errors import LabError
 from labkit.pretend import replay
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
-from labkit.training import clock
+from labkit.training import clock, machine
 from stand_in import A_GPU, StandIn
 
 SCRIPT = """
 import argparse, json, sys
-from importlib.metadata import version
-from labkit.training import machine
+import labkit.training.machine  # a module of ours: the manifest names it
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs")
 parser.add_argument("--record")
 args = parser.parse_args()
 {body}
 status = {status!r}
-here = {{"gpu": machine.gpu_name(), "cpu_cores": machine.usable_cores(), "versions": {{"torch": version("torch")}}}}
+here = {here!r}
 json.dump({{"status": status, "arguments": vars(args), "training_s": 2.0, **here}}, open(args.record, "w"))
 """
 
@@ -39,9 +39,10 @@ def scripts(monkeypatch, tmp_path):
     (folder / "labkit" / "training").mkdir(parents=True)
     monkeypatch.setattr(paths, "SOURCE_CODE", folder)
     monkeypatch.setattr(running, "ROOT", tmp_path)
+    here = {"gpu": machine.gpu_name(), "cpu_cores": machine.usable_cores(), "versions": {"torch": version("torch")}}
 
     def put(name: str, body: str = "", status: str = "complete") -> Path:
-        (folder / name).write_text(SCRIPT.format(body=body, status=status))
+        (folder / name).write_text(SCRIPT.format(body=body, status=status, here=here))
         return folder / name
 
     return put

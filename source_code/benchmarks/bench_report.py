@@ -121,7 +121,7 @@ def main() -> None:
             seconds, memory = ([row[key] for row in own] for key in ("seconds", "memory_mb"))
             spread = f"{statistics.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
             print(f"{name}: {spread}, {max(memory):.0f} MB")
-        if nsys:
+        if found:
             print(compared(rows, TABLES, theirs))
             print(compared(rows, NOTEBOOK, theirs))
         import torch  # only now: a child's peak memory counts that of the parent which started it

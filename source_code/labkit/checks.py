@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,9 +27,11 @@ class Difference:
 
     def __str__(self) -> str:
         found = "" if self.found is None else f"found {_shown(self.found)}; "
-        return f"{self.claim}: {found}usually because {self.because}; what that means for you: {self.so}"
+        so = "nothing of it was measured here" if NO_NUMBER.search(self.so) else self.so
+        return f"{self.claim}: {found}usually because {self.because}; what that means for you: {so}"
 
 
+NO_NUMBER = re.compile(r"\bnan\b")
 _differences: list[Difference] = []  # of this notebook, in order
 
 
@@ -55,8 +58,11 @@ def expect(claim: str, holds: bool, found: object = None, *, because: str, so: s
 
 
 def conclude(sentence: str) -> None:
-    """Print a conclusion that was computed from what was found here, and may be another one on another machine."""
-    print(f"→ {sentence}")
+    """Print a conclusion that was computed from what was found here, and may be another one on another machine.
+
+    Where a number of it is missing, since nothing of the kind was measured here, that is said instead.
+    """
+    print("→ Nothing to conclude: this was not measured here." if NO_NUMBER.search(sentence) else f"→ {sentence}")
 
 
 def begin() -> None:
@@ -78,7 +84,8 @@ def finish() -> None:
 
 
 def _shown(found: object) -> str:
-    return f"{MEASURED}{found:.3g}" if isinstance(found, float) else str(found)
+    text = f"{MEASURED}{found:.3g}" if isinstance(found, float) else str(found)
+    return "no number" if NO_NUMBER.search(text) else text
 
 
 def compare_prediction(predicted: float | str | None, measured: float | str, unit: str = "") -> None:

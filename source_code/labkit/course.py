@@ -14,6 +14,8 @@ from labkit.paths import ROOT
 DEFAULT_MACHINE = "h200"  # the machine whose recordings the text is written from
 MACHINES = {  # recorded machines in the order in which tables show them: folder → what it is
     "h200": "one H200, 16 cores",
+    "h200-4cores": "one H200, 4 cores",
+    "h200-2cores": "one H200, 2 cores",
 }
 
 

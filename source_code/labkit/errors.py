@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepbudget.errors import ReportError, one_sentence
 
-__all__ = ["LabError", "NotHere", "one_sentence"]
+__all__ = ["LabError", "NotHere", "NotRecorded", "one_sentence"]
 
 
 class LabError(ReportError):
@@ -13,3 +13,7 @@ class LabError(ReportError):
 
 class NotHere(LabError):
     """Something that this machine cannot do as it is; the course has it recorded."""
+
+
+class NotRecorded(LabError):
+    """Something that nobody recorded on that machine."""

@@ -8,21 +8,29 @@ import os
 import sys
 from collections.abc import Mapping
 
-from stepbudget.errors import ReportError
+from stepbudget.errors import ReportError, printable
 
 TYPE_CHECKING = False  # what type checkers take for true; the module typing takes longer to load than the sums to make
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from stepbudget.report import Report
+    from stepbudget.window import Window
+
+
+SLOWER = 3  # exit status; 1 is that of a crash, 2 that of wrong arguments
 
 
 def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = None) -> int:
     """Print what the report says; 0, or 2 with one sentence on stderr where it cannot be read.
 
+    With ``--fail-if-slower``: SLOWER where the second side is, and 2 where the two cannot be compared.
     ``labs``: fix → the name of the lab that treats it, printed beside the advice.
     """
     args = _arguments(arguments)
+    status = 0
     try:
-        said = _tables(args) if args.tables else _answer(args, labs)
+        said, status = (_tables(args), 0) if args.tables else _answer(args, labs)
     except ReportError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -35,42 +43,44 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
         with contextlib.suppress(OSError):  # what is left in the buffer has nowhere to go
             sys.stdout.close()
         return _failed(f"the answer cannot be written: {error.strerror}.")
-    return 0
+    return _failed("the two sides cannot be compared: see above what differs.") if status == 2 else status
 
 
 def _tables(args: argparse.Namespace) -> str:
     """The plain sums of ``--tables``; nothing is imported for them that loads slowly."""
     from stepbudget.ask import sums
 
-    found = sums.sums(args.report)
+    found = sums.sums(args.reports[0])
     if args.json:
         return _json(sums.objects(found))
     return "\n".join(sums.lines(found))
 
 
-def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> str:
-    """All that is printed, made before anything is: no half answers."""
+def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[str, int]:
+    """All that is printed, made before anything is (no half answers), and the exit status."""
     from stepbudget.ask import compare
     from stepbudget.ask.budget import budget
     from stepbudget.report import open_report
     from stepbudget.say import summary, text
 
-    with open_report(args.report) as report:
-        occurrence = args.occurrence or 1
-        window = report.window(args.range, occurrence)
-        _check_gpu(report, args.gpu)
-        found = summary.summary(report, window, budget(report, window, args.gpu), labs)
+    with contextlib.ExitStack() as opened:
+        sides = [[opened.enter_context(open_report(path)) for path in side] for side in (args.reports, args.compare)]
+        windows = [[_window(report, args) for report in side] for side in sides]
+        first = sides[0][0]
+        found = summary.summary(first, windows[0][0], budget(first, windows[0][0], args.gpu), labs)
+        lines, status = text.answer(found), 0
         if args.compare:
-            with open_report(args.compare) as other:
-                _check_gpu(other, args.gpu)
-                comparison = compare.compare(report, other, window, other.window(args.range, occurrence), args.gpu)
-                found["comparison"] = summary.compared(report, other, comparison)
-                lines = [*text.answer(found), "", *text.comparison(comparison, found["comparison"])]
-        else:
-            lines = text.answer(found)
-        if args.json:
-            return _json(summary.plain(found))
-        return "\n".join(lines)
+            made = compare.compare(*sides, *windows, args.gpu, args.each)
+            said = found["comparison"] = summary.compared(*sides, made, args.fail_if_slower)
+            lines += ["", *text.comparison(made, said)]
+            if args.fail_if_slower is not None:
+                status = SLOWER if said["slower_than_allowed"] else 0 if made.comparable else 2
+        return (_json(summary.plain(found)) if args.json else "\n".join(lines)), status
+
+
+def _window(report: Report, args: argparse.Namespace) -> Window:
+    _check_gpu(report, args.gpu)
+    return report.window(args.range, args.occurrence or 1, args.gpu)
 
 
 def _json(found: dict) -> str:
@@ -99,35 +109,64 @@ def _say(text: str) -> None:
 
 
 def _failed(why: object) -> int:
-    print(" ".join(str(why).split()), file=sys.stderr)  # one line, whatever names it holds
+    print(printable(" ".join(str(why).split())), file=sys.stderr)  # one line, whatever names it holds
     return 2
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     args = parser.parse_args(arguments)
+    if not args.reports:
+        parser.error("name the reports from before the fix first: REPORT --compare OTHER")
+    if len(args.reports) > 1 and not args.compare:
+        parser.error("several reports are one side of a comparison: name the other with --compare")
+    for option, value in {"--each": args.each, "--fail-if-slower": args.fail_if_slower}.items():
+        if value is not None and not args.compare:
+            parser.error(f"argument {option}: it needs --compare")
     if args.tables:
         about_a_part = {"--range": args.range, "--occurrence": args.occurrence, "--gpu": args.gpu}
-        for option, value in {**about_a_part, "--compare": args.compare}.items():
+        for option, value in {**about_a_part, "--compare": args.compare or None}.items():
             if value is not None:
                 parser.error(f"argument --tables: not allowed with argument {option}: it is about the whole capture")
     return args
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments, without what in them would steer a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python3 -m stepbudget",
         description="What a report of NVIDIA Nsight Systems says: the step budget, phases, copies, kernels, Tensor "
         "Cores, and what to do next.",
+        epilog=f"Exit status: 0; 2 where something cannot be read or compared; {SLOWER} with --fail-if-slower.",
     )
     add = parser.add_argument
-    add("report", metavar="REPORT", help="a .nsys-rep (nsys exports it), a .sqlite, or one packed as .sqlite.xz")
+    what = (
+        "a .nsys-rep (nsys exports it), a .sqlite, or one packed as .sqlite.xz; to compare, any number of one program"
+    )
+    add("reports", metavar="REPORT", nargs="*", help=what)
     add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")
     add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
-    add("--gpu", metavar="N", type=_number, help="number of the card (default: the lowest that the program used)")
+    add(
+        "--gpu",
+        metavar="N",
+        type=_number,
+        help="number of the card (default: the lowest that ran the program's kernels)",
+    )
     add("--json", action="store_true", help="print one JSON object")
     add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
-    add("--compare", metavar="OTHER", help="a report of the same work after a fix: compare, and score the prediction")
+    other = "reports of the same work after a fix: compare, and score the prediction; as many as before are pairs"
+    add("--compare", metavar="OTHER", nargs="+", default=[], help=other)
+    add("--each", metavar="NAME", help="compare the median of the ranges of this name, such as a kind of step")
+    slower = (
+        f"with --compare: exit with status {SLOWER} if the second side is slower by more than this share (0.05: 5 %%), "
+    )
+    add("--fail-if-slower", metavar="SHARE", type=_share, help=slower + "beyond what the profiles of a side differ by")
     return parser
 
 
@@ -135,6 +174,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no number from 1 on")
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is no share from 0 on, such as 0.05")
+    return share
 
 
 def _number(text: str) -> int:

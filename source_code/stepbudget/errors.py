@@ -15,11 +15,16 @@ class ReportError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+def printable(text: str) -> str:
+    """The text without what would steer a terminal: a file or a program may put anything into its names."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """On a command line: print a ReportError as one sentence on stderr and exit with status 2."""
     try:
         yield
     except ReportError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)

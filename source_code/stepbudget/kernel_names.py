@@ -64,7 +64,11 @@ RULES = [
     # Matrix products whose names do not tell.
     Rule(UNKNOWN, r"^triton_|implicit_convolve|xmma|cudnn_generated|cutlass|tinygemm", "the name does not tell"),
     # Families that multiply no matrices, or do so without Tensor Cores.
-    Rule(NO, r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::|(?i:nccl)", "kernels of PyTorch, CUB, NCCL"),
+    Rule(
+        NO,
+        r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::|(?i:nccl|rccl|msccl|nvshmem)|deep_ep::",
+        "kernels of PyTorch, CUB, NCCL",
+    ),
     Rule(NO, r"(?<![A-Za-z])[sdcz]gemm(?![a-z])", "sgemm, dgemm, cgemm: plain arithmetic of the CUDA cores"),
     Rule(
         UNKNOWN,
@@ -118,6 +122,14 @@ CONVOLVES = re.compile(r"conv|Conv|fprop|dgrad|wgrad|cudnn|fft2d|winograd|implic
 # What serves one way to convolve and no other: a Fourier transform, a change of layout.
 SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
 
+# What moves data between GPUs: NCCL and RCCL (ncclDevKernel_…, ncclKernel_…, ncclAllReduceRingLLKernel_…), MSCCL,
+# NVSHMEM, DeepEP, and the all-reduces of vLLM, TensorRT-LLM and PyTorch; not a reduction within a warp or a block.
+COLLECTIVE = re.compile(
+    r"nccl|rccl|msccl|nvshmem|deep_ep::|cross_device_reduce"
+    r"|(?<!warp)(?<!warp_)(?<!block)(?<!block_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
+    re.IGNORECASE,
+)
+
 # Arithmetic.
 SIXTEEN_BITS = re.compile(r"half|bfloat16|bf16|f16", re.IGNORECASE)
 TF32 = re.compile(r"tf32|TF32|tfloat32|cutlass_80_tensorop_s1688gemm_\d")
@@ -138,6 +150,11 @@ def is_product(kernel: str) -> bool:
 def is_helper(kernel: str) -> bool:
     """Do kernels of this name only serve a product: sum its parts, change its layout?"""
     return bool(HELPER.search(OUTER_NAME.match(kernel).group(0)))
+
+
+def is_collective(kernel: str) -> bool:
+    """Do kernels of this name communicate with other GPUs? Their own name says so, not what they are given."""
+    return bool(COLLECTIVE.search(re.match(r"[^<(]*", kernel).group()))
 
 
 def arithmetic(kernels: Sequence[str]) -> tuple[str, str]:

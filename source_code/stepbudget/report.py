@@ -59,9 +59,16 @@ ORDER BY event.start, event."end" IS NOT NULL, event."end" DESC
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
+# What marks a range as a single operator's: such an addition or, since PyTorch before 1.13 often adds none, its name.
+OPERATOR = re.compile(
+    r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
+)
 API_VERSION = re.compile(r"(_v\d+)+$")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
 
 MOST_GPUS = 2**16
+
+SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
+LOSS = re.compile(r"^No \w+ events collected|might (not )?have been|were (lost|dropped)")  # of whatever severity
 
 
 class Report(Export):
@@ -134,6 +141,43 @@ class Report(Export):
         return self._calls(sqlite.OS_CALLS)
 
     @cached_property
+    def scheduled(self) -> pd.DataFrame:
+        """When threads had a CPU (``--cpuctxsw``): start, end, thread; a last stretch ends with the capture."""
+        if not {"start", "isSchedIn", "globalTid"} <= self.columns(sqlite.SCHEDULED):
+            return pd.DataFrame(columns=["start", "end", "thread"])
+        self.span(sqlite.SCHEDULED)
+        rows = self.rows(f"SELECT start, globalTid, isSchedIn FROM {sqlite.SCHEDULED} ORDER BY globalTid, start")
+        start, thread, runs = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        start = start - self.origin
+        following = np.append(thread[1:] == thread[:-1], False)
+        end = np.where(following, np.append(start[1:], 0), max(self.extent.end, int(start.max(initial=0))))
+        return pd.DataFrame({"start": start, "end": end, "thread": thread})[runs != 0].reset_index(drop=True)
+
+    def program(self, process: int | None) -> str | None:
+        """The name of a process's program, as its first thread carries it (``python3``); None: not in the report."""
+        if process is None:
+            return None
+        first = process << 24 | (process & 0xFFFFFF)
+        for table, number, own in (("ThreadNames", "globalTid", first), ("PROCESSES", "globalPid", process << 24)):
+            if {"name" if table == "PROCESSES" else "nameId", number} <= self.columns(table):
+                name = "name" if table == "PROCESSES" else "(SELECT value FROM StringIds WHERE id = nameId)"
+                found = self.rows(f"SELECT {name} FROM {table} WHERE {number} = ?", (own,))
+                if found and isinstance(found[0][0], str) and found[0][0]:
+                    return found[0][0].rpartition("/")[2]
+        return None
+
+    @cached_property
+    def diagnostics(self) -> list[str]:
+        """What Nsight Systems itself warned of while it recorded (table DIAGNOSTIC_EVENT), each once."""
+        if not {"severity", "text"} <= self.columns(sqlite.DIAGNOSTICS):
+            return []
+        own = self.enumeration("ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
+        grave = {own.get(name, number) for name, number in SEVERITIES.items()}
+        rows = self.rows(f"SELECT severity, text FROM {sqlite.DIAGNOSTICS}")
+        texts = [text for severity, text in rows if isinstance(text, str) and (severity in grave or LOSS.search(text))]
+        return list(dict.fromkeys(" ".join(text.split()) for text in texts))
+
+    @cached_property
     def overhead(self) -> pd.DataFrame:
         """What the profiler itself cost: start, end, thread, process, name."""
         self.span(sqlite.OVERHEAD)  # checks it; it is no part of the capture's extent
@@ -192,17 +236,23 @@ class Report(Export):
             for start, end, thread in zip(found["start"], found["end"], found["thread"], strict=True)
         ]
 
-    def window(self, name: str | None = None, occurrence: int = 1) -> Window:
+    def window(self, name: str | None = None, occurrence: int = 1, gpu: int | None = None) -> Window:
         """The NVTX range called ``name``, the first unless ``occurrence`` says otherwise (1 is the first).
 
-        Without a name: the range ``training``, else the whole capture. ReportError where there is no such range.
+        Without a name: the range ``training``, else the whole capture. ``gpu``: of several processes with such ranges,
+        those that used this card. ReportError where there is no such range.
         """
-        found = self.windows(name or "training")
+        named = "training" if name is None else name
+        found = self.windows(named)
+        if gpu is not None and len({window.process for window in found}) > 1:
+            tables = (self.kernels, self.graphs, self.copies, self.memsets)
+            users = {process for table in tables for process in table.loc[table["gpu"] == gpu, "process"].unique()}
+            found = [window for window in found if window.process in users] or found
         if len(found) >= occurrence > 0:
             return found[occurrence - 1]
         if name is None and not found and occurrence == 1:
             return self.extent
-        name = name or "training"
+        name = _cut(named)
         if found:
             times = "once" if len(found) == 1 else f"{len(found)} times"
             raise ReportError(
@@ -365,7 +415,7 @@ def remembered(question: Callable) -> Callable:
     @wraps(question)
     def answer(report: Report, window: Window | None = None, *more: object) -> object:
         window = window or report.window()
-        key = (question, window, window.thread, *more)
+        key = (question, window, window.thread, window.process, window.gpu, *more)
         if key not in report.answers:
             report.answers[key] = question(report, window, *more)
         found = report.answers[key]

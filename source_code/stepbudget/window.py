@@ -13,6 +13,8 @@ class Window:
     end: int
     name: str
     thread: int | None = field(default=None, compare=False)  # of the NVTX range that it is, if it is one
+    only_process: int | None = field(default=None, compare=False)  # that is asked about, where no range says it
+    gpu: int | None = field(default=None, compare=False)  # the card that is asked about; None: all of them
 
     @property
     def duration_ms(self) -> float:
@@ -20,5 +22,5 @@ class Window:
 
     @property
     def process(self) -> int | None:
-        """The process whose range the window is, if it is one."""
-        return None if self.thread is None else self.thread >> 24
+        """The process that is asked about: the one whose range the window is, if it is one; None: all of them."""
+        return self.only_process if self.thread is None else self.thread >> 24

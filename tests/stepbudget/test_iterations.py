@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.display import timeline
 from stepbudget.ask import iterations
 from stepbudget.report import Report, open_report
 from stepbudget.window import Window
@@ -171,10 +170,6 @@ def test_the_main_thread_comes_before_the_others(made):
         made.range(at, at + 5, "data loading", thread=AUTOGRAD).range(at + 5, at + 9, "collate", thread=AUTOGRAD)
         made.range(at + 10, at + 20, "data loading", thread=PROCESS).range(at + 20, at + 40, "forward", thread=PROCESS)
     assert spans(made, (0, 100)) == [(10, 60), (60, 100)]
-
-
-def test_one_function_for_the_figures_and_the_tables():
-    assert timeline.step_windows is iterations.step_windows
 
 
 NAMES = [

@@ -9,7 +9,7 @@ import pytest
 from labkit.source import recorded
 from stepbudget.ask import advice, predict
 from stepbudget.ask.budget import budget
-from stepbudget.ask.compare import compare
+from stepbudget.ask.compare import Score, compare
 from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from synthetic import SyntheticReport
@@ -252,3 +252,11 @@ def test_waits_behind_a_busy_gpu_are_held_time_and_the_idle_time_bounds_what_the
     assert predict.bound(report, found, "loader").at_most_ms == pytest.approx(found.idle_ms)
     (one,) = (one for one in advice.advice(report, found) if one.cause == "loader")
     assert "waited for data for 0.8 of 1.0 ms, and the GPU was idle for 0.0 ms of it" in one.evidence
+
+
+@pytest.mark.parametrize(
+    ("gained_ms", "kept"), [(-3.0, True), (10.0, True), (11.9, True), (12.1, False), (19.0, False)]
+)
+def test_a_bound_is_kept_up_to_the_noise_and_no_further(gained_ms, kept):
+    score = Score(predict.Bound("loader", 10.0, 100.0), gained_ms, gained_ms, noise_ms=2.0)
+    assert score.kept is kept and score.share == gained_ms / 10

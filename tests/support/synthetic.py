@@ -18,8 +18,8 @@ from pathlib import Path
 MAIN, AUTOGRAD = 1, 2  # threads
 PROCESS = 4711
 METRIC_SET = 1 << 48  # a counter's type id; its lowest byte is the GPU's number
-COPY_KINDS = {"host to device": 1, "device to host": 2, "device to device": 8}
-MEMORY_KINDS = {"pageable": 0, "pinned": 1, "device": 2}
+COPY_KINDS = {"host to device": 1, "device to host": 2, "device to device": 8, "unified memory to device": 11}
+MEMORY_KINDS = {"pageable": 0, "pinned": 1, "device": 2, "managed": 4}
 
 
 class SyntheticReport:
@@ -56,6 +56,20 @@ class SyntheticReport:
     ) -> SyntheticReport:
         """A call into the operating system, such as ``poll``."""
         return self._host_call("OSRT_API", start, end, name, thread, process)
+
+    def diagnostic(self, text: str, severity: int = 2) -> SyntheticReport:
+        """What Nsight Systems said while it recorded; 1: information, 2: a warning, 3: an error."""
+        return self._add("DIAGNOSTIC_EVENT", timestamp=0, severity=severity, text=text)
+
+    def scheduled(self, start: float, end: float, thread: int = MAIN, process: int = PROCESS) -> SyntheticReport:
+        """A stretch in which a thread had a CPU."""
+        for time, is_in in ((start, 1), (end, 0)):
+            self._add("SCHED_EVENTS", start=self._ns(time), cpu=0, isSchedIn=is_in, globalTid=_thread(thread, process))
+        return self
+
+    def program(self, name: str, process: int = PROCESS) -> SyntheticReport:
+        """The name of a process's first thread."""
+        return self._add("ThreadNames", nameId=self._string(name), globalTid=_thread(process, process))
 
     def overhead(
         self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Repeated measurements of one thing: median, smallest, largest, how many."""
+    """Repeated measurements of one thing: median, smallest, largest, how many, and each, in order."""
 
     median: float
     low: float
     high: float
     n: int
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         if not values:
             raise ValueError("no measurements")
-        return cls(statistics.median(values), min(values), max(values), len(values))
+        return cls(statistics.median(values), min(values), max(values), len(values), tuple(values))
 
     def text(self, unit: str = "s", digits: int = 1) -> str:
         """``~13.4 s (13.1–13.9)``"""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 PAPER = "#FBFAF7"  # background of every figure
 INK = "#22262B"  # text and main lines
@@ -78,3 +80,8 @@ def house_style():
     """Draw inside this context to get the course's look; the reader's own matplotlib settings stay untouched."""
     with plt.rc_context(RC):
         yield
+
+
+def figure(high_in: float, w_pad: float = 0.12) -> Figure:
+    """An empty figure as wide as the page whose parts find their places, with a margin around them."""
+    return Figure(figsize=(WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=w_pad, h_pad=0.06))

@@ -8,14 +8,14 @@ import torch
 
 from labkit.checks import answer_function, answer_number
 from labkit.pretend.graph import CaptureError, captured
-from labkit.topics.break_even.costs import break_even, cost
+from labkit.topics.break_even import cost, epochs_until_even
 
 
 def _cold_break_even(number: str, answer: float | None, runs: Sequence[dict], cold: dict | None) -> bool:
     if cold is None:
         print(f"exercise {number}: there is no run with a cold cache here, so there is nothing to work out")
         return False
-    right = break_even(cost(runs), cost([cold]))
+    right = epochs_until_even(cost(runs), cost([cold]))
     hint = "What it takes longer before and beside the epochs, over what it saves in each."
     return answer_number(number, answer, right, hint, within=0.03)  # whole epochs are an answer too
 

@@ -54,7 +54,7 @@ class TwoCores(Replay):
     def record(self, command: str, record: dict) -> dict:
         if not command.startswith(BY_LOADER):
             return record
-        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folders[0])[0]["epochs"]
+        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folder)[0]["epochs"]
         if "--workers" not in command:
             record["arguments"]["workers"] = 1
         return _retimed(record, [fewest[min(number, 2)] for number in range(len(record["epochs"]))])
@@ -64,7 +64,7 @@ class TwoCores(Replay):
         if step is None:
             return
         one_worker, many = (
-            self._records(command, self.folders[0])[0]["epochs"][1]["training_s"]
+            self._records(command, self.folder)[0]["epochs"][1]["training_s"]
             for command in ("main_opt1.py --epochs 3 --workers 1", step)
         )
         _wait_longer(db, max(0.0, one_worker - many))
@@ -90,7 +90,7 @@ class Cpu(Replay):
             record.pop(name, None)
         if "epochs" in record:
             record["peak_gpu_memory_mb"] = None
-            epochs = self._records("main_baseline.py", self.folders[0])[0]["epochs"]
+            epochs = self._records("main_baseline.py", self.folder)[0]["epochs"]
             names = ("training_s", "test_s")
             return _retimed(record, [{name: self.slower * epoch[name] for name in names} for epoch in epochs])
         if "operators" in record:
@@ -141,8 +141,10 @@ class Turing(Replay):
                 .replace(" --amp-dtype bfloat16", "")
                 .replace(" --amp-dtype float32 --tf32", "")
             )
+        if words.startswith("keras_mixed.py --backend jax --policy mixed_bfloat16"):
+            return words.replace("mixed", "mnist", 1).replace(" --policy mixed_bfloat16", "")
         if words.startswith("keras_"):
-            return words.replace(" --tf32", "").replace(" --policy mixed_bfloat16", "")
+            return words.replace(" --tf32", "")
         return words
 
     def record(self, command: str, record: dict) -> dict:
@@ -157,6 +159,7 @@ class Turing(Replay):
             "bench_gan.py": lambda: _without_bf16(record),
             "bench_deep.py": lambda: _without_bf16(record),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
+            "bench_keras.py": lambda: self._precision(record),
         }.get(command.split()[0])
         return change() if change else record
 
@@ -170,6 +173,9 @@ class Turing(Replay):
         return record
 
     def _types(self, record: dict) -> dict:
+        for row in record["rows"]:
+            if row["what"] == "size":
+                row["dtype"] = "fp16"
         types = {row["dtype"]: row for row in record["rows"] if row["what"] == "type"}
         types["bf16"] |= {name: value for name, value in types["fp32"].items() if name != "dtype"}
         types["fp16"]["instructions"] = {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32": 8}
@@ -181,6 +187,14 @@ class Turing(Replay):
             for row in record["rows"]:
                 if row[what] == "TF32":
                     row |= {what: "FP32", f"{what}_error": plain}
+        return record
+
+    def _precision(self, record: dict) -> dict:
+        rows = [row for row in record["rows"] if row["table"] == "precision"]
+        for name in ("product_error", "convolution_error"):
+            plain = min(row[name] for row in rows)
+            for row in rows:
+                row[name] = plain
         return record
 
     def _fits(self, record: dict) -> dict:

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED
 from labkit.source import door, recorded, running
 from labkit.source.facts import Machine
@@ -37,13 +37,13 @@ class Replay(Programs):
     stands_in: ClassVar[dict] = {}  # report → the one that is opened in its place
 
     def __init__(self, name: str = recorded.DEFAULT) -> None:
-        self.folders = [RECORDED / one for one in dict.fromkeys((name, recorded.DEFAULT))]
-        if not (self.folders[0] / "provenance.json").is_file():
+        self.folder = RECORDED / name
+        if not (self.folder / "provenance.json").is_file():
             raise LabError(f"LAB_PRETEND={name} names no machine that is pretended or recorded.")
 
     @cached_property
     def facts(self) -> Machine:
-        return replace(door.recorded_machine(self.folders[0]), **self.told)
+        return replace(door.recorded_machine(self.folder), **self.told)
 
     def missing(self, *packages: str) -> list[str]:
         return []
@@ -106,18 +106,12 @@ class Replay(Programs):
         for kind in ("runs", "benchmarks", "keras"):
             try:
                 return recorded.long_or_short(kind, words, where)
-            except LabError:
+            except NotRecorded:
                 continue
-        raise LabError(f"'{words}' runs live, and was never recorded")
+        raise NotRecorded(f"'{words}' runs live, and was never recorded")
 
-    def _first(self, find: Callable[[Path], object]):
-        """What the first of the folders has; LabError of the last where none has it."""
-        for where in self.folders[:-1]:
-            try:
-                return find(where)
-            except LabError:
-                continue
-        return find(self.folders[-1])
+    def _first(self, find: Callable[[Path], recorded.Found]) -> recorded.Found:
+        return recorded.held(find, self.folder)[0]
 
     def _keep(self, words: str, record: dict, file: Path) -> dict:
         told = self.facts

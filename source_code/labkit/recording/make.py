@@ -174,16 +174,12 @@ def _record_beside(item: Item, file: Path, *modules: str, **tool: str | None) ->
     ``modules``: those that make ``file`` of what the tool wrote.
     """
     run_at, start = _now(), time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ |= manifest.watched(Path(scratch))
-        try:
-            yield
-        finally:
-            del os.environ["LAB_MANIFEST"]
-        took_s, made_by = time.monotonic() - start, manifest.gathered(Path(scratch), modules)
+    with running.watching(modules) as made_by:
+        yield
+    took_s = time.monotonic() - start
     about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
     about |= {"cpu": machine.cpu_name(), "cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": took_s}
-    write_json(file.parents[1] / item.record, about | {"manifest": made_by})
+    write_json(file.parents[1] / item.record, about | made_by)
 
 
 def _now() -> str:

@@ -6,18 +6,22 @@ text they stand between two comments, ``<!-- catalogue: labs of part 1 -->`` and
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import nbformat
 
 from labkit import course
 from labkit.course import Lab
 from labkit.errors import LabError
-from labkit.paths import ROOT
+from labkit.paths import RECORDED, ROOT
+from labkit.recording import live_check
 
 FRONT_PAGE = ROOT / "start_here.ipynb"
 README = ROOT / "README.md"
+NOTEBOOKS = [FRONT_PAGE, *(lab.path for lab in course.LABS)]
 BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -53,10 +57,28 @@ def list_of_labs() -> str:
     return "".join(f"{lab.number}. [{lab.title}](labs/{lab.file}): {lab.topic}\n" for lab in course.LABS)
 
 
+def last_live(recordings: Path = RECORDED) -> str:
+    """README's table of the last live run on each machine: how much ran whole, how long it waits, what differed."""
+    rows = []
+    for folder, machine in course.MACHINES.items():
+        file = recordings / folder / live_check.NAME
+        labs = json.loads(file.read_text())["labs"].values() if file.is_file() else []
+        if whole := [lab for lab in labs if lab["status"] == "whole"]:
+            day = max(lab["run_at"] for lab in labs)[:10]
+            cells, differ = (sum(len(lab[what]) for lab in whole) for what in ("cells", "differs"))
+            waited = f"{sum(lab['seconds'] for lab in whole) / 60:.0f} min"
+            rows.append(f"| {machine} | {day} | {len(whole)} of {len(NOTEBOOKS)} | {cells} | {waited} | {differ} |")
+    if not rows:
+        return "They have not been run live yet.\n"
+    head = "| machine | last run live | notebooks whole | code cells | waited in all | claims that differ there |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows]) + "\n"
+
+
 WRITTEN: dict[str, Callable[[], str]] = {
     **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
     "steps": steps,
     "list of labs": list_of_labs,
+    "last run live": last_live,
 }
 
 

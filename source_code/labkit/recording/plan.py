@@ -13,7 +13,7 @@ from labkit import course
 from labkit.source import command, counting
 from labkit.source.quick import EPOCHS, FULL_ROUNDS, quick
 from labkit.source.recorded import TRACES, key, traced_name
-from labkit.topics.ladder.sweep import worker_counts
+from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",

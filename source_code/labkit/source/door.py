@@ -155,11 +155,14 @@ class Recorded(Source):
     def _runs(
         self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
-        found = {command: recorded.records(kind, command, self.folder) for command in commands}
+        def find(where: Path) -> dict[str, list[dict]]:
+            return {command: recorded.records(kind, command, where) for command in commands}
+
+        found, where = self._held(find, show)
         times = sorted(map(len, found.values()))
         fewest = "" if times[0] == times[-1] else f"{times[0]} to "
-        where = recorded.shown(self.folder / kind)
-        show(f"recorded ({recorded.origin(self.folder)}), {fewest}{_count(times[-1])} each: {where}")
+        at = recorded.shown(where / kind)
+        show(f"recorded ({recorded.origin(where)}), {fewest}{_count(times[-1])} each: {at}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict | None:
@@ -171,34 +174,41 @@ class Recorded(Source):
         return json.loads(file.read_text())
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
-        found = recorded.records("benchmarks", command, self.folder)
+        found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
         on_gpu = found[0].get("device") != "cpu"
-        where = recorded.origin(self.folder) if on_gpu else f"on a CPU, {found[0]['run_at'][:10]}"
-        show(f"recorded ({where}, {_count(len(found))}): {recorded.shown(self.folder / 'benchmarks')}")
+        origin = recorded.origin(where) if on_gpu else f"on a CPU, {found[0]['run_at'][:10]}"
+        show(f"recorded ({origin}, {_count(len(found))}): {recorded.shown(where / 'benchmarks')}")
         return found
 
     def _record(self, command: str, kind: str, show: Show) -> dict:
-        found = recorded.records(kind, command, self.folder)[0]
-        where = f"{found['gpu'] or 'CPU'}, {found['run_at'][:10]}"
-        show(f"recorded ({where}): {recorded.shown(self.folder / kind)}")
+        found, where = self._held(lambda where: recorded.records(kind, command, where)[0], show)
+        origin = f"{found['gpu'] or 'CPU'}, {found['run_at'][:10]}"
+        show(f"recorded ({origin}): {recorded.shown(where / kind)}")
         return found
 
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
-        file = recorded.report_file(name, shlex.join(words), self.folder)
-        show(f"recorded ({recorded.origin(self.folder)}): {recorded.shown(file)}")
+        file, where = self._held(lambda where: recorded.report_file(name, shlex.join(words), where), show)
+        show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
         return open_report(file)
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
-        file = recorded.counts_file(name, shlex.join(words), self.folder)
+        file, _ = self._held(lambda where: recorded.counts_file(name, shlex.join(words), where), show)
         text = file.read_text()
         origin = noted(text, ORIGIN)
         show(f"recorded ({origin}): {recorded.shown(file)}")
         return Counted(parse(text, file.name), shlex.join(words), origin)
 
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
-        file = recorded.traced_file(command, self.folder)
-        show(f"recorded ({recorded.origin(self.folder)}): {recorded.shown(file)}")
+        file, where = self._held(lambda where: recorded.traced_file(command, where), show)
+        show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
         return json.loads(file.read_text()), running.trace_beside(file)
+
+    def _held(self, find: Callable[[Path], recorded.Found], show: Show) -> tuple[recorded.Found, Path]:
+        """What this machine's recordings hold, or the default machine's, and a line that says so; and the folder."""
+        found, where = recorded.held(find, self.folder)
+        if where != self.folder:
+            show(f"| not recorded on {self.folder.name}, so from {where.name}:")
+        return found, where
 
 
 class Live(Source):
@@ -437,24 +447,21 @@ def this_machine() -> Machine:
 def recorded_machine(folder: Path) -> Machine:
     """The machine that a folder's recordings were made on."""
     about = recorded.provenance(folder)
-    return Machine(
-        gpu=about["gpu"],
-        capability=_recorded_capability(folder),
-        cores=about["cpu_cores"],
-        driver=about["driver"],
-        nsys=about["nsys"],
-        ncu=(folder / "counters").is_dir(),
-        counters=(folder / "counters").is_dir(),
-    )
-
-
-def _recorded_capability(folder: Path) -> tuple[int, int] | None:
-    """As the smallest of its reports has it; None where none tells."""
+    capability, counters = None, False
     for file in sorted((folder / "profiles").glob("*.sqlite.xz"), key=lambda file: file.stat().st_size)[:1]:
         with open_report(file) as report:
             for row in report.rows("SELECT computeMajor, computeMinor FROM TARGET_INFO_GPU LIMIT 1"):
-                return int(row[0]), int(row[1])
-    return None
+                capability = (int(row[0]), int(row[1]))
+            counters = bool(report.sampled)
+    return Machine(
+        gpu=about["gpu"],
+        capability=capability,
+        cores=about["cpu_cores"],
+        driver=about["driver"],
+        nsys=about["nsys"],
+        ncu=counters,
+        counters=counters,
+    )
 
 
 def _ago(record: dict) -> str:

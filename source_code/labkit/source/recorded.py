@@ -15,16 +15,20 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from labkit import course
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED, ROOT
 from labkit.source.quick import quick, shortened, whole
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
+Found = TypeVar("Found")
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 
 
@@ -35,6 +39,22 @@ def folder() -> Path:
         there = ", ".join(sorted(file.parent.name for file in RECORDED.glob("*/provenance.json"))) or "none"
         raise LabError(f"nothing was recorded on {wanted}: there are {there} (in {RECORDED}).")
     return RECORDED / wanted
+
+
+def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
+    """What ``find`` finds in the folder in use, or in ``where``, and that folder; else in the default machine's.
+
+    Not every machine was recorded in full. NotRecorded where the default machine has none of it either.
+    """
+    where = where or folder()
+    try:
+        return find(where), where
+    except NotRecorded:
+        default = RECORDED / DEFAULT
+        if where != default:
+            with suppress(NotRecorded):
+                return find(default), default
+        raise
 
 
 def provenance(where: Path | None = None) -> dict:
@@ -65,7 +85,7 @@ def long_or_short(kind: str, command: str, where: Path | None = None) -> list[di
     """The same, where a quick form that was not recorded is made of the long runs of its command."""
     try:
         return records(kind, command, where)
-    except LabError:
+    except NotRecorded:
         if whole(command) == command:
             raise
         return [shortened(record) for record in records(kind, whole(command), where)]
@@ -76,14 +96,26 @@ def accuracy(command: str, where: Path | None = None) -> list[dict]:
     return _records("accuracy", "{key}--seed-*.json", command, where)
 
 
+def matching(kind: str, pattern: str) -> list[dict]:
+    """The records of a kind whose files' names fit a pattern, in order of these; LabError where there are none."""
+
+    def find(where: Path) -> list[dict]:
+        if files := sorted((where / kind).glob(f"{pattern}.json")):
+            return [_read_json(file) for file in files]
+        raise NotRecorded(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
+
+    return held(find)[0]
+
+
 def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[dict]:
-    where = where or folder()
+    if where is None:
+        return held(lambda there: _records(kind, pattern, command, there))[0]
     for form in dict.fromkeys((command, quick(command))):
         files = sorted((where / kind).glob(pattern.format(key=key(form))))
         if found := [record for record in map(_read_json, files) if record["command"].startswith(form)]:
             return found
     gpu = provenance(where)["gpu"]
-    raise LabError(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
+    raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 
 def cold_file(command: str, where: Path | None = None) -> Path | None:
@@ -97,7 +129,7 @@ def report_file(name: str, command: str, where: Path | None = None) -> Path:
     there = provenance(where)["profiles"]
     made_with = there.get(name)
     if made_with is None:
-        raise LabError(f"no report called {name} was recorded. There are: {', '.join(there)}.")
+        raise NotRecorded(f"no report called {name} was recorded. There are: {', '.join(there)}.")
     if made_with != command:
         raise LabError(f"the report {name} was recorded with another command: {made_with}")
     return (where or folder()) / "profiles" / f"{name}.sqlite.xz"
@@ -107,7 +139,7 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     """The counts called ``name``; LabError where there are none, or another command than this one made them."""
     file = (where or folder()) / "counters" / f"{name}.csv"
     if not file.is_file():
-        raise LabError(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
+        raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
     made_by = made_with(file.read_text())
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
@@ -124,7 +156,7 @@ def traced_file(command: str, where: Path | None = None) -> Path:
     """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
     file = (where or folder()) / TRACES / traced_name(command)
     if not file.is_file():
-        raise LabError(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
+        raise NotRecorded(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
     record = _read_json(file)
     if record["command"] != command:
         raise LabError(f"{file.name} was recorded with another command: {record['command']}")

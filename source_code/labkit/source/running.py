@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,8 +56,11 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
 
 
 @contextmanager
-def watching() -> Iterator[dict]:
-    """Watch which of our modules the programs run that the block starts; its end puts ``manifest`` into the dict."""
+def watching(more: Iterable[str] = ()) -> Iterator[dict]:
+    """Watch which of our modules the programs run that the block starts, and ``more`` of them.
+
+    Its end puts ``manifest`` into the dict.
+    """
     made_by: dict = {}
     with tempfile.TemporaryDirectory() as scratch:
         os.environ |= manifest.watched(Path(scratch))
@@ -65,7 +68,7 @@ def watching() -> Iterator[dict]:
             yield made_by
         finally:
             del os.environ["LAB_MANIFEST"]
-        made_by["manifest"] = manifest.gathered(Path(scratch))
+        made_by["manifest"] = manifest.gathered(Path(scratch), more)
 
 
 def run_cold(command: str, file: Path) -> dict:

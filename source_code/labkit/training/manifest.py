@@ -16,18 +16,24 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
 SOURCE_CODE = Path(__file__).resolve().parents[2]
 SCRIPT = getattr(sys.modules["__main__"], "__file__", None)  # asked now: Python forgets it when the script has ended
-# What a process may load although it cannot change what is measured, and why it cannot: modules, or whole folders.
+# What a process may load although it cannot change what is measured, and why it cannot: patterns of modules.
+_READS = "reads finished reports; no program that is measured opens one"
 UNMEASURED = {
     "labkit/training/manifest.py": "names the modules after the measurement",
     "labkit/errors.py": "words for what went wrong: a run that failed leaves no recording",
     "stepbudget/errors.py": "words for what went wrong: a run that failed leaves no recording",
-    "labkit/source/": "opens results and starts processes; a process that is measured imports it without using it",
-    "labkit/display/": "draws",
+    "labkit/course.py": "lists labs, steps and machines; what a script computes stands in the script and in its flags",
+    "labkit/topics/*__init__.py": "imports a topic's modules when they are asked for",
+    "labkit/source/*": "opens results and starts processes; a process that is measured imports it without using it",
+    "labkit/display/*": "draws",
+    **dict.fromkeys(("stepbudget/report.py", "stepbudget/window.py", "stepbudget/metrics.py"), _READS),
+    **dict.fromkeys(("stepbudget/export/sqlite.py", "stepbudget/export/nsys.py", "stepbudget/ask/*"), _READS),
 }
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing
 
@@ -61,7 +67,11 @@ def _loaded_paths() -> list[str]:
     files = {Path(name).resolve() for name in named if name and Path(name).is_absolute()}  # torch makes some names up
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
-    return sorted(path for path in ours | own if not path.startswith(tuple(UNMEASURED)))
+    return sorted(path for path in ours | own if _is_measured(path))
+
+
+def _is_measured(path: str) -> bool:
+    return not any(fnmatchcase(path, pattern) for pattern in UNMEASURED)
 
 
 def _is_own(script: Path) -> bool:
@@ -86,9 +96,12 @@ def gathered(folder: Path, more: Iterable[str] = ()) -> dict | None:
 
 
 def changed(modules: dict[str, str], folder: Path = SOURCE_CODE) -> dict[str, tuple[str, str | None]]:
-    """Those modules of a manifest whose code is another today: path → (hash then, hash now; None where it is gone)."""
-    now = {path: file_hash(folder / path) for path in modules}
-    return {path: (then, now[path]) for path, then in modules.items() if now[path] != then}
+    """Those modules of a manifest whose code is another today: path → (hash then, hash now; None where it is gone).
+
+    What by now is known to be ``UNMEASURED`` is not asked.
+    """
+    now = {path: file_hash(folder / path) for path in modules if _is_measured(path)}
+    return {path: (modules[path], today) for path, today in now.items() if today != modules[path]}
 
 
 def is_current(record: dict, command: str) -> bool:

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepbudget.ask import copies, launch, ops, threads
-from stepbudget.ask.budget import CAUSES, Budget
+import pandas as pd
+
+from stepbudget import kernel_names
+from stepbudget.ask import collectives, copies, launch, ops, tensor_cores, threads
+from stepbudget.ask.budget import Budget
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
-UNTREATED = ("os_wait", "profiler", "unexplained", "unknown_kernels", "cuda_graph")  # findings of their own
+UNTREATED = ("communication", "cuda_setup", "os_wait", "profiler", "unexplained", "cuda_graph")  # findings of their own
+HOW = {
+    "cuda_setup": "context, code, memory: once at the start, so look at a later stretch; in a loop, keep what is there",
+}
+LAYOUT = (
+    "kernels that only change a layout (nchwToNhwc, nhwcToNchw) ran for {ms:,.1f} ms beside Tensor Core kernels, which "
+    "want the channels last: keep model and images that way (memory_format=torch.channels_last)"
+)
 WORTH = 0.01  # of the window: what is less is not worth a sentence
 
 
@@ -29,21 +39,28 @@ class Advice:
 
 
 def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None) -> list[Advice]:
-    """The findings of a window, costliest first; empty where nothing is worth a sentence.
+    """The findings of a window, costliest first; empty where nothing is worth a sentence, or no GPU did anything.
+
+    What a finding can gain is the bound of its fix (stepbudget.ask.predict), so that the two never differ.
 
     ``labs``: fix (of ``predict.FIXES``) → the name of the lab that treats it.
     """
     found = []
     whole_ms = budget.window.duration_ms
+    if budget.device is None:
+        return []
     for fix, bound in bounds(report, budget).items():
-        treated = [cause for cause in FIXES[fix].causes if cause not in UNTREATED]
-        at_most_ms = bound.at_most_ms - sum(budget.ms[cause] for cause in FIXES[fix].causes if cause in UNTREATED)
-        if at_most_ms >= WORTH * whole_ms > 0:
-            cause = max(treated, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
-            found.append(Advice(cause, _evidence(report, budget, fix), at_most_ms, (labs or {}).get(fix)))
+        if bound.at_most_ms >= WORTH * whole_ms > 0:
+            cause = max(FIXES[fix].causes, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
+            found.append(Advice(cause, _evidence(report, budget, fix), bound.at_most_ms, (labs or {}).get(fix)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
-            found.append(Advice(cause, _untreated(budget, cause), budget.ms[cause], None))
+            found.append(Advice(cause, _untreated(report, budget, cause), budget.ms[cause], None))
+    layout_ms = min(_layout_ms(report, budget), budget.ms["other_kernels"])
+    if layout_ms >= WORTH * whole_ms > 0:
+        found.append(
+            Advice("other_kernels", LAYOUT.format(ms=layout_ms), layout_ms, (labs or {}).get("mixed_precision"))
+        )
     return sorted(found, key=lambda one: -one.upper_bound_ms)
 
 
@@ -54,7 +71,10 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
         missing.append("GPU counters (--gpu-metrics-devices): whether the Tensor Cores were active")
     if report.kernels.empty:
         missing.append("kernels: the report holds none")
+    if budget.device is None:
+        missing.append("what a fix would gain: the report holds no work of a GPU")
     own = threads.within(report.kernels, budget.window)
+    own = own[threads.of(own, budget.window)]
     unknown = int(own["api_start"].isna().sum())
     if unknown and len(report.api):
         missing.append(f"the launches of {unknown:,} of {len(own):,} kernels, made outside the capture: in which phase")
@@ -73,15 +93,11 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
             f"was idle for {ms['loader']:,.1f} ms of it ({len(waits):,} gaps{longest}){_how(budget, 'loader')}"
         )
     if fix == "pinned_memory":
-        table = copies.copies(report, budget.window)
-        pageable = table[table["host_memory"] == "pageable"]
         text = (
             f"copies ran for {ms['copies']:,.1f} ms with no kernel beside them; those of pageable memory held the "
             f"program for {held_ms.get('pageable_copy', 0.0):,.1f} ms"
         )
-        if len(pageable):
-            return f"{text}; {pageable['count'].sum():,} copies, {pageable['mb'].sum():,.1f} MB, use pageable memory"
-        return f"{text}; none of them uses pageable memory"
+        return "; ".join([text, *_copied(report, budget)])
     if fix == "no_synchronisation":
         return (
             f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
@@ -89,25 +105,89 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
         )
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
-        return (
+        parts = [
             f"{found.at_stake_ms:,.1f} ms of kernels in convolutions and matrix products ran without Tensor Cores "
             f"(judged by {found.by}); of other kernels that work in 32 bits, 16 bits can at best halve the time"
-        )
-    verdict = launch.launch(report, budget.window, budget.device)
+        ]
+        if ms["unknown_kernels"] >= WORTH * window_ms:
+            unknown = (
+                f"of {ms['unknown_kernels']:,.1f} ms the kernels' names do not tell whether they use Tensor Cores: "
+                "sample the counter Tensor Active (--gpu-metrics-devices), or count their instructions with ncu"
+            )
+            parts.insert(0 if ms["unknown_kernels"] > ms["other_kernels"] else 1, unknown)
+        return "; ".join(parts)
+    verdict = launch.launch(report, budget.window)
     held = ", ".join(
-        f"{CAUSES[cause]} {ms[cause]:,.1f} ms" for cause in FIXES["cuda_graph"].causes if ms[cause] >= 0.05
+        f"{budget.label(cause)} {ms[cause]:,.1f} ms" for cause in FIXES["cuda_graph"].causes if ms[cause] >= 0.05
     )
     return (
         f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
     )
 
 
-def _untreated(budget: Budget, cause: str) -> str:
+def _copied(report: Report, budget: Budget) -> list[str]:
+    """What was copied from where, and what follows: from pageable memory, by page faults, or from pinned memory."""
+    table = copies.labelled(report, budget.window)
+    table = table[~copies.brings_result(table) & table["direction"].str.contains("host|unified")]
+    faults = table["direction"].str.startswith("unified")
+    pageable = ~faults & (table["host_memory"] == "pageable")
+    pinned = ~faults & (table["host_memory"] == "pinned")
+    text = []
+    if pageable.any():
+        text.append(
+            f"{pageable.sum():,} copies, {table.loc[pageable, 'bytes'].sum() / 1e6:,.1f} MB, use pageable memory"
+        )
+    if faults.any():
+        text.append(
+            f"{faults.sum():,} migrations of unified memory moved {table.loc[faults, 'bytes'].sum() / 1e6:,.1f} MB "
+            "page by page, as the GPU or the CPU touched it: prefetch it (cudaMemPrefetchAsync), or copy it once"
+        )
+    if pinned.any() and not pageable.any():
+        size, ns = table.loc[pinned, "bytes"].sum(), table.loc[pinned, "gpu_ns"].sum()
+        rate = f" at {size / ns:,.1f} GB/s" if ns else ""
+        text.append(f"{size / 1e6:,.1f} MB were copied from pinned memory{rate}: fewer bytes, or copies beside kernels")
+    return text or ["none of them uses pageable memory"]
+
+
+def _layout_ms(report: Report, budget: Budget) -> float:
+    """Milliseconds of kernels that only change a layout, where Tensor Core kernels run beside them."""
+    table = tensor_cores.verdicts(report, budget.window)
+    changes = table["kernel"].str.contains(kernel_names.CHANGES_LAYOUT)
+    return float(table.loc[changes, "gpu_ms"].sum()) if (table["tensor_core"] == kernel_names.YES).any() else 0.0
+
+
+def _untreated(report: Report, budget: Budget, cause: str) -> str:
+    if cause == "communication":
+        return _communicated(report, budget)
     text = f"{budget.ms[cause]:,.1f} of {budget.window.duration_ms:,.1f} ms"
     missing = [what for what in budget.not_looked_at if "--trace cuda" in what or "--trace osrt" in what]
     if cause == "unexplained" and missing:
         return f"{text}; not looked at, for want of {'; '.join(missing)}"
-    return text + _how(budget, cause)
+    return text + _how(budget, cause) + (f"; {HOW[cause]}" if cause in HOW else "")
+
+
+def late_rank(found: pd.DataFrame) -> list[str]:
+    """Of a table of ``collectives.communication``: which rank the others waited for, in words; empty where for none."""
+    last = collectives.late(found)
+    if last is None:
+        return []
+    times = f"{last['last']:,.0f} of {last['matched']:,.0f}"
+    rank = f"GPU {last['gpu']:.0f} (process {int(last['process']) & 0xFFFFFF})"
+    return [f"{rank} came last to {times} collectives; the others waited {last['alone_ms']:,.1f} ms for it alone"]
+
+
+def _communicated(report: Report, budget: Budget) -> str:
+    """What the collectives of the budget's GPU did, and for whom they waited."""
+    found = collectives.communication(report, budget.window)
+    own = found[found["gpu"] == budget.device]
+    ms = {column: own[column].sum() for column in own if column.endswith("_ms")}
+    text = (
+        f"collectives ran for {ms['total_ms']:,.1f} ms, {ms['hidden_ms']:,.1f} of them hidden behind other kernels and "
+        f"{ms['exposed_ms']:,.1f} exposed"
+    )
+    if ms["unmatched_ms"] < ms["total_ms"]:
+        text += f"; {ms['waiting_ms']:,.1f} ms waited for the last rank, {ms['transfer_ms']:,.1f} transferred"
+    return "; ".join([text, *late_rank(found)])
 
 
 def _how(budget: Budget, cause: str) -> str:

@@ -1,7 +1,8 @@
 """Where does the time go? Every nanosecond of a window has one cause, and the causes add up to the window.
 
 While the GPU works, the cause is its work: Tensor Core kernels, other kernels, kernels of which one cannot tell, whole
-CUDA graphs, copies (where several run at once, the first of these). Each gap between is laid to what held up the work
+CUDA graphs, communication between GPUs (so far as none of these hides it), copies (where several run at once, the first
+of these). Each gap between is laid to what held up the work
 that ends it. Up to the call that launched that work, the cause is what the CPU was doing; from the call on, the launch.
 The first of these that holds at a moment is its cause:
 
@@ -10,8 +11,10 @@ The first of these that holds at a moment is its cause:
    stream synchronisation that follows it at once;
 3. *launch overhead*: the work had been launched and had not started (no longer than LAUNCH_LIMIT_US after the call,
    unless it is a node of a CUDA graph), or a thread was inside a call that launches, records or queries;
-4. *synchronisation*: a thread was inside a call that waits for the GPU;
-5. *CUDA set-up*: a thread was inside another CUDA call: allocation, loading of modules;
+4. *synchronisation*: a thread was inside a call that waits for the GPU, or that copies a result to the host
+   (``.item()``: at most copies.RESULT_BYTES), from whatever memory;
+5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
+   in one that otherwise launches or records: the first of a program create its context;
 6. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
 7. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
    long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
@@ -36,7 +39,7 @@ import pandas as pd
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
 from stepbudget.ask.phases import phase_ranges
-from stepbudget.ask.work import device_of, work_of
+from stepbudget.ask.work import work_of
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
@@ -45,6 +48,7 @@ CAUSES = {
     "other_kernels": "other kernels",
     "unknown_kernels": "kernels, Tensor Cores unknown",
     "cuda_graph": "CUDA graphs, not looked into",
+    "communication": "communication between GPUs",
     "copies": "copies",
     "loader": "waiting for the loader",
     "pageable_copy": "pageable copy",
@@ -57,9 +61,10 @@ CAUSES = {
     "profiler": "profiler",
     "unexplained": "unexplained",
 }
-WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "copies")
+WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication", "copies")
 IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
 
+PYTHON = re.compile(r"^(python|pt_|ipython|jupyter|torchrun|uv$)", re.IGNORECASE)  # programs that run Python
 OPTIMIZER = re.compile(r"optimi[sz]er", re.I)
 
 WAITING_CALLS = r"Synchronize$|^cudaMemcpy(2D|3D|Peer|(To|From)(Symbol|Array))?$|^cuMemcpy\w*(?<!Async)$|^cudaMemset$"
@@ -68,6 +73,7 @@ LAUNCHING_CALLS = (
     r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
 )
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
+LOADING_MS = 1.0  # a call that launches or records takes microseconds: one so long creates a context or loads code
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
 LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
@@ -86,6 +92,8 @@ class Budget:
     evidence: dict[str, str] = field(default_factory=dict)  # how a cause was told, where that is not plain
     held_ms: dict[str, float] = field(default_factory=dict)  # how long a cause held the program, GPU idle or not
     not_looked_at: tuple[str, ...] = ()  # what the report does not hold, and what could not be told without it
+    started: int | None = None  # ns: until then the program started up (context, first code); None: not seen to
+    program: str | None = None  # its name, where the report tells it
 
     @cached_property
     def ns(self) -> dict[str, int]:
@@ -103,6 +111,11 @@ class Budget:
         length = self.window.end - self.window.start
         return {cause: ns / length if length else 0.0 for cause, ns in self.ns.items()}
 
+    def label(self, cause: str) -> str:
+        """What a cause is called: CAUSES's words, but no Python where the program is known to be none."""
+        is_other = cause == "python" and self.program and not PYTHON.search(self.program)
+        return CAUSES[cause].partition(":")[0] if is_other else CAUSES[cause]
+
     @property
     def idle_causes(self) -> tuple[str, ...]:
         """Those causes that stand for an idle GPU."""
@@ -117,7 +130,7 @@ class Budget:
         """One row a cause that occurs: cause, ms, share of the window, share of the GPU's idle time (NaN for work)."""
         idle_ms = self.idle_ms
         rows = [
-            (CAUSES[cause], ms, self.fractions[cause], ms / idle_ms if cause in IDLE else np.nan)
+            (self.label(cause), ms, self.fractions[cause], ms / idle_ms if cause in IDLE else np.nan)
             for cause, ms in self.ms.items()
             if ms > 0
         ]
@@ -133,10 +146,10 @@ class Budget:
 def budget(report: Report, window: Window | None = None, device: int | None = None) -> Budget:
     """The budget of a window (default: the training range, else the whole capture), for one GPU.
 
-    ``device`` is the number of the card; by default the lowest that the window's process used. What was found once is
-    kept as long as the report is.
+    ``device`` is the number of the card; which one and which process it is without is ``threads.about``'s choice, and
+    ``window`` of the answer tells. What was found once is kept as long as the report is.
     """
-    return _find(report, window, device)
+    return _find(report, threads.about(report, window or report.window(), device))
 
 
 @dataclass(frozen=True)
@@ -150,9 +163,8 @@ class Claim:
 
 
 @remembered
-def _find(report: Report, window: Window, device: int | None) -> Budget:
-    process = threads.process_of(report, window)
-    device = device_of(report, window) if device is None else device
+def _find(report: Report, window: Window) -> Budget:
+    process, device = window.process, window.gpu
     spans = _work(report, window, device)
     busy = intervals.clip(_union(spans.values()), window.start, window.end)
     rest = intervals.complement(busy, window.start, window.end)
@@ -175,7 +187,24 @@ def _find(report: Report, window: Window, device: int | None) -> Budget:
             evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
-    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)))
+    known = _started(report, window), report.program(process)
+    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)), *known)
+
+
+def _started(report: Report, window: Window) -> int | None:
+    """When the last of the long CUDA calls that no work of the process came before was over (ns), if within the window.
+
+    Such calls create the context and load code; a capture that begins later in the program holds none.
+    """
+    work = (report.kernels, report.graphs, report.copies, report.memsets)
+    own = [table[table["process"] == window.process] for table in work]
+    first = min((int(table["start"].min()) for table in own if len(table)), default=None)
+    calls = report.api[report.api["process"] == window.process]
+    if first is None or first < window.start or calls.empty:
+        return None
+    calls = calls[(calls["start"] < first) & (calls["end"] - calls["start"] > 1e6 * LOADING_MS)]
+    calls = calls[~_named(calls, WAITING_CALLS) & ~_named(calls, r"Profiler")]
+    return int(calls["end"].max()) if len(calls) else None
 
 
 def where(report: Report, window: Window, spans: np.ndarray) -> str:
@@ -207,11 +236,13 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
     # A kernel that began before the window is told by its name alone.
     known = {name: known.get(name) or kernel_names.by_name(name) for name in kernels["name"].unique()}
     verdicts = kernels["name"].map(known)
+    verdicts[_named(kernels, kernel_names.is_collective)] = "communication"
     kinds = {
         "tensor_core_kernels": [kernels[verdicts == kernel_names.YES]],
         "other_kernels": [kernels[verdicts == kernel_names.NO]],
         "unknown_kernels": [kernels[verdicts == kernel_names.UNKNOWN]],
         "cuda_graph": [work_of(report.graphs, device)],
+        "communication": [kernels[verdicts == "communication"]],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
     spans, taken = {}, intervals.EMPTY
@@ -224,14 +255,16 @@ def _work(report: Report, window: Window, device: int | None) -> dict[str, np.nd
 
 def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> Iterator[Claim]:
     """What would explain the gaps, in order: at each moment the first claim that holds is taken."""
-    process, main = threads.process_of(report, window), threads.main_thread(report, window)
+    process, main = window.process, threads.main_thread(report, window)
     launching = threads.launching_threads(report, window)
     drivers = sorted({*launching, *([] if main is None else [main])})
     calls = report.api[report.api["thread"].isin(drivers)]
     blocking = _named(calls, WAITING_CALLS)
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
-    pageable, after = _pageable(report, process)
-    waits = calls[blocking & ~_asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
+    loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)
+    pageable, after, results = _pageable(report, process)
+    result = pd.Series(_asks_for(calls, results), index=calls.index)
+    waits = calls[(blocking | result) & ~_asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
     staged = intervals.from_edges(pageable["api_start"], after["end"].fillna(pageable["api_end"]))
     waited = intervals.union(waits)
     next_work = _next_work(report, window, device, gaps)
@@ -239,7 +272,9 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     yield Claim("profiler", _profiler(report, window, drivers, calls))
     yield Claim("pageable_copy", intervals.from_edges(pageable["api_start"], pageable["api_end"]), held=staged)
     yield Claim("pageable_copy", intervals.union(after.dropna()))
+    yield Claim("synchronisation", intervals.union(calls[result]))
     yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"]]))
+    yield Claim("cuda_setup", intervals.union(calls[loading]))
     yield Claim("launch_overhead", _until_start(next_work[~next_work["pageable"]]))
     yield Claim("launch_overhead", intervals.union(calls[queueing]))
     yield Claim("synchronisation", waited, held=waited)
@@ -248,12 +283,14 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     ranges = phase_ranges(report, window)
     ranges = ranges[ranges["thread"] == main] if main is not None else ranges.iloc[:0]
     loader = _named(ranges, iterations.is_loader)
-    if loader.any():
-        delivered = _innermost(ranges, loader, window)
-        yield Claim("loader", delivered, held=delivered)
-    elif main is not None:
-        delivered = _deliveries(report, main, process, window)
-        yield Claim("loader", delivered, held=delivered, evidence=DELIVERIES if len(delivered) else "")
+    waiting = _innermost(ranges, loader, window)
+    delivered = intervals.EMPTY if main is None else _deliveries(report, main, process, window)
+    if loader.any():  # elsewhere: the long waits in no phase, or in none but what holds steps, such as a test
+        delivered = intervals.subtract(
+            delivered, _innermost(ranges, ~_named(ranges, iterations.CONTAINER.search), window)
+        )
+        delivered = delivered[delivered[:, 1] - delivered[:, 0] > 1e6 * DELIVERY_MS]
+    yield Claim("loader", _union([waiting, delivered]), _union([waiting, delivered]), DELIVERIES * bool(len(delivered)))
     asleep = _asleep(report, main, launching, window)
     yield Claim("pageable_copy", intervals.subtract(_aftermath(staged, gaps), asleep))
     yield Claim("synchronisation", intervals.subtract(_aftermath(waited, gaps), asleep))
@@ -271,7 +308,8 @@ def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndar
     columns = ["start", "api_start", "api_end"]
     tables = [work_of(table, device) for table in (report.kernels, report.graphs, report.memsets)]
     work = [table[columns].assign(pageable=False, node=_nodes(table)) for table in tables]
-    work.append(found[columns].assign(pageable=found["host_memory"] == "pageable", node=False))
+    pageable = (found["host_memory"] == "pageable") & ~copies.brings_result(found)
+    work.append(found[columns].assign(pageable=pageable, node=False))
     work = pd.concat([table for table in work if len(table)] or work[:1])
     if not len(work) or not len(gaps):
         empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "pageable", "node"])
@@ -302,11 +340,15 @@ def _nodes(table: pd.DataFrame) -> pd.Series | bool:
     return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
 
 
-def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The process's copies from or to pageable memory whose call is known, and the wait after each."""
+def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The process's copies from or to pageable memory whose call is known, and the wait after each.
+
+    Those that only bring a result (``.item()``) come apart, as the third: they are waits, whatever they copy.
+    """
     table = copies.with_memory(report, report.copies[report.copies["process"] == process])
     table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
-    return table, copies.wait_after(report, table)
+    results = copies.brings_result(table)
+    return table[~results], copies.wait_after(report, table[~results]), table[results]
 
 
 def _asks_for(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
@@ -339,6 +381,8 @@ def _profiler(report: Report, window: Window, drivers: list[int], calls: pd.Data
 
 def _innermost(ranges: pd.DataFrame, chosen: pd.Series, window: Window) -> np.ndarray:
     """When is the innermost range one of the chosen?"""
+    if not chosen.any():
+        return intervals.EMPTY
     edges, own = intervals.innermost(zip(ranges["start"], ranges["end"], chosen, strict=True))
     own = np.flatnonzero(own.astype(bool))  # None, where no range runs, is not chosen
     return intervals.clip(intervals.from_edges(edges[own], edges[own + 1]), window.start, window.end)
@@ -367,7 +411,7 @@ def _deliveries(report: Report, main: int, process: int | None, window: Window) 
 
 def _asleep(report: Report, main: int | None, launching: list[int], window: Window) -> np.ndarray:
     """When does the main thread sleep in the operating system, and no other thread that launches runs?"""
-    if main is None or report.os_calls.empty:
+    if main is None or (report.os_calls.empty and report.scheduled.empty):
         return intervals.EMPTY
     asleep = threads.waiting(report, main, window)
     for thread in launching:
@@ -382,10 +426,10 @@ def _running(
 ) -> np.ndarray:
     """When is a thread that launches known to run its own code?
 
-    Where calls into the operating system were traced: from its first trace to its last. Where not: inside an NVTX range
-    of the main thread, and in the brief stretches between two CUDA calls.
+    Where calls into the operating system or the scheduler's events were traced: from its first trace to its last. Where
+    not: inside an NVTX range of the main thread, and in the brief stretches between two CUDA calls.
     """
-    if len(report.os_calls):
+    if len(report.os_calls) or len(report.scheduled):
         return _union([intervals.clip(np.array([seen]), window.start, window.end)
                        for thread in drivers if (seen := threads.seen(report, thread))])  # fmt: skip
     parts = [threads.spans(ranges, window)]
@@ -413,14 +457,15 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
 
 
 def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
-    """What a full answer would need and this report does not hold."""
+    """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
+    yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
     if lost:
         yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"
     if report.api.empty:
         yield "CUDA API calls (--trace cuda): what the CPU did while the GPU was idle"
     if report.ranges.empty:
         yield "NVTX ranges (--trace nvtx, and ranges in the program): phases, steps, the loader by name"
-    if report.os_calls.empty:
+    if report.os_calls.empty and report.scheduled.empty:
         yield "operating system calls (--trace osrt): whether a thread slept or worked"
     if len(report.graphs):
         yield "the kernels inside CUDA graphs (--cuda-graph-trace=node)"

@@ -10,18 +10,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
-from statistics import fmean
+from math import comb
+from statistics import fmean, median
 
 import pandas as pd
 
-from stepbudget.ask import copies, iterations
+from stepbudget.ask import copies, iterations, tensor_cores
 from stepbudget.ask.budget import CAUSES, Budget, budget
+from stepbudget.ask.phases import phase_ranges
 from stepbudget.ask.predict import FIXES, Bound, bounds
+from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.window import Window
 
 TOLERANCE = 0.01  # of a count or an amount: what two runs of one program may differ by
 NOISE = 0.02  # of the window: what two profiles of one program may differ by
+CHANCE = 0.05  # that profiles of one program all differ in the same direction: above it NOISE counts
+
+
+@dataclass(frozen=True)
+class Change:
+    """By how much something takes longer in the second side's profiles, and between what that lies: milliseconds."""
+
+    before_ms: tuple[float, ...]  # one a profile, in the order in which they were given
+    after_ms: tuple[float, ...]
+    paired: bool  # were the first of either side made together, the second, and so on?
+    ms: float  # of the medians or, paired, the median of the pairs' changes; negative: shorter
+    low_ms: float
+    high_ms: float
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Do the profiles agree on whether it became longer or shorter?"""
+        return self.low_ms > 0 or self.high_ms < 0
+
+    def exceeds(self, share: float) -> bool:
+        """Does it take longer by more than this share of what it took before, whatever of the spread is noise?"""
+        return self.low_ms > share * median(self.before_ms)
+
+
+def change(before_ms: Sequence[float], after_ms: Sequence[float], noise_ms: float) -> Change:
+    """The change from some profiles to others, which are pairs where each side has as many, two or more.
+
+    It lies between the least and the greatest of the pairs' changes; without pairs, between the shortest after less the
+    longest before and the reverse. Profiles of one program all differ in the same direction by chance in 1 of 2ⁿ cases
+    (pairs: a sign test), or in 1 of (n + m over n) (else: a permutation test; Good 2005, "Permutation, Parametric and
+    Bootstrap Tests of Hypotheses"). Where that is more than CHANCE, the change is uncertain by ``noise_ms`` at least.
+    """
+    paired = len(before_ms) == len(after_ms) > 1
+    if paired:
+        changes = [after - before for before, after in zip(before_ms, after_ms, strict=True)]
+        ms, low, high, chance = median(changes), min(changes), max(changes), 0.5 ** len(changes)
+    else:
+        ms = median(after_ms) - median(before_ms)
+        low, high = min(after_ms) - max(before_ms), max(after_ms) - min(before_ms)
+        chance = 1 / comb(len(before_ms) + len(after_ms), len(before_ms))
+    floor_ms = noise_ms if chance > CHANCE else 0.0
+    return Change(tuple(before_ms), tuple(after_ms), paired, ms, min(low, ms - floor_ms), max(high, ms + floor_ms))
 
 
 @dataclass(frozen=True)
@@ -62,6 +107,10 @@ class Comparison:
     obstacles: tuple[str, ...]  # why the two are not comparable; empty where they are
     remarks: tuple[str, ...]  # what differs and may be the fix's own doing
     bounds: dict[str, Bound]  # the predictions from the first side
+    change: Change  # of the window or, where one was named, of a range's median
+    causes: dict[str, Change]  # of each cause's time
+    kernels: pd.DataFrame  # kernel by kernel: kernel, before, after (counts), before_ms, after_ms, change_ms
+    each: str | None = None  # the range, such as a kind of step, that ``change`` is about
 
     @property
     def before(self) -> Budget:
@@ -114,6 +163,29 @@ class Comparison:
         """The fix whose causes shrank most; None if none shrank."""
         fix = max(FIXES, key=self.removed_ms)
         return fix if self.removed_ms(fix) > 0 else None
+
+    @property
+    def verdict(self) -> str:
+        """What came of the prediction, in one sentence; empty where the two are not comparable."""
+        if not self.comparable:
+            return ""
+        fix, change = self.likely_fix, {cause: -ms for cause, ms in self.shrank_ms.items()}
+        if self.gained_ms < -self.noise_ms:
+            grown = max(change, key=change.__getitem__)
+            promised = (
+                f" of the {self.bounds[fix].at_most_ms:,.1f} ms at most that '{FIXES[fix].label}' promised"
+                if fix
+                else ""
+            )
+            return (
+                f"the second is slower, by {-self.gained_ms:,.1f} ms: nothing was gained{promised}; what grew most: "
+                f"{CAUSES[grown]} ({change[grown]:+,.1f} ms)"
+            )
+        if fix is None:
+            shrunk = min(change, key=change.__getitem__)
+            what = f"; what shrank most: {CAUSES[shrunk]} ({change[shrunk]:+,.1f} ms)" if change[shrunk] < 0 else ""
+            return f"no cause that a fix here treats has shrunk: no prediction to score{what}"
+        return str(self.score(fix))
 
     def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
         """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable.
@@ -171,19 +243,58 @@ def compare(
     window: Window | Sequence[Window] | None = None,
     other: Window | Sequence[Window] | None = None,
     device: int | None = None,
+    each: str | None = None,
 ) -> Comparison:
     """Hold the window of one report (default: training) against that of another; ``device``: number of the card.
 
     A side may be several profiles of the same program (then ``window`` and ``other``, if given, hold one of each): what
-    is compared is the medians, and what the profiles of a side differ by is noise.
+    is compared is the medians, and what the profiles of a side differ by is noise. As many on each side are pairs.
+    ``each``: name of a range that comes again, such as a kind of step; ``change`` is then of its median in a profile.
+    ReportError where a profile's window holds no such range.
     """
-    first, second = _looked_at(before, window, device), _looked_at(after, other, device)
+    sides = _looked_at(before, window, device), _looked_at(after, other, device)
+    first, second = (sorted(side, key=lambda one: one[1].window.duration_ms) for side in sides)
     differences = [_differences(*one, *another) for one, another in product(first, second)]
     obstacles, remarks = (tuple(dict.fromkeys(chain(*kind))) for kind in zip(*differences, strict=True))
     standing = [bounds(report, own) for report, own in _middle(first)]
     of_all = {fix: _mean([one[fix] for one in standing]) for fix in FIXES}
-    sides = (Side(tuple(own for _, own in side)) for side in (first, second))
-    return Comparison(*sides, obstacles, remarks, of_all)
+    noise_ms = NOISE * median(own.window.duration_ms for _, own in first)
+    causes = {cause: change(*([own.ms[cause] for _, own in side] for side in sides), noise_ms) for cause in CAUSES}
+    took = [[_took_ms(report, own.window, each) for report, own in side] for side in sides]
+    return Comparison(
+        *(Side(tuple(own for _, own in side)) for side in (first, second)),
+        obstacles,
+        remarks,
+        of_all,
+        change(*took, NOISE * median(took[0])),
+        causes,
+        _kernels(_middle(first), _middle(second)),
+        each,
+    )
+
+
+def _took_ms(report: Report, window: Window, each: str | None) -> float:
+    """How long the window lasts or, where a range is named, its median within the window."""
+    if each is None:
+        return window.duration_ms
+    ranges = phase_ranges(report, window)
+    own = ranges[ranges["name"] == each]
+    if own.empty:
+        known = ", ".join(ranges["name"].unique()[:20])
+        raise ReportError(f"{report.path.name} holds no range '{each}' in '{window.name}'. There: {known or 'none'}.")
+    return float((own["end"] - own["start"]).median()) / 1e6
+
+
+def _kernels(first: Sequence[tuple[Report, Budget]], second: Sequence[tuple[Report, Budget]]) -> pd.DataFrame:
+    """Counts and milliseconds of each kernel name on both sides (means of the profiles), what changed most first."""
+    columns = {}
+    for when, side in (("before", first), ("after", second)):
+        table = pd.concat([tensor_cores.verdicts(report, own.window) for report, own in side])
+        sums = table.groupby("kernel")[["count", "gpu_ms"]].sum() / len(side)
+        columns |= {when: sums["count"], f"{when}_ms": sums["gpu_ms"]}
+    found = pd.DataFrame(columns).fillna(0.0).rename_axis("kernel").reset_index()
+    found["change_ms"] = found["after_ms"] - found["before_ms"]
+    return found.sort_values("change_ms", key=abs, ascending=False, kind="stable", ignore_index=True)
 
 
 def _middle(ordered: Sequence) -> Sequence:
@@ -195,11 +306,10 @@ def _middle(ordered: Sequence) -> Sequence:
 def _looked_at(
     reports: Report | Sequence[Report], windows: Window | Sequence[Window] | None, device: int | None
 ) -> list[tuple[Report, Budget]]:
-    """Each report of a side with the budget of its window, the shortest window first."""
+    """Each report of a side with the budget of its window, in the order in which they were given."""
     reports = [reports] if isinstance(reports, Report) else reports
     windows = [windows] * len(reports) if windows is None or isinstance(windows, Window) else windows
-    found = [(report, budget(report, own, device)) for report, own in zip(reports, windows, strict=True)]
-    return sorted(found, key=lambda one: one[1].window.duration_ms)
+    return [(report, budget(report, own, device)) for report, own in zip(reports, windows, strict=True)]
 
 
 def _mean(found: Sequence[Bound]) -> Bound:

@@ -11,6 +11,8 @@ from stepbudget.export.kinds import DIRECTIONS, MEMORY
 from stepbudget.report import Report
 from stepbudget.window import Window
 
+RESULT_BYTES = 1024  # some 0.1 µs on the slowest link: a copy of so little takes no time of its own
+
 
 def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
     """One row a direction and kind of host memory, for copies that begin within the window (default: training).
@@ -35,7 +37,7 @@ def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
         longest_gpu_us=("gpu_ns", lambda ns: ns.max() / 1e3),
         longest_api_us=("api_ns", lambda ns: ns.max() / 1e3),
     ).reset_index()
-    result["gb_per_s"] = result["mb"] / result["gpu_ms"]
+    result["gb_per_s"] = result["mb"] / result["gpu_ms"].where(result["gpu_ms"] > 0)
     return result
 
 
@@ -60,6 +62,14 @@ def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     direction = table["copy_kind"].map(directions).astype(object).fillna("other")
     host = table["source_kind"].where(direction != "device to host", table["target_kind"])
     return table.assign(direction=direction, host_memory=host.map(memory).astype(object).fillna("unknown"))
+
+
+def brings_result(table: pd.DataFrame) -> pd.Series:
+    """Which copies (with ``direction``) bring a result that the program waits for, such as ``.item()``'s one number?
+
+    Those to the host of at most RESULT_BYTES: whatever they cost is the wait for the kernels before them.
+    """
+    return (table["direction"] == "device to host") & (table["bytes"] <= RESULT_BYTES)
 
 
 def wait_after(report: Report, table: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.ask.phases import ranges_inside
+from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, STEP, named, ranges_inside
 from stepbudget.ask.work import device_of, gpu_work, work_of
-from stepbudget.report import Report
+from stepbudget.report import OPERATOR, Report
 from stepbudget.window import Window
 
 # Ranges in which a program waits for its next batch: "data loading", PyTorch's own
@@ -29,10 +29,7 @@ LOADER = re.compile(
     r"|(?<![a-z])fetch|^(?:train\w*[\W_]+)?(?:data|input)$",
     re.IGNORECASE,
 )
-# Ranges that are a step: "ProfilerStep#12", "step 12", "Epoch 1 step 3/59", "train_iteration_7", or "train_step" alone.
-_STEP = r"(?:profiler[\W_]?)?(?:step|iteration|iter|batch)"
-NUMBERED = re.compile(rf"(?:.*(?<![A-Za-z]))?{_STEP}[\W_]*\d+(?:\s*(?:/|of)\s*\d+)?\W?", re.IGNORECASE)
-UNNUMBERED = re.compile(rf"(?:train(?:ing)?[\W_]?)?{_STEP}", re.IGNORECASE)
+UNNUMBERED = re.compile(rf"(?:train(?:ing)?[\W_]?)?{STEP}", re.IGNORECASE)  # a step that does not say which
 # Ranges that hold steps, and those of them whose steps are not training.
 EVALUATION = re.compile(r"(?<![a-z])(?:test|eval|valid|val(?![a-z])|inference)", re.IGNORECASE)
 CONTAINER = re.compile(
@@ -41,7 +38,8 @@ CONTAINER = re.compile(
     re.IGNORECASE,
 )
 
-LONGEST_NAME = 200  # letters of a range's name that are looked at
+# Ranges that libraries open around their own calls, and ranges without a name: whatever comes again, it is no step.
+LIBRARYS = re.compile(r"nccl[A-Z]\w*|\(unnamed range\)|\s*")
 
 MEASURES = ("duration_ms", "gpu_busy_ms", "gpu_idle_ms", "loader_wait_ms")
 
@@ -59,7 +57,8 @@ def step_windows(report: Report, window: Window | None = None) -> list[Window]:
 
     They are looked for on the thread whose range the window is, else on a process's main thread. A step goes from one
     start to the next: of the loader's range (such as ``data loading``); else of ranges that are called
-    steps, iterations or batches; else of the first top-level range that comes again. What follows the last start is a
+    steps, iterations or batches; else of the program's first top-level range that comes again (no operator's, no
+    library's, none without a name; of threads that launch nothing, only a main one's). What follows the last start is a
     step only if it holds what the others hold: the last fetch of an epoch finds no batch. A test in between belongs
     to no step. Without such ranges, an empty list.
     """
@@ -244,9 +243,12 @@ def _threads(report: Report, ranges: pd.DataFrame, window: Window) -> list[int]:
     if window.thread is not None:
         return [window.thread] if (ranges["thread"] == window.thread).any() else []
     kernels = report.kernels["process"].value_counts()
+    launching = {int(thread) for thread in report.kernels["api_thread"].dropna().unique()}
     order = []
     for place, thread in enumerate(ranges["thread"].unique().tolist()):
         is_main = thread & 0xFFFFFF == thread >> 24 & 0xFFFFFF
+        if launching and not is_main and thread not in launching:
+            continue  # a reader of data, a logger: what comes again there is no step
         order.append((-int(kernels.get(thread >> 24, 0)), not is_main, place, thread))
     return [thread for *_, thread in sorted(order)]
 
@@ -254,10 +256,12 @@ def _threads(report: Report, ranges: pd.DataFrame, window: Window) -> list[int]:
 def _spans(ranges: pd.DataFrame, window: Window) -> list[tuple[int, int]]:
     """From where to where each step of one thread goes; ``ranges`` are that thread's, within the window."""
     tree = _Tree(ranges)
-    for find, find_end in ((_loaders, None), (_called_steps, tree.ends.__getitem__), (_repeated, None)):
+    for find, find_end in ((_loaders, None), (_called_steps, tree.ends.__getitem__)):
         if candidates := find(tree):
             return _between(tree, candidates, window, find_end)
-    return []
+    programs_own = ~named(ranges["raw_name"], OPERATOR.search) & ~named(ranges["name"], LIBRARYS.fullmatch)
+    tree = _Tree(ranges[programs_own])
+    return _between(tree, candidates, window, None) if (candidates := _repeated(tree)) else []
 
 
 class _Tree:

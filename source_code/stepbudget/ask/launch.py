@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 
 from stepbudget.ask.iterations import loader_ranges
+from stepbudget.ask.threads import about
 from stepbudget.ask.work import gpu_work
 from stepbudget.report import Report
 from stepbudget.window import Window
 
 BOUND, NOT_BOUND, NOT_LOOKED_AT = "launch-bound", "not launch-bound", "not looked at"
+LEAST_LAUNCHES = 5  # the first ones of a program load its code, and say nothing about those that follow
 MOST = 0.5  # of the launches: with more than this waited for, the verdict is launch-bound
 
 # Calls that return only when the GPU has finished: what is launched next finds nothing queued, and rightly so.
@@ -68,12 +70,13 @@ class Launch:
 def launch(report: Report, window: Window | None = None, gpu: int | None = None) -> Launch:
     """Does the GPU wait for launches within the window (default: the training range)?
 
-    Looked at is one process (the window's own, else the one with most kernels) on one GPU (``gpu``, a card's number;
-    by default the lowest that it used). Launches belong to the window by the start of their call.
+    Looked at is one process on one GPU (``gpu``, a card's number), both as ``threads.about`` chooses them. Launches
+    belong to the window by the start of their call.
 
     The verdict is launch-bound where more than half of the launches found the GPU with nothing queued, leaving out the
     first ones after a wait for the loader, after a wait for the GPU itself, and after a pause of more than a
-    millisecond, which no launch takes. It is "not looked at" where there are no calls or no kernels.
+    millisecond, which no launch takes. It is "not looked at" where there are no calls or no kernels, or where
+    fewer than LEAST_LAUNCHES launches would make it launch-bound.
     """
     window = window or report.window()
     looked_at = _look_at(report, window, gpu)
@@ -91,7 +94,9 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
     share = _share(int(starved.sum()), int((~waited).sum())) if len(own) else np.nan
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
     durations = np.diff([*queue["time"], window.end])
-    verdict = NOT_LOOKED_AT if not len(own) else BOUND if share > MOST else NOT_BOUND
+    verdict = BOUND if len(own) and share > MOST else NOT_BOUND
+    if not len(own) or (verdict == BOUND and len(own) < LEAST_LAUNCHES):
+        verdict = NOT_LOOKED_AT
     found = Launch(
         window=window,
         verdict=verdict,
@@ -210,16 +215,11 @@ class _LookedAt:
 
 
 def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
-    work = gpu_work(report)
+    work, own = gpu_work(report), about(report, window, gpu)
     if work.empty:
         return _LookedAt(None, gpu or 0, work, work)
-    process = window.process
-    if not (work["process"] == process).any():
-        inside = work[(work["end"] > window.start) & (work["start"] < window.end)]
-        process = int((inside if len(inside) else work)["process"].mode().iloc[0])
-    work = work[work["process"] == process]
-    gpu = int(work["gpu"].min()) if gpu is None else gpu
-    return _LookedAt(process, gpu, work, _calls(work))
+    work = work[work["process"] == own.process]
+    return _LookedAt(own.process, own.gpu, work, _calls(work))
 
 
 def _calls(work: pd.DataFrame) -> pd.DataFrame:
@@ -283,10 +283,14 @@ def _evidence(report: Report, found: Launch) -> str:
             return "The report holds no kernels."
         if report.api.empty:
             return "The report holds no CUDA API calls, so nothing says when a kernel was launched."
+        if found.launches:
+            return f"{found.launches} launches are too few to tell."
         return f"No launch call of a kernel lies in {found.window.name}."
     words = (
         f"{found.starved:,} of {found.launches:,} launches found the GPU with nothing to do, waits aside "
-        f"({100 * found.starved_share:.0f} %); a kernel takes {found.kernel_us:.1f} µs, a launch "
-        f"{found.launch_us:.1f} µs (medians)"
+        f"({100 * found.starved_share:.0f} %)"
     )
+    medians = {"a kernel": found.kernel_us, "a launch": found.launch_us}
+    told = [f"{what} takes {us:.1f} µs" for what, us in medians.items() if np.isfinite(us)]
+    words += f"; {', '.join(told).replace(', a launch takes', ', a launch')} (medians)" if told else ""
     return words + (f"; the launches of {found.unknown:,} kernels are unknown." if found.unknown else ".")

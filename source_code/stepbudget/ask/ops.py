@@ -27,7 +27,7 @@ from stepbudget import intervals
 from stepbudget.ask import tensor_cores
 from stepbudget.ask.threads import begins_in
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
-from stepbudget.report import Report, remembered
+from stepbudget.report import OPERATOR, Report, remembered
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -48,8 +48,6 @@ MATRIX_PRODUCT = re.compile(
 ATTENTION = re.compile(
     r"_?(scaled_dot_product_\w*attention\w*|(flash|efficient|cudnn)_attention_(forward|backward)|flash_attn\w*)"
 )
-# What marks a range as an operator's: emit_nvtx's additions, or PyTorch's namespace.
-OPERATOR = re.compile(r", (seq|op_id) = |^(aten|autograd)::")
 SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = .*)?$", re.DOTALL)
 
 TF32_OFF = "FP32 arithmetic with TF32 off"

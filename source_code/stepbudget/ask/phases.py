@@ -6,15 +6,24 @@ launches the backward pass from a thread of its own, while the main thread waits
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.ask.threads import begins_in
-from stepbudget.report import Report
+from stepbudget.ask import threads
+from stepbudget.report import OPERATOR, Report
 from stepbudget.window import Window
 
 OUTSIDE = "(outside any phase)"
+LONGEST_NAME = 200  # letters of a range's name that are looked at
+
+# Ranges that are a step and say which: "ProfilerStep#12", "step 12", "Epoch 1 step 3/59", "train_iteration_7".
+STEP = r"(?:profiler[\W_]?)?(?:step|iteration|iter|batch)"
+NUMBERED = re.compile(rf"(?:.*(?<![A-Za-z]))?{STEP}[\W_]*\d+(?:\s*(?:/|of)\s*\d+)?\W?", re.IGNORECASE)
 
 
 def phases(report: Report, window: Window | None = None, by: str = "process") -> pd.DataFrame:
@@ -22,27 +31,20 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
 
     Columns: ``phase``, ``count`` of ranges, ``cpu_ms`` between their starts and ends, ``kernels`` launched from inside,
     and those kernels' ``gpu_ms``. The last row holds what was launched outside any phase. Of nested ranges, a kernel
-    belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no phases where there are others.
+    belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no phases where there are others, and
+    numbered steps ("step 1", "step 2") are one phase, "step #".
+
+    A kernel belongs to a range of the thread that launched it; where that has none, to one of the main thread; else to
+    one of another thread that launches. A thread that launches nothing (a reader of data) gets no kernels for it.
 
     ``by="thread"`` counts only kernels launched by the thread that opened the range: the answer that misses autograd.
     """
     window = window or report.window()
     ranges = phase_ranges(report, window)
     kernels = report.kernels
-    kernels = kernels[(kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)]
-    if window.process is not None:
-        kernels = kernels[kernels["process"] == window.process]
-    launched_at = kernels["api_start"].to_numpy(dtype=np.int64)
-    names = np.full(len(kernels), OUTSIDE, dtype=object)
-    for process, own_ranges in ranges.groupby("process"):
-        own = (kernels["process"] == process).to_numpy()
-        names[own] = phase_at(own_ranges, launched_at[own])
-    if by == "thread":
-        threads = kernels["api_thread"].to_numpy()
-        names = np.full(len(kernels), OUTSIDE, dtype=object)
-        for thread, own_ranges in ranges.groupby("thread"):
-            own = threads == thread
-            names[own] = phase_at(own_ranges, launched_at[own])
+    launched = (kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)
+    kernels = kernels[launched & threads.of(kernels, window)]
+    names = _launched_in(report, window, ranges, kernels, by)
     work = pd.DataFrame({"phase": names, "ns": (kernels["end"] - kernels["start"]).to_numpy()})
     launched = work.groupby("phase")["ns"].agg(["count", "sum"])
     rows = []
@@ -63,16 +65,44 @@ def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
     """
     ranges = report.ranges
     itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
-    ranges = ranges[begins_in(ranges, window) & ~itself].copy()
+    ranges = ranges[threads.begins_in(ranges, window) & ~itself].copy()
     ranges["end"] = ranges["end"].clip(upper=window.end)
     return ranges
+
+
+def _launched_in(report: Report, window: Window, ranges: pd.DataFrame, kernels: pd.DataFrame, by: str) -> np.ndarray:
+    """For each kernel the name of the phase in which it was launched; ``kernels`` are those whose call is known."""
+    names = np.full(len(kernels), OUTSIDE, dtype=object)
+    at = kernels["api_start"].to_numpy(dtype=np.int64)
+    process, thread = (kernels[column].to_numpy(dtype=np.int64) for column in ("process", "api_thread"))
+    asked = [(thread == one, ranges["thread"] == one) for one in np.unique(thread)]  # kernels, and ranges for them
+    for one in np.unique(process) if by == "process" else ():
+        own, launching = process == one, ranges["thread"].isin(thread[process == one])
+        main = threads.main_thread(
+            report, window if window.process == one else replace(window, thread=None, only_process=one)
+        )
+        asked += [(own, ranges["thread"] == main), (own, launching & (ranges["process"] == one))]
+    for own, chosen in asked:
+        own = own & (names == OUTSIDE)
+        if own.any() and chosen.any():
+            names[own] = phase_at(ranges[chosen], at[own])
+    return names
 
 
 def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
     ranges = ranges_inside(report, window)
-    operators = ranges["name"] != ranges["raw_name"]  # emit_nvtx adds to the names that it makes
-    return ranges if operators.all() else ranges[~operators]
+    operators = named(ranges["raw_name"], OPERATOR.search)
+    ranges = ranges if operators.all() else ranges[~operators]
+    steps = {
+        name: re.sub(r"\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
+    }
+    return ranges.assign(name=ranges["name"].replace(steps)) if len(steps) > 1 else ranges
+
+
+def named(names: pd.Series, question: Callable[[str], object]) -> pd.Series:
+    """For each name: does it answer the question? Asked once for each different name."""
+    return names.map({name: bool(question(str(name))) for name in names.unique()}).astype(bool)
 
 
 def phase_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:

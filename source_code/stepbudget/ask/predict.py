@@ -6,10 +6,11 @@ The bounds hold if the rest of the program stays as it is:
   than the time for which these held the program, GPU idle or not: so much earlier it can come to all that follows. Nor
   by more than the GPU's idle time: its work has to be done. Copies may besides vanish from the GPU's own time.
 - Fewer and cheaper *launches* can gain the idle time for which the CPU prepared work, no more: what the loader delivers
-  comes no earlier for it.
+  comes no earlier for it, and a program starts up (its context, its first code) as long as before.
 - *Mixed precision* can gain kernel time: all of it where an operation could use Tensor Cores and does not, half of it
   where a kernel moves 32-bit numbers.
 
+Where the report holds no work of a GPU, nothing tells what would be gained, and nothing is promised: all bounds are 0.
 A bound is no forecast: another cause may take the place of the one that went.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepbudget import kernel_names
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.budget import WORK, Budget
 from stepbudget.errors import ReportError
@@ -39,7 +40,7 @@ FIXES = {
     "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels")),
     "cuda_graph": Fix(
         "fewer, cheaper launches (CUDA graph, compilation)",
-        ("launch_overhead", "python", "optimizer", "cuda_setup"),
+        ("launch_overhead", "python", "optimizer"),
     ),
 }
 
@@ -74,10 +75,14 @@ def bound(report: Report, budget: Budget, fix: str) -> Bound:
         raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
     causes, ms = FIXES[fix].causes, budget.ms
     exposed_ms = sum(ms[cause] for cause in causes)
+    if budget.device is None:
+        return Bound(fix, 0.0, budget.window.duration_ms)
     if fix == "mixed_precision":
         at_most_ms = _mixed_precision_ms(report, budget, exposed_ms)
     elif fix == "cuda_graph":
-        at_most_ms = exposed_ms
+        since = budget.window.start if budget.started is None else budget.started
+        later = [intervals.clip(budget.spans[cause], since, budget.window.end) for cause in causes]
+        at_most_ms = sum(map(intervals.total, later)) / 1e6
     else:
         on_gpu_ms = sum(ms[cause] for cause in causes if cause in WORK)
         held_ms = sum(budget.held_ms.get(cause, 0.0) for cause in causes)
@@ -93,6 +98,7 @@ def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> fl
     their names say that they work in 16 bits already.
     """
     table = tensor_cores.verdicts(report, budget.window)
+    table = table[~table["kernel"].map(kernel_names.is_collective).astype(bool)]
     names, ms = table["kernel"], table["gpu_ms"]
     product = names.map(kernel_names.is_product) | names.str.contains(kernel_names.SERVES)
     vanishes = (table["tensor_core"] == kernel_names.UNKNOWN) | product & (table["tensor_core"] == kernel_names.NO)

@@ -18,6 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from stepbudget import nesting
+from stepbudget.errors import printable
 from stepbudget.export.kinds import DIRECTIONS, MEMORY
 from stepbudget.export.sqlite import CALLS, COPIES, FILLS, KERNEL_NAME, KERNELS, LAUNCHED_BY, RANGES, Export
 
@@ -231,7 +232,8 @@ def _values(words: dict[int, str]) -> str:
 # --- as text ------------------------------------------------------------------------------------------------
 
 SHOWN = 20  # rows of a table; the JSON holds all
-WIDTH = 120
+WIDTH = 100
+LEAST_ROOM = 14  # letters of a name: "host to device"
 TITLES = {
     "ranges": "NVTX ranges",
     "kernels_by_range": "Kernels by the innermost range of the thread that launched them",
@@ -259,11 +261,13 @@ def objects(found: dict[str, list[tuple]]) -> dict[str, list[dict]]:
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple]) -> list[str]:
-    """Texts to the left, in what room the numbers leave them; numbers to the right."""
+    """Texts to the left, in what room the numbers leave them; as many numbers to the right as fit (JSON has all)."""
     texts = sum(isinstance(value, str) for value in rows[0])
     numbers = [columns[texts:], *([_number(value) for value in row[texts:]] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*numbers, strict=True)]
-    room = max(16, (WIDTH - sum(width + 2 for width in widths)) // texts - 2)
+    while (room := (WIDTH - sum(width + 2 for width in widths)) // texts - 2) < LEAST_ROOM:
+        widths.pop()
+    numbers = [row[: len(widths)] for row in numbers]
     names = [columns[:texts], *([_name(value, room) for value in row[:texts]] for row in rows)]
     name_widths = [max(map(len, column)) for column in zip(*names, strict=True)]
     made = []
@@ -280,5 +284,4 @@ def _number(value: float) -> str:
 
 def _name(text: str, width: int) -> str:
     """The text, cut to the width, without what would steer a terminal."""
-    shown = text if len(text) <= width else f"{text[: width - 1]}…"
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in shown)
+    return printable(text if len(text) <= width else f"{text[: width - 1]}…")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 # Calls in which a thread may sleep until another thread or process lets it go on.
@@ -20,20 +22,46 @@ WAITS = re.compile(
 )
 
 
+def about(report: Report, window: Window, gpu: int | None = None) -> Window:
+    """The window with the one card and the one process that every answer about it is about.
+
+    The card is ``gpu`` (its number), else the lowest that ran kernels of the window's process (of any process, where
+    no range says whose the window is); where none ran any, the lowest that copied. The process is the window's own if
+    it used that card, else the one whose work on the card lasted longest.
+    """
+    if window.gpu is not None and gpu in (None, window.gpu):
+        return window
+    return _about(report, window, gpu)
+
+
+@remembered
+def _about(report: Report, window: Window, gpu: int | None) -> Window:
+    tables = (report.kernels, report.graphs, report.copies, report.memsets)
+    work = [table if gpu is None else table[table["gpu"] == gpu] for table in tables]
+    own = [table[table["process"] == window.process] for table in work]
+    # What it did within the window says most; a window in which it did nothing is about what it did elsewhere.
+    of_anyone = [[within(table, window) for table in work], work]
+    for found in chain([within(table, window) for table in own], own, *of_anyone):
+        if len(found):
+            card = int(found["gpu"].min())
+            found = found[found["gpu"] == card]
+            lasted = (found["end"] - found["start"]).groupby(found["process"]).sum()
+            return _of(window, int(lasted.sort_values(ascending=False, kind="stable").index[0]), card)
+    for table in (report.api, report.ranges, report.os_calls) if window.process is None else ():
+        found = within(table, window)
+        if len(found):
+            return _of(window, int(found["process"].value_counts().index[0]), gpu)
+    return replace(window, gpu=gpu)
+
+
+def _of(window: Window, process: int, gpu: int | None) -> Window:
+    thread = window.thread if window.process == process else None
+    return replace(window, thread=thread, only_process=process, gpu=gpu)
+
+
 def process_of(report: Report, window: Window) -> int | None:
-    """The process that the window is about: its range's, else the one whose kernels within it ran longest."""
-    if window.process is not None:
-        return window.process
-    for table in (report.kernels, report.graphs, report.copies, report.memsets):
-        inside = within(table, window)
-        if len(inside):
-            lasted = (inside["end"] - inside["start"]).groupby(inside["process"]).sum()
-            return int(lasted.sort_values(ascending=False, kind="stable").index[0])
-    for table in (report.api, report.ranges, report.os_calls):
-        inside = within(table, window)
-        if len(inside):
-            return int(inside["process"].value_counts().index[0])
-    return None
+    """The process that the window is about: its range's, else that of ``about``; None where nothing tells one."""
+    return about(report, window).process if window.process is None else window.process
 
 
 def main_thread(report: Report, window: Window) -> int | None:
@@ -76,9 +104,18 @@ def within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
 
 
 def begins_in(table: pd.DataFrame, window: Window) -> pd.Series:
-    """Which rows begin within the window? For a window that is an NVTX range: of those of its process."""
-    inside = (table["start"] >= window.start) & (table["start"] < window.end)
-    return inside if window.process is None else inside & (table["process"] == window.process)
+    """Which rows begin within the window? Where it is about one process or one card: of those of that one."""
+    return ((table["start"] >= window.start) & (table["start"] < window.end)) & of(table, window)
+
+
+def of(table: pd.DataFrame, window: Window) -> pd.Series:
+    """Which rows are of the process and, where they tell one, of the card that the window is about?"""
+    asked = {"process": window.process, "gpu": window.gpu}
+    own = pd.Series(True, index=table.index)
+    for column, number in asked.items():
+        if number is not None and column in table:
+            own &= table[column] == number
+    return own
 
 
 def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) -> np.ndarray:
@@ -88,18 +125,23 @@ def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) 
 
 
 def waiting(report: Report, thread: int, window: Window) -> np.ndarray:
-    """When is the thread inside a call into the operating system that can put it to sleep?"""
+    """When is the thread inside a call into the operating system that can put it to sleep?
+
+    Where no such calls were traced, but the scheduler's events were: when it had no CPU.
+    """
     calls = report.os_calls
+    if calls.empty and len(ran := report.scheduled[report.scheduled["thread"] == thread]):
+        return intervals.clip(intervals.complement(intervals.union(ran), *_ends(ran)), window.start, window.end)
     own = calls[calls["thread"] == thread]
     return spans(own, window, own["name"].isin({name for name in own["name"].unique() if WAITS.match(name)}))
 
 
 def seen(report: Report, thread: int) -> tuple[int, int] | None:
     """From the thread's first recorded call or range to its last (ns); None if it left none."""
-    firsts, lasts = [], []
-    for table in (report.api, report.os_calls, report.ranges):
-        own = table[table["thread"] == thread]
-        if len(own):
-            firsts.append(int(own["start"].min()))
-            lasts.append(int(own["end"].max()))
-    return (min(firsts), max(lasts)) if firsts else None
+    tables = (report.api, report.os_calls, report.ranges, report.scheduled)
+    found = [_ends(own) for table in tables if len(own := table[table["thread"] == thread])]
+    return (min(first for first, _ in found), max(last for _, last in found)) if found else None
+
+
+def _ends(table: pd.DataFrame) -> tuple[int, int]:
+    return int(table["start"].min()), int(table["end"].max())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from stepbudget.ask.threads import process_of
+from stepbudget.ask.threads import about
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -31,10 +31,5 @@ def work_of(table: pd.DataFrame, device: int | None) -> pd.DataFrame:
 
 
 def device_of(report: Report, window: Window) -> int | None:
-    """The card that a window is about: the lowest-numbered that its process used; None where it used none."""
-    process = process_of(report, window)
-    seen = []
-    for table in (report.kernels, report.graphs, report.copies, report.memsets):
-        own = table[table["process"] == process]
-        seen += [int(own["gpu"].min())] if len(own) else []
-    return min(seen, default=None)
+    """The card that a window is about (``threads.about``); None where none did anything."""
+    return about(report, window).gpu

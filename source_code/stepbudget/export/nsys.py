@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +27,8 @@ NSYS_PLACES = (
 )
 HOW_TO_GET = "install it (https://developer.nvidia.com/nsight-systems), or set LAB_NSYS to its path"
 NEAR = 1 << 20  # bytes from the beginning or the end of a report, among which its version stands
+EXPORTED_BY = "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PRODUCT_VERSION'"
+BEGAN = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
 CAPTURED_BY = re.compile(rb"(20\d\d)([.@])(\d{1,2})\2(\d{1,2})\2(\d{1,4})-[0-9a-f]{6,16}")
 
 
@@ -74,18 +78,19 @@ def need_nsys() -> Nsys:
 
 
 def export(report: Path, folder: Path | None = None) -> Path:
-    """The ``.sqlite`` beside a ``.nsys-rep``: exported by nsys if there is none yet, or if it is older.
+    """The ``.sqlite`` beside a ``.nsys-rep``: exported by nsys if there is none yet, or if it is older or another's.
 
     ``folder``: where a new export goes instead. It is made under another name and moved, so that nobody, not even
     another process that exports at the same time, ever meets half of it.
     """
     target = report.with_suffix(".sqlite")
     there = target.is_file()
-    if there and target.stat().st_mtime >= report.stat().st_mtime:
-        return target
     captured = capturing_version(report)
+    foreign = _of_another(target, report, captured) if there else ""
+    if there and not foreign and target.stat().st_mtime >= report.stat().st_mtime:
+        return target
     about = f"{report.name}, captured by Nsight Systems {'.'.join(map(str, captured))}," if captured else report.name
-    beside = f" Or name {target.name}, which lies beside it and is older." if there else ""
+    beside = f" Or name {target.name}, which lies beside it and {foreign or 'is older'}." if there else ""
     nsys = find_nsys()
     if nsys is None:
         raise ReportError(f"{about} has to be exported by nsys, which was not found: {HOW_TO_GET}.{beside}")
@@ -108,6 +113,27 @@ def export(report: Path, folder: Path | None = None) -> Path:
     what = report.name if captured is None else about.rstrip(",")
     told = " ".join(said) or "it said nothing"
     raise ReportError(f"nsys {nsys.version_text} could not export {what}: {told}{beside}")
+
+
+def _of_another(target: Path, report: Path, captured: tuple[int, ...] | None) -> str:
+    """Why the SQLite file beside a report cannot be its export; empty where nothing speaks against it."""
+    try:
+        db = sqlite3.connect(f"{target.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        with closing(db):
+            made = db.execute(EXPORTED_BY).fetchall() if _has(db, "META_DATA_EXPORT") else []
+            began = db.execute(BEGAN).fetchall() if _has(db, "TARGET_INFO_SESSION_START_TIME") else []
+    except (sqlite3.Error, UnicodeDecodeError):
+        return ""  # what is damaged is told when it is read
+    version = re.match(r"(\d+)\.(\d+)", str(made[0][0])) if made else None
+    if captured and version and tuple(map(int, version.groups())) < captured[:2]:
+        return f"was made by Nsight Systems {version[0]}, which cannot read that: it is another report's export"
+    if began and isinstance(began[0][0], int) and began[0][0] > 1e9 * report.stat().st_mtime:
+        return "was captured after it was written: it is another report's export"
+    return ""
+
+
+def _has(db: sqlite3.Connection, table: str) -> bool:
+    return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchall())
 
 
 def capturing_version(report: Path) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ from stepbudget.export import files
 from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
 
 RANGES, OS_CALLS, OVERHEAD = "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD"
+SCHEDULED, DIAGNOSTICS = "SCHED_EVENTS", "DIAGNOSTIC_EVENT"
 CALLS, KERNELS, COPIES, FILLS, GRAPHS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -26,6 +27,7 @@ KERNEL_NAME = ("demangledName", "mangledName", "shortName")  # its columns, the 
 WHOLE = {
     RANGES: ("start", "globalTid", "eventType"),
     **dict.fromkeys((CALLS, OS_CALLS, OVERHEAD), ("start", "globalTid")),
+    SCHEDULED: ("start", "globalTid", "isSchedIn"),
     **dict.fromkeys((KERNELS, GRAPHS), ("start", "end", "globalPid")),
     **dict.fromkeys((COPIES, FILLS), ("start", "end", "globalPid", "bytes")),
 }
@@ -33,6 +35,7 @@ PERHAPS = {
     RANGES: ("end",),
     CALLS: ("end", "nameId", "correlationId"),
     **dict.fromkeys((OS_CALLS, OVERHEAD), ("end", "nameId")),
+    SCHEDULED: (),
     **dict.fromkeys(WORK, ("correlationId",)),
 }
 # What only some versions write: whole numbers or nothing.
@@ -166,11 +169,12 @@ class Export:
         wrong = [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
         wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
         too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
+        until = '"end"' if "end" in columns else "NULL"
         where = '"end" >= start' if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
         first, start, end, damaged, too_large = self.rows(
-            f'SELECT min(start), max(start), max("end"), max({" OR ".join(wrong)}), max({too_large}) '
+            f"SELECT min(start), max(start), max({until}), max({' OR '.join(wrong)}), max({too_large}) "
             f"FROM {table} WHERE {where}"
         )[0]
         if damaged:

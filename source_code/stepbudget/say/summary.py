@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
 
-from stepbudget.ask import advice, copies, iterations, launch, ops, phases, tensor_cores, threads
+from stepbudget.ask import advice, collectives, copies, iterations, launch, ops, phases, tensor_cores, threads
 from stepbudget.ask.budget import Budget, budget
-from stepbudget.ask.compare import Comparison, gpu_name
+from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -27,9 +27,11 @@ def summary(
     Times are in milliseconds or microseconds as the keys say, bytes in bytes, fractions between 0 and 1. A value that
     the report does not hold is None; ``not_looked_at`` says why. ``labs``: fix → the name of the lab that treats it.
     """
-    window = window or report.window()
-    found = found or budget(report, window)
+    asked = window or report.window()
+    found = found or budget(report, asked)
+    window = found.window  # the same stretch, with the one process and the one card that all of this is about
     steps = iterations.step_windows(report, window)
+    communication = collectives.communication(report, window)
     return {
         "report": report.path.name,
         "gpu": gpu_name(report, found),
@@ -44,16 +46,19 @@ def summary(
         "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
         if window.duration_ms
         else 0.0,
-        "remarks": _remarks(report, window, found),
+        "remarks": _remarks(report, asked, found),
         "budget": found.fractions,
+        "causes": {cause: found.label(cause) for cause in found.fractions},
         "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
         "per_step": _per_step(report, window),
         "phases": _phases(report, window),
         "copies": _copies(report, window),
+        "communication": communication.to_dict("records"),
+        "late_rank": advice.late_rank(communication),
         "kernels": _kernels(report, window),
         "tensor_cores": _tensor_cores(report, window),
         "operations": asdict(ops.summary(report, window)),
-        "launches": _launches(report, window, found.device),
+        "launches": _launches(report, window),
         "bounds": [
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
@@ -70,28 +75,28 @@ def gpus_used(report: Report) -> list[int]:
 
 
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
-    """What the answer is about, where several GPUs or processes are at work."""
-    work = iterations.gpu_work(report)
-    work = threads.within(work, window)
-    if window.process is not None:
-        work = work[work["process"] == window.process]
+    """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
+    remarks = [] if gpus_used(report) else [f"Nsight Systems said: {text}" for text in report.diagnostics]
+    if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
+        remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it")
+    work = threads.within(iterations.gpu_work(report), window)
     gpus, processes = (sorted(int(number) for number in work[column].unique()) for column in ("gpu", "process"))
-    if len(gpus) < 2 and len(processes) < 2:
-        return []
-    whole = f"{len(processes)} processes on " if len(processes) > 1 else ""
-    whole += f"GPUs {', '.join(map(str, gpus))}" if len(gpus) > 1 else f"GPU {gpus[0]}"
-    return [
-        f"the budget and the launches are those of GPU {found.device} (--gpu chooses another); phases, copies, kernels "
-        f"and Tensor Cores are those of {whole}, taken together"
-    ]
+    if len(gpus) > 1 or len(processes) > 1:
+        whole = f"{len(processes)} processes worked on " if len(processes) > 1 else "the program worked on "
+        whole += f"GPUs {', '.join(map(str, gpus))}" if len(gpus) > 1 else f"GPU {gpus[0]}"
+        process = f"process {found.process & 0xFFFFFF} on " if len(processes) > 1 and found.process else ""
+        remarks.append(f"{whole}; all that follows is about {process}GPU {found.device} (--gpu chooses another)")
+    return remarks
 
 
-def compared(report: Report, other: Report, comparison: Comparison) -> dict:
-    """What a comparison says, for the same purpose."""
+def compared(
+    before: Sequence[Report], after: Sequence[Report], comparison: Comparison, allowed: float | None = None
+) -> dict:
+    """What a comparison says, for the same purpose; ``allowed``: by what share the second may be slower."""
     score = comparison.score()
     return {
-        "before": report.path.name,
-        "after": other.path.name,
+        "before": ", ".join(report.path.name for report in before),
+        "after": ", ".join(report.path.name for report in after),
         "comparable": comparison.comparable,
         "obstacles": list(comparison.obstacles),
         "remarks": list(comparison.remarks),
@@ -102,6 +107,14 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
             cause: {"before": before, "after": after}
             for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
         },
+        "compared": comparison.each or comparison.before.window.name,
+        "change": _change(comparison.change),
+        "causes": {cause: _change(found) for cause, found in comparison.causes.items()},
+        "kernels": _rows(comparison.kernels, **{name: name for name in comparison.kernels}),
+        "slower_than_allowed": None
+        if allowed is None
+        else comparison.comparable and comparison.change.exceeds(allowed),
+        "verdict": comparison.verdict or None,
         "prediction": score
         and {
             "fix": score.bound.fix,
@@ -111,6 +124,10 @@ def compared(report: Report, other: Report, comparison: Comparison) -> dict:
             "kept": score.kept,
         },
     }
+
+
+def _change(found: Change) -> dict:
+    return {**asdict(found), "beyond_noise": found.beyond_noise}
 
 
 def plain(value: object) -> object:
@@ -158,8 +175,8 @@ def _kernels(report: Report, window: Window) -> list[dict]:
     return _rows(table, name="kernel", count="count", gpu_ms="gpu_ms", tensor_core="tensor_core", evidence="evidence")
 
 
-def _launches(report: Report, window: Window, device: int | None) -> dict:
-    found = asdict(launch.launch(report, window, device))
+def _launches(report: Report, window: Window) -> dict:
+    found = asdict(launch.launch(report, window))
     return {name: value for name, value in found.items() if name != "window"}
 
 

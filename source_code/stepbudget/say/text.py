@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from statistics import median
 
 from stepbudget.ask.budget import CAUSES
-from stepbudget.ask.compare import Comparison
+from stepbudget.ask.compare import Change, Comparison
+from stepbudget.errors import printable
 
 WIDTH = 120
 BAR = 40  # characters for the whole window
+NAME = 60  # letters of a name in a table, so that its numbers stay in view
+LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 KERNELS = 10  # the longest; the others are counted
 
 
@@ -19,12 +23,14 @@ def answer(found: dict) -> list[str]:
     number = "" if found["gpu_number"] is None or len(found["gpus_used"]) < 2 else f" (number {found['gpu_number']})"
     steps = f", {found['steps']} step{'s' * (found['steps'] > 1)}" if found["steps"] else ""
     lines = [
-        f"{found['report']}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
-        f"range '{found['range']}': {found['duration_ms']:,.1f} ms{steps}; "
+        f"{_cut(found['report'], NAME)}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
+        f"range '{_cut(found['range'], NAME)}': {found['duration_ms']:,.1f} ms{steps}; "
         f"the GPU was busy for {100 * found['gpu_busy_fraction']:.1f} % of it",
     ]
     lines += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
-    lines += _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _kernels(found)
+    lines += (
+        _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _communication(found) + _kernels(found)
+    )
     return _printable([_cut(line) for line in lines] + _advice(found))
 
 
@@ -33,24 +39,51 @@ def comparison(made: Comparison, said: dict) -> list[str]:
     lines = [f"before {said['before']}, after {said['after']}"]
     lines += [f"  not comparable: {text}" for text in said["obstacles"]]
     lines += _wrapped([f"note: {text}" for text in said["remarks"]])
-    rows = [
-        (row.cause, f"{row.before_ms:,.1f}", f"{row.after_ms:,.1f}", f"{row.change_ms:+,.1f}")
-        for row in made.table().itertuples()
-    ]
-    whole = (said["before_ms"], said["after_ms"])
-    rows.append(("all", *(f"{ms:,.1f}" for ms in whole), f"{whole[1] - whole[0]:+,.1f}"))
-    lines += _table(["cause", "before ms", "after ms", "change"], rows)
+    several = len(made.change.before_ms) + len(made.change.after_ms) > 2
+    named = {CAUSES[cause]: found for cause, found in made.causes.items()}
+    rows = [_changed(row.cause, row.before_ms, row.after_ms, named[row.cause]) for row in made.table().itertuples()]
+    if made.each is None:
+        rows.append(_changed("all", said["before_ms"], said["after_ms"], made.change))
+    else:
+        medians = (median(made.change.before_ms), median(made.change.after_ms))
+        rows.append(_changed(f"each '{_cut(made.each, 40)}'", *medians, made.change))
+    columns = ["cause", "before ms", "after ms", "change", *(["of the profiles"] if several else [])]
+    lines += _table(columns, [row[: len(columns)] for row in rows])
+    if several:
+        how = "pairs' changes, and their median" if made.change.paired else "all of one side less all of the other"
+        lines += _wrapped([f"of the profiles: {how}; * where they agree on the direction beyond the noise"])
+    kernels = made.kernels[made.kernels["change_ms"].abs() >= LEAST_CHANGE_MS].head(KERNELS)
+    if len(kernels):
+        rows = [
+            (_cut(row.kernel, NAME), f"{row.before:,.0f}", f"{row.after:,.0f}", f"{row.before_ms:,.2f}",
+             f"{row.after_ms:,.2f}", f"{row.change_ms:+,.2f}")
+            for row in kernels.itertuples()
+        ]  # fmt: skip
+        lines += [
+            "",
+            *_table(["kernels, changed most", "before", "after", "before ms", "after ms", "change"], rows),
+            "",
+        ]
     if made.comparable:
         lines.append(f"{made.speedup:.2f} times as fast")
-        score = made.score()
-        lines += _wrapped([str(score) if score else "no cause that a fix treats has shrunk: nothing to score"])
+        lines += _wrapped([made.verdict])
+    if said["slower_than_allowed"] is not None:
+        is_slower = "slower than allowed" if said["slower_than_allowed"] else "not slower than allowed"
+        low, high = (f"{ms:+,.1f}" for ms in (made.change.low_ms, made.change.high_ms))
+        lines.append(f"{is_slower}: the change lies between {low} and {high} ms")
     return _printable(lines)
+
+
+def _changed(what: str, before_ms: float, after_ms: float, found: Change) -> tuple[str, ...]:
+    """A row: before and after, their difference, and between what it lies with several profiles."""
+    between = f"{found.ms:+,.1f} ({found.low_ms:+,.1f} to {found.high_ms:+,.1f}){'*' if found.beyond_noise else ' '}"
+    return what, f"{before_ms:,.1f}", f"{after_ms:,.1f}", f"{after_ms - before_ms:+,.1f}", between
 
 
 def _step_budget(found: dict) -> list[str]:
     whole_ms = found["duration_ms"]
     rows = [
-        (CAUSES[cause], f"{share * whole_ms:,.1f}", f"{100 * share:.1f}", "█" * round(BAR * share))
+        (found["causes"][cause], f"{share * whole_ms:,.1f}", f"{100 * share:.1f}", "█" * round(BAR * share))
         for cause, share in found["budget"].items()
         if share
     ]
@@ -75,7 +108,7 @@ def _phases(found: dict) -> list[str]:
         return []
     rows = [
         (
-            phase["name"],
+            _cut(phase["name"], NAME),
             f"{phase['count']:,}",
             "" if phase["cpu_ms"] != phase["cpu_ms"] else f"{phase['cpu_ms']:,.1f}",
             f"{phase['kernels']:,}",
@@ -99,12 +132,25 @@ def _copies(found: dict) -> list[str]:
             f"{copy['gpu_ms']:,.2f}",
             f"{copy['overlap_ms']:,.2f}",
             f"{copy['api_ms']:,.2f}",
-            f"{copy['gb_per_s']:,.1f}",
+            "" if copy["gb_per_s"] != copy["gb_per_s"] else f"{copy['gb_per_s']:,.1f}",
         )
         for copy in found["copies"]
     ]
     columns = ["copies", "count", "MB", "GPU ms", "beside kernels", "held ms", "GB/s"]
     return ["", *_table(columns, rows)]
+
+
+def _communication(found: dict) -> list[str]:
+    if not found["communication"]:
+        return []
+    columns = ["kernels", "total", "hidden", "exposed", "waiting", "transfer", "unmatched"]
+    rows = [
+        (f"GPU {row['gpu']}, process {row['process'] & 0xFFFFFF}", f"{row['kernels']:,}",
+         *(f"{row[f'{column}_ms']:,.2f}" for column in columns[1:]))
+        for row in found["communication"]
+    ]  # fmt: skip
+    lines = ["", *_table(["communication, ms", *columns], rows)]
+    return lines + [line for text in found["late_rank"] for line in textwrap.wrap(text, WIDTH)]
 
 
 def _kernels(found: dict) -> list[str]:
@@ -113,7 +159,7 @@ def _kernels(found: dict) -> list[str]:
         return []
     rows = [
         (
-            _cut(one["name"], 60),
+            _cut(one["name"], NAME),
             f"{one['count']:,}",
             f"{one['gpu_ms']:,.2f}",
             f"{one['tensor_core']} ({one['evidence']})",
@@ -142,7 +188,7 @@ def _kernels(found: dict) -> list[str]:
 def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next"]
     lines += _wrapped(
-        f"{CAUSES[one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
+        f"{found['causes'][one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
         + (f"; see lab {one['lab']}." if one["lab"] else ".")
         for one in found["advice"]
     ) or ["  nothing stands out"]
@@ -174,7 +220,7 @@ def _wrapped(sentences: Iterable[str]) -> list[str]:
 
 def _printable(lines: list[str]) -> list[str]:
     """The lines without what would steer a terminal: a program may put anything into its names."""
-    return ["".join(letter if letter.isprintable() else "\ufffd" for letter in line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def _cut(text: str, width: int = WIDTH) -> str:

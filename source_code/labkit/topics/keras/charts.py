@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.charts import SMALL, _bar, _bar_axes, _figure, _key, _reach
+from labkit.display.charts.bars import SMALL, bar, bar_axes, key, reach
 from labkit.display.diagrams.drawn import tint
 from labkit.topics.keras.readings import last_event_ms, steps_window
 from stepbudget.report import Report
@@ -30,11 +30,11 @@ def epoch_bars(runs: Mapping[str, Sequence[dict]], backend: str) -> Figure:
     later = {name: [seconds for run in found for seconds in run[1:]] for name, found in epochs.items()}
     base = median(next(iter(later.values())))
     with style.house_style():
-        fig, ax = _bar_axes(list(runs), f"Training time of an epoch (Keras on {backend})", "seconds")
-        _reach(ax, max(map(max, later.values())), words_in=2.2)
+        fig, ax = bar_axes(list(runs), f"Training time of an epoch (Keras on {backend})", "seconds")
+        reach(ax, max(map(max, later.values())), words_in=2.2)
         for y, (name, found) in enumerate(epochs.items()):
             middle = median(later[name])
-            _bar(ax, y, 0, middle, tint(style.COLOURS["kernel"], 0.7))
+            bar(ax, y, 0, middle, tint(style.COLOURS["kernel"], 0.7))
             ax.plot(later[name], [y] * len(later[name]), "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.9)
             times = f"   {base / middle:.1f}×" if y else ""
             words = f"{middle:.2f} s{times}   first: {median(run[0] for run in found):.1f} s"
@@ -48,7 +48,7 @@ def counter_panels(reports: Mapping[str, Report]) -> Figure:
     On the left a bar above the curve marks the training steps, and a line where the program's events end.
     """
     with style.house_style():
-        fig = _figure(0.9 + 1.45 * len(reports))
+        fig = style.figure(0.9 + 1.45 * len(reports))
         axes = fig.subplots(len(reports), 2, sharey=True, squeeze=False, width_ratios=(1.5, 1))
         for (name, report), (left, right) in zip(reports.items(), axes, strict=True):
             whole, steps = report.window(), steps_window(report)
@@ -67,7 +67,7 @@ def counter_panels(reports: Mapping[str, Report]) -> Figure:
             ax.set_xlabel("milliseconds", size=9)
         kinds = {"SMs Active": SMS, "Tensor Active": TENSOR, "training steps": style.INK}
         kinds |= {"the program's last recorded event": style.VERMILION}
-        _key(fig, {label: (colour, None) for label, colour in kinds.items()}, 4)
+        key(fig, kinds, 4)
     return fig
 
 

@@ -5,7 +5,6 @@ What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from stepbudget.report import Report
 from stepbudget.window import Window
 
 KIND = "keras"
-# In the reports that the course ships the SMs pause for 3.7 ms at most between two steps, 5.4 before the test.
+# In the JAX reports that the course ships the SMs pause for 3.1 ms at most between two steps, 10.9 before the test.
 PAUSE_NS = 4_000_000
+PAUSE_PCT = 1  # of SMs Active: what a single small kernel makes of a sample
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
@@ -79,15 +79,16 @@ def _without_kernel(report: Report, window: Window) -> float | None:
 
 
 def steps_window(report: Report) -> Window:
-    """The training steps by the counter SMs Active: the longest stretch of the training range without a long pause.
+    """The training range; where a report's events break off before the test, its steps by the counter SMs Active.
 
-    A pause is long from 4 ms on, as before the first step and before the test. A report whose events break off has no
-    end of the range: then it reaches to the end of the capture, and the test is in it. Without the counter: the range.
+    Then the range has no end of its own: it reaches to the end of the capture, and the test is in it. The steps are its
+    longest stretch without a long pause. A pause is long from 4 ms on, as before the first step and before the test,
+    and samples of 1 % belong to it. Without the counter: the range.
     """
     whole = report.window()
     samples = _sms_active(report, whole)
-    busy = samples.loc[samples["value"] > 0, "time"].to_numpy(np.int64)
-    if not len(busy):
+    busy = samples.loc[samples["value"] > PAUSE_PCT, "time"].to_numpy(np.int64)
+    if report.windows("test") or not len(busy):
         return whole
     interval = int(np.median(np.diff(samples["time"]))) if len(samples) > 1 else 0
     before_pause = np.flatnonzero(np.diff(busy) >= PAUSE_NS)
@@ -129,7 +130,7 @@ def tried(backend: str) -> dict[str, pd.DataFrame]:
 def few_digits() -> pd.DataFrame:
     """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
     rows = []
-    for record in _shipped("*-limit-3000-*"):
+    for record in recorded.matching(KIND, "*-limit-3000-*"):
         told, last = record["arguments"], record["epochs"][-1]
         rows.append(
             {
@@ -151,7 +152,7 @@ def few_digits() -> pd.DataFrame:
 def jit_on_a_cpu() -> dict[tuple[str, str], list[dict]]:
     """The shipped FP32 trainings on a CPU with and without ``jit_compile``: (backend, on or off) → records."""
     found: dict[tuple[str, str], list[dict]] = {}
-    for record in _shipped("keras_mnist-*-limit-1024-*"):
+    for record in recorded.matching(KIND, "keras_mnist-*-limit-1024-*"):
         found.setdefault((record["backend"], record["arguments"]["jit"]), []).append(record)
     return found
 
@@ -162,8 +163,3 @@ def _scale(arguments: dict) -> str:
     if scale == "dynamic":
         return f"dynamic, from {arguments['initial_scale']:,.0f}"
     return scale if scale == "none" else f"fixed, {scale:,.0f}"
-
-
-def _shipped(pattern: str) -> list[dict]:
-    """The shipped records of this lab whose file's name fits, in order."""
-    return [json.loads(file.read_text()) for file in sorted((recorded.folder() / KIND).glob(f"{pattern}.json"))]

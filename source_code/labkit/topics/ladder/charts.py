@@ -6,77 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from labkit.display import style
 from labkit.display.spread import spread
-from labkit.display.table import Table, table
 from labkit.topics.ladder import ledger
 
 SMALL = 8.5  # points
 ROW_IN = 0.5
 FIELDS = {"training_s": ("training loop", style.BLUE), "process_s": ("whole process", style.INK)}
-
-
-def ledger_table(found: pd.DataFrame) -> Table:
-    """Where each rung's seconds go: ``labkit.topics.ladder.ledger.table``, parts in the order in which they pass."""
-    names = {
-        "step": "step",
-        "startup_s": "start-up s",
-        "warm_up_s": "warm-up s",
-        "training_s": "training s",
-        "test_s": "test s",
-        "rest_s": "the rest s",
-        "process_s": "process s",
-        "cold_s": "process s, cold",
-        "loop_times": "× loop",
-        "process_times": "× process",
-    }
-    frame = found[list(names)].rename(columns=names)
-    seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
-    formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
-    formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
-    trained = ledger.epochs_words(found["epochs"].max()).capitalize()
-    caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
-    return table(frame, caption, formats, list(formats))
-
-
-def floor_shares_table(found: pd.DataFrame, floor_s: float) -> Table:
-    """How much of each rung's training loop, and of its process, the floor is."""
-    frame = pd.DataFrame(
-        {
-            "step": found["step"],
-            "training ms": 1e3 * found["training_s"],
-            "floor ms": 1e3 * floor_s,
-            "floor, % of the loop": 100 * floor_s / found["training_s"],
-            "floor, % of the process": 100 * floor_s / found["process_s"],
-        }
-    )
-    formats = {"training ms": "{:,.0f}", "floor ms": "{:.0f}"}
-    formats |= dict.fromkeys(["floor, % of the loop", "floor, % of the process"], "{:.2g}")
-    return table(frame, "What share of its time each rung needs at the least", formats, list(formats))
-
-
-def startup_table(found: pd.DataFrame) -> Table:
-    """What a process does before its first step: ``labkit.topics.ladder.ledger.startup``."""
-    columns = {"stage": "one thing more", "after": "on top of", "own_s": "takes s", "process_s": "the whole process s"}
-    numbers = ["takes s", "the whole process s"]
-    caption = "Before the first step: processes that do so much and no more (medians)"
-    return table(
-        found.rename(columns=columns)[list(columns.values())], caption, dict.fromkeys(numbers, "{:.2f}"), numbers
-    )
-
-
-def lines_table(steps: Sequence[str], remarks: Mapping[str, str]) -> Table:
-    """What each rung costs to write and to read: lines of code, and a remark."""
-    rows = []
-    for step in steps:
-        own = ledger.lines(step)
-        rows.append((step, own.script, own.beside or None, own.on_gpu or None, remarks.get(step, "")))
-    columns = ["step", "its script", "and beside it", "of that on the GPU", "to read it, one has to know"]
-    caption = "Lines of code, without blank lines, comments and docstrings"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:4], "{:.0f}"))
 
 
 def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
@@ -86,7 +24,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
     trained = ledger.epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
     with style.house_style():
         high = 1.6 + ROW_IN * len(runs)
-        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(high)
         ax = fig.subplots()
         ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
         ax.axvline(floor_s, color=style.VERMILION, lw=1.6)
@@ -140,7 +78,7 @@ def process_parts(found: pd.DataFrame) -> Figure:
     """One bar a rung, seconds of a whole process by its parts (``labkit.topics.ladder.ledger.table``)."""
     with style.house_style():
         high = 1.6 + 0.42 * len(found)
-        fig = Figure(figsize=(style.WIDTH_IN, high), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(high)
         ax = fig.subplots()
         left = pd.Series(0.0, index=found.index)
         for part, (label, colour) in PARTS.items():

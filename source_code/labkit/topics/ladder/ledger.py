@@ -13,12 +13,11 @@ import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
-from labkit.display.spread import MEASURED, Spread, paired, spread
+from labkit.display.spread import Spread, spread
 from labkit.paths import SOURCE_CODE
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
@@ -142,38 +141,6 @@ def epoch_noise_ms(before: Sequence[dict], after: Sequence[dict]) -> float:
     """
     first, second = _later_epochs_ms(before), _later_epochs_ms(after)
     return max(NOISE_SHARE * statistics.median(first), sum(max(own) - min(own) for own in (first, second)))
-
-
-def in_rounds(ratio: Spread) -> str:
-    """What rounds in pairs say, as the end of a sentence: how many times as fast, and whether every round agrees."""
-    times = f"{MEASURED}{ratio.median:.2f} times as fast"
-    if ratio.n == 1:
-        return f"{times} in one round; another may say otherwise"
-    times = f"{times} ({ratio.low:.2f}–{ratio.high:.2f})"
-    if _agree(ratio):
-        return f"{times}, and {'faster' if ratio.low > 1 else 'slower'} in each of {ratio.n} rounds"
-    if round(ratio.low, 2) == round(ratio.high, 2) == 1:
-        return f"{times}: no difference in {ratio.n} rounds"
-    return f"{times}, but the {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
-
-
-def compared(slow: Sequence[dict], fast: Sequence[dict], field: str = "process_s") -> str:
-    """What two steps' runs say round by round, as the end of a sentence; and whether they were run in turn at all."""
-    ratio = paired(slow, fast, field)
-    if in_turn(slow, fast) or not _agree(ratio):
-        return in_rounds(ratio)
-    return f"{in_rounds(ratio)}; but they were not run in turn, and no hour is like another"
-
-
-def in_turn(first: Sequence[dict], second: Sequence[dict]) -> bool:
-    """Did the runs of two steps alternate?"""
-    runs = sorted([(own["started"], 1) for own in first] + [(own["started"], 2) for own in second])
-    return all(one != other for (_, one), (_, other) in pairwise(runs))
-
-
-def _agree(ratio: Spread) -> bool:
-    """Does every round, of two or more, say that the same one is faster, by a hundredth at least?"""
-    return ratio.n > 1 and (round(ratio.low, 2) > 1 or round(ratio.high, 2) < 1)
 
 
 def _later_epochs_ms(records: Sequence[dict]) -> list[float]:

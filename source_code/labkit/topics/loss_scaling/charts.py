@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
 from labkit.display import style
@@ -48,7 +47,7 @@ def fits(rows: Sequence[dict], least_squares: float, limit_pct: float = 2.0) -> 
     """
     names = list(dict.fromkeys(row["variant"] for row in rows))
     with style.house_style():
-        fig = _figure(1.3 + 0.3 * len(names))
+        fig = style.figure(1.3 + 0.3 * len(names), w_pad=0.1)
         ax = fig.subplots()
         for y, name in enumerate(names):
             own = [row for row in rows if row["variant"] == name]
@@ -96,7 +95,7 @@ def scales(lines: Mapping[str, Sequence[dict]], reach: Sequence[int], title: str
     low, high = math.log2(min(every)), math.log2(max(every))
     below = 0.04 * (high - low) + 0.3  # between the lowest scale and the first seed's ticks, and from seed to seed
     with style.house_style():
-        fig = _figure(3.2)
+        fig = style.figure(3.2, w_pad=0.1)
         axes = fig.subplots(1, len(lines), sharey=True, squeeze=False)[0]
         for ax, (name, seeds), end in zip(axes, lines.items(), reach, strict=True):
             for number, own in enumerate(seeds):
@@ -131,7 +130,7 @@ def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, titl
     """
     names = [name for name in dict.fromkeys(row["variant"] for row in rows) if name != "fp32"]
     with style.house_style():
-        fig = _figure(0.9 + 1.9 * len(losses))
+        fig = style.figure(0.9 + 1.9 * len(losses), w_pad=0.1)
         axes = fig.subplots(len(losses), len(names), sharex=True, sharey="row", squeeze=False)
         for line, (loss, words) in zip(axes, losses.items(), strict=True):
             base = _curves(rows, "fp32", loss)
@@ -179,7 +178,7 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
     used = [at[np.nonzero(found[(layer, *kind)]["histogram"])] for layer in layers for _, kind in drawn]
     low, high = min(own.min() for own in used if len(own)) - 1, max(TOP, max(own.max() for own in used if len(own)))
     with style.house_style():
-        fig = _figure(4.4)
+        fig = style.figure(4.4, w_pad=0.1)
         axes = fig.subplots(2, -(-len(layers) // 2), sharex=True, squeeze=False).ravel()
         for ax, layer in zip(axes, layers, strict=False):
             ax.axvspan(low, ZERO, color=style.VERMILION, alpha=0.22, lw=0)
@@ -228,7 +227,7 @@ def pictures(rows: Sequence[dict], title: str, originals: str | None = None) -> 
     if originals:
         shown.insert(0, ("the digits", originals))
     with style.house_style():
-        fig = _figure(0.5 + 0.7 * len(shown))
+        fig = style.figure(0.5 + 0.7 * len(shown), w_pad=0.1)
         axes = fig.subplots(len(shown), 1, squeeze=False)[:, 0]
         for ax, (name, text) in zip(axes, shown, strict=True):
             digits = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(-1, DIGIT, DIGIT)
@@ -241,8 +240,3 @@ def pictures(rows: Sequence[dict], title: str, originals: str | None = None) -> 
 
 
 BESIDE = {"textcoords": "offset points", "va": "center", "size": SMALL}
-
-
-def _figure(high_in: float) -> Figure:
-    """An empty figure whose parts find their places, with a margin around them."""
-    return Figure(figsize=(style.WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))

@@ -6,98 +6,18 @@ from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
-from labkit.display.table import Table, table
+from labkit.topics.matmul.readings import median_rows, narrow_type
 from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks
 
 SMALL = 8.5  # points
 HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
 WAYS = {"triton": ("our Triton kernel", style.BLUE), "cublas": ("cuBLAS", style.GREEN)}
-
-
-def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows of one kind out of the records of ``bench_matmul.py``: each number the median over the records."""
-    rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
-    numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
-    return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
-
-
-def narrow_type(records: Sequence[dict]) -> str:
-    """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
-    return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
-
-
-def sizes_table(records: Sequence[dict]) -> Table:
-    """Triton beside cuBLAS by size: time, rate, how far off."""
-    found = median_rows(records, "size", ["rows", "columns", "inner"])
-    tiles = {}  # autotuning may choose differently in each run
-    for record in records:
-        for row in record["rows"]:
-            if row["what"] == "size":
-                tiles.setdefault((row["rows"], row["columns"], row["inner"]), []).append(row["tile"])
-    sizes = list(zip(found["rows"], found["columns"], found["inner"], strict=True))
-    frame = pd.DataFrame(
-        {
-            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
-            "tile": [" or ".join(sorted(set(tiles[size]))).replace(" x ", "×") for size in sizes],
-            "Triton µs": found["triton_us"],
-            "cuBLAS µs": found["cublas_us"],
-            "Triton TFLOP/s": found["triton_tflops"],
-            "cuBLAS TFLOP/s": found["cublas_tflops"],
-            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
-            "error / bound": found["triton_error_of_bound"],
-        }
-    )
-    frame["tile"] = [f"~{tile}" for tile in frame["tile"]]
-    formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
-    formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
-    formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
-    caption = f"A matrix product in {DTYPE_WORDS[narrow_type(records)]}: medians over the runs, GPU time"
-    return table(frame, caption, formats, list(formats))
-
-
-def tiles_table(records: Sequence[dict]) -> Table:
-    """The same product by the size of its tiles, and by the order in which they are made."""
-    found = median_rows(records, "tile", ["tile", "warps", "stages", "group"])
-    sides = [[int(side) for side in tile.split(" x ")] for tile in found["tile"]]
-    frame = pd.DataFrame(
-        {
-            "tile": [tile.replace(" x ", "×") for tile in found["tile"]],
-            "rows of tiles together": found["group"],
-            "multiplications for each number read": [m * n / (m + n) for m, n, _ in sides],
-            "µs": found["triton_us"],
-            "TFLOP/s": found["triton_tflops"],
-        }
-    )
-    size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
-    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
-    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats, ["µs", "TFLOP/s"])
-
-
-def types_table(records: Sequence[dict]) -> Table:
-    """The same tile in each type: which instructions multiply, and how fast."""
-    found = median_rows(records, "type", ["dtype"])
-    told = {row["dtype"]: row["instructions"] for row in records[0]["rows"] if row["what"] == "type"}
-    frame = pd.DataFrame(
-        {
-            "type": found["dtype"],
-            "instructions that multiply": [
-                "~" + ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
-            ],
-            "Triton TFLOP/s": found["triton_tflops"],
-            "cuBLAS TFLOP/s": found["cublas_tflops"],
-        }
-    )
-    formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
-    size = records[0]["size"]
-    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats, list(formats))
 
 
 def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
@@ -108,7 +28,7 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
         for row in found.itertuples()
     ]
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 3.8), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(3.8)
         ax = fig.subplots()
         places = np.arange(len(names))
         for offset, (way, (label, colour)) in zip((-0.2, 0.2), WAYS.items(), strict=True):
@@ -153,7 +73,7 @@ def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4
     """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
     colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION]
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 4.3), layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.06))
+        fig = style.figure(4.3, w_pad=0.15)
         for ax, group in zip(fig.subplots(1, len(groups)), groups, strict=True):
             places = [tile_of(program, down, across, group) for program in range(down * across)]
             for program, (row, column) in enumerate(places):

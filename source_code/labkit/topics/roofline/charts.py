@@ -8,7 +8,6 @@ from math import log10
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
@@ -48,7 +47,7 @@ def roofline(
     """
     dtypes = list(dtypes or dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
     with style.house_style():
-        fig = Figure(figsize=(style.WIDTH_IN, 5.0), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06))
+        fig = style.figure(5.0)
         ax = fig.subplots()
         _axes(ax, peaks, points, dtypes)
         _draw_roofs(ax, peaks, dtypes)

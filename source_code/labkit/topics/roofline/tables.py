@@ -11,7 +11,7 @@ from labkit.topics.roofline import readings as roofline
 from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks, Point
 
 
-def peaks_table(peaks: Peaks) -> Table:
+def peaks(peaks: Peaks) -> Table:
     """The roofs as measured, and the arithmetic intensity at which each type's roof meets that of the memory."""
     rows = [(DTYPE_WORDS[dtype], tflops, peaks.ridge(dtype)) for dtype, tflops in peaks.tflops.items()]
     measured = "the best of several matrix products"
@@ -20,7 +20,7 @@ def peaks_table(peaks: Peaks) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"), columns[1:])
 
 
-def points_table(points: Sequence[Point], peaks: Peaks) -> Table:
+def points(points: Sequence[Point], peaks: Peaks) -> Table:
     """Each point: what it does and moves, how fast, which roof is above it, and its share of that roof."""
     found = roofline.table(points, peaks)
     frame = pd.DataFrame(
@@ -44,7 +44,7 @@ def points_table(points: Sequence[Point], peaks: Peaks) -> Table:
     return table(frame, f"One training step of {roofline.BATCH:,} digits under its roof", formats, measured)
 
 
-def floor_table(peaks: Peaks) -> Table:
+def floor(peaks: Peaks) -> Table:
     """The recipe's ten epochs at the roofs: arithmetic, and traffic by how the step is cut into kernels."""
     frame = roofline.floor(peaks)
     frame = pd.DataFrame(
@@ -61,7 +61,7 @@ def floor_table(peaks: Peaks) -> Table:
     return table(frame, caption, formats, ["rate", "ms"])
 
 
-def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
+def limits(limits: pd.DataFrame, top: int = 12) -> Table:
     """What limits each kernel, numbered; the rest in one row."""
     head, rest = limits.head(top), limits.iloc[top:]
     frame = pd.DataFrame(
@@ -90,7 +90,7 @@ def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
     return table(frame, caption, formats, [name for name in formats if name != "#"])
 
 
-def bytes_table(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
+def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
     """Megabytes of a training step, as Nsight Compute counted them and as the tensors' shapes say."""
     rows = []
     for step in steps:
@@ -103,7 +103,7 @@ def bytes_table(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table
     return table(pd.DataFrame(rows, columns=columns), caption, formats, ["kernels", "MB counted", "ratio"])
 
 
-def conv2_table(products: pd.DataFrame) -> Table:
+def conv2(products: pd.DataFrame) -> Table:
     """conv2's three products (``labkit.topics.roofline.readings.conv2_products``): needed, and done."""
     names = {
         "word": "kernel",
@@ -119,7 +119,7 @@ def conv2_table(products: pd.DataFrame) -> Table:
     return table(frame, "conv2's three products", formats, ["MB counted", "GFLOP done", "done / needed"])
 
 
-def filled_table(products: pd.DataFrame) -> Table:
+def filled(products: pd.DataFrame) -> Table:
     """How many blocks of threads the kernels of conv2 start, of those that fit into the GPU at once."""
     names = {"kernel": "kernel", "us": "µs", "blocks": "blocks", "waves": "% of the blocks that fit"}
     frame = products.sort_values("us", ascending=False)[list(names)].rename(columns=names)
@@ -129,7 +129,7 @@ def filled_table(products: pd.DataFrame) -> Table:
     return table(frame, "How much of the GPU conv2's kernels fill", formats, numbers)
 
 
-def distances_table(distances: pd.DataFrame) -> Table:
+def distances(distances: pd.DataFrame) -> Table:
     """How far each step is from the floor, in three factors (``labkit.topics.roofline.readings.distances``)."""
     names = {
         "step": "step",

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import tint
-from labkit.display.spread import MEASURED
-from labkit.display.table import Table, short_kernel, table
 from labkit.topics.roofline.charts import ROOFS
-from labkit.topics.shapes.readings import TYPES, by_channels, half_type
-from stepbudget.ask.ops import Summary
-from stepbudget.ask.tensor_cores import TensorActive
+from labkit.topics.shapes.readings import TYPES
 from stepbudget.kernel_names import NO, YES
 
 SMALL = 8.5  # points
@@ -57,7 +51,7 @@ def together(products: pd.DataFrame, title: str = "Square products: M = N = K") 
 def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
     """Panels side by side: title → products with the size in ``at``; each type in per cent of itself at ``base``."""
     with style.house_style():
-        fig = _figure(3.9)
+        fig = style.figure(3.9, w_pad=0.1)
         axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         top = 100.0
         for ax, (name, frame) in zip(axes, panels.items(), strict=True):
@@ -131,7 +125,7 @@ def layout_bars(
     convolutions = convolutions[convolutions["refused"].isna()]
     dtypes = [dtype for dtype in TYPES if (convolutions["dtype"] == dtype).any()]
     with style.house_style():
-        fig = _figure(3.7)
+        fig = style.figure(3.7, w_pad=0.1)
         for ax, (layer, c_in) in zip(fig.subplots(1, len(channels), squeeze=False)[0], channels.items(), strict=True):
             own = convolutions[(convolutions["layer"] == layer) & (convolutions["c_in"] == c_in)]
             _layout_panel(ax, own, dtypes)
@@ -162,124 +156,7 @@ def _layout_panel(ax: Axes, frame: pd.DataFrame, dtypes: Sequence[str]) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def _figure(high_in: float) -> Figure:
-    return Figure(figsize=(style.WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06))
-
-
 # --- tables -------------------------------------------------------------------------------------------------
 
 
-def rate_table(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n", "k", "dtype")) -> Table:
-    """Products as rows: the given columns, µs, TFLOP/s, relative error, and which kernel multiplied."""
-    names = {"dtype": "type", "stride": "lines in memory", "layout": "layout", "part": "product"}
-    frame = products[[*columns, "us", "tflops", "error", "tensor_cores", "kernel"]].copy()
-    if "dtype" in frame:
-        frame["dtype"] = frame["dtype"].map(WORDS)
-    heads = {"us": "µs", "tflops": "TFLOP/s", "tensor_cores": "Tensor Cores"}
-    frame = frame.rename(columns={name: name.upper() for name in "mnk"} | names | heads)
-    formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "error": "{:.1e}", "kernel": _kernel}
-    measured = ["µs", "TFLOP/s", "error"]
-    formats |= {name.upper(): "{}" for name in columns if name in ("m", "n", "k")}  # 4096, no thousands' separator
-    return table(frame, caption, formats, measured)
-
-
-def _kernel(name: object) -> str:
-    return short_kernel(name) if isinstance(name, str) else "–"
-
-
-def switches_table(rows: Sequence[Mapping], caption: str) -> Table:
-    """What each set of switches makes of an FP32 product and convolution.
-
-    ``rows``: of ``bench_tf32.py``. The errors are relative to FP64's result.
-    """
-    lines = []
-    for row in rows:
-        line = {"statements": row["statements"] or "nothing"}
-        for name, words in (("matmul", "product"), ("conv", "convolution")):
-            line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
-        lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
-    errors = ["product's error", "convolution's error"]
-    formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
-    return table(pd.DataFrame(lines), caption, formats, errors)
-
-
-def environment_table(rows: Sequence[Mapping], caption: str) -> Table:
-    """The same probes in each environment, a row an environment: of what type products are, and convolutions."""
-    lines = {}
-    for row in rows:
-        head = re.sub(r"torch\.backends\.|cuda\.matmul\.|cudnn\.", "", row["statements"] or "nothing")
-        one, *more = head.split("; ")
-        head = f"both {one}" if more else one
-        both = f"{row['matmul'] or 'refused'}, {row['conv'] or 'refused'}"
-        lines.setdefault(row["environment"] or "none", {})[head] = both
-    return table(pd.DataFrame(lines).T.rename_axis("environment").reset_index(), caption)
-
-
 # --- what the texts say, what we measured -------------------------------------------------------------------
-
-
-def claims_table(
-    products: pd.DataFrame, convolutions: pd.DataFrame, bad: Summary, good: Summary, active: TensorActive | None
-) -> Table:
-    """Both texts' statements, in our words, beside what was measured.
-
-    ``bad``, ``good``: the operations of an epoch with 127 and with 128 units; ``active``: the counter, where it was
-    sampled.
-    """
-    half = half_type(products)
-    word = WORDS[half]
-    one = products[products["part"] == "one"].set_index(["dtype", "m", "n", "k"])["us"]
-    base = {dtype: one.get((dtype, 4096, 4096, 4096), float("nan")) for dtype in TYPES}
-    m, n = (one[(half, *size)] / base[half] for size in ((4095, 4096, 4096), (4096, 4095, 4096)))
-    tf32 = one.get(("tf32", 4096, 4092, 4096), float("nan")) / base["tf32"]
-    short = products[products["dtype"].isin(["tf32", "fp16", "bf16"]) & products["refused"].isna()]
-    rows = products[(products["part"] == "layout") & (products["m"] == 4096)]
-    layouts = rows.pivot_table(index="dtype", columns="layout", values="us")
-    gain = layouts["nn"] / layouts.min(axis=1)  # both matrices row by row, against the best layout
-    taken = rows.loc[(rows["dtype"] == "fp8") & rows["refused"].isna(), "layout"]
-    wide = by_channels(convolutions, "wide", half).set_index("channels")["channels_last_tflops"]
-    shares = [f"{MEASURED}{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
-    found = f"on average {MEASURED}{active.mean_pct:.1f} %, at most {MEASURED}{active.max_pct:.0f} %" if active else ""
-    claims = [
-        (
-            "A",
-            "fastest in multiples of 8 or 16, depending on the architecture",
-            f"N = 4095 takes {_times(n)} as long in {word}, M = 4095 {_times(m)}; in TF32, N = 4092 {_times(tf32)}",
-        ),
-        (
-            "B",
-            "without multiples of 8, no Tensor Cores",
-            f"of {len(short)} products in TF32, FP16 and BF16, {(short['tensor_cores'] == NO).sum()} ran without",
-        ),
-        ("B", "the batch size, too, in multiples of 8", f"forward, the batch is M: M = 4095 takes {_times(m)} as long"),
-        ("B", "also an LSTM's units", "not measured here"),
-        (
-            "B",
-            "bad layer sizes show in DLProf's report",
-            f"efficiency {shares[0]} with 127 units, {shares[1]} with 128",
-        ),
-        (
-            "A",
-            "column-major can be much faster",
-            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, "
-            f"{_times(gain.get('tf32'))} in TF32; FP8 takes {len(taken)} of four",
-        ),
-        (
-            "A",
-            "FP32 gains little from Tensor Cores",
-            f"as TF32 {_times(base['fp32'] / base['tf32'])} FP32's rate, in {word} {_times(base['fp32'] / base[half])}",
-        ),
-        (
-            "B",
-            "filters in multiples of 8",
-            "TFLOP/s by channels: "
-            + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
-        ),
-        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 13)"),
-        ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
-    ]
-    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])
-
-
-def _times(ratio: float | None) -> str:
-    return "(not here)" if ratio is None or pd.isna(ratio) else f"{MEASURED}{ratio:.2f} times"

@@ -12,7 +12,6 @@ from functools import cache
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED, Spread
 from labkit.errors import LabError
 from labkit.topics.roofline.readings import matmul_flops
 from stepbudget import kernel_names
@@ -22,7 +21,6 @@ from stepbudget.report import Report
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "refused")
-FEW = 0.03  # "a few per cent"
 LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
 
 
@@ -70,20 +68,6 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
 def half_type(found: pd.DataFrame) -> str:
     """``"bf16"``, or ``"fp16"`` where the GPU has no BF16: what stands for the 16-bit types in the labs' sentences."""
     return "bf16" if found.loc[found["dtype"] == "bf16", "us"].notna().any() else "fp16"
-
-
-def apart(ratio: Spread) -> str:
-    """What two times, compared round by round, say of one another; ``ratio``: one over the other, of each round.
-
-    They differ where each round says so, by more than the rounds differ among themselves; of fewer than three rounds,
-    by more than a FEW besides, since two may agree by chance.
-    """
-    low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
-    if ratio.n == 1:
-        return f"{middle} in a single round, in which a few per cent mean nothing"
-    if max(ratio.low - 1, 1 - ratio.high) > max(ratio.high - ratio.low, FEW if ratio.n < 3 else 0.0):
-        return f"{'longer' if ratio.low > 1 else 'shorter'} in each of {ratio.n} rounds, by {low} to {high}"
-    return f"no difference shows: {low} to {high} in {ratio.n} rounds"
 
 
 def by_channels(found: pd.DataFrame, layer: str, dtype: str) -> pd.DataFrame:

@@ -1,0 +1,127 @@
+"""Which pictures lie in images/, and are they what the code draws?
+
+    python3 -m labkit.recording.images --out images      write them all
+    python3 -m labkit.recording.images --check images    exit status 1 where a file is not what the code draws
+
+Each file says in its description what it shows (the alternative text) and the fingerprint of what was drawn, so a
+figure whose data changed is found without comparing bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from labkit import course
+from labkit.display import charts, style
+from labkit.display.diagrams import triton as diagrams_triton
+from labkit.display.diagrams.drawn import DIAGRAMS
+from labkit.display.fingerprint import FINGERPRINT_MARK, description
+from labkit.source import recorded
+from labkit.topics.ladder import charts as ladder_charts
+from labkit.topics.roofline import readings as roofline
+
+PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
+
+
+def ladder() -> Figure:
+    """Whole-process time of each step, from the recorded runs."""
+    figure = charts.ladder({step.label: recorded.records("runs", step.script) for step in course.ladder()[:PART_1]})
+    source = recorded.provenance()
+    figure.axes[0].set_title(f"Ten epochs of MNIST, whole process ({source['gpu']}, {source['cpu_cores']} CPU cores)")
+    return figure
+
+
+def whole_ladder() -> Figure:
+    """Training loop and whole process of every rung, and the floor, from the recorded runs."""
+    peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
+    runs = {step.label: recorded.records("runs", step.script) for step in course.ladder()}
+    figure = ladder_charts.ladder(runs, roofline.training_floor_s(peaks))
+    figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: every step, and the floor")
+    return figure
+
+
+IMAGES = {
+    **DIAGRAMS,
+    **diagrams_triton.DIAGRAMS,
+    "ladder": (
+        ladder,
+        "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "
+        "workers the time falls to about a quarter; pinned copies and mixed precision change little more.",
+    ),
+    "whole_ladder": (
+        whole_ladder,
+        "For each of the eight steps a dot for the seconds of the training loop and one for the whole process, on a "
+        "logarithmic axis. The loop falls from about half a minute to about a fifth of a second, a few times the "
+        "floor; the process falls from three quarters of a minute to a few seconds.",
+    ),
+}
+
+
+def save_all(folder: Path | str) -> list[Path]:
+    """Write every picture into the folder as SVG; the same code and records give the same bytes again."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with style.house_style():
+        for stem, (draw, alt_text) in IMAGES.items():
+            fig = draw()
+            title = (draw.__doc__ or stem).splitlines()[0].rstrip(".")
+            about = {"Date": None, "Creator": None, "Title": title, "Description": description(alt_text, fig)}
+            fig.savefig(folder / f"{stem}.svg", metadata=about)
+            plt.close(fig)
+            written.append(folder / f"{stem}.svg")
+    return written
+
+
+def stale(folder: Path | str) -> list[str]:
+    """One sentence for each picture whose file is missing, or is not what the code draws now."""
+    complaints = []
+    with style.house_style():
+        for stem, (draw, alt_text) in IMAGES.items():
+            fig = draw()
+            now = description(alt_text, fig)
+            plt.close(fig)
+            path = Path(folder) / f"{stem}.svg"
+            if not path.is_file():
+                complaints.append(f"{path}: missing")
+            elif (said := written_description(path)) is None:
+                complaints.append(f"{path}: not an SVG with a description")
+            elif said != now:
+                was, draws = (text.rpartition(FINGERPRINT_MARK)[2].rstrip("]") for text in (said, now))
+                complaints.append(f"{path}: drawn data {was}, now {draws}" if was != draws else f"{path}: alt text")
+    return complaints
+
+
+def written_description(svg: Path) -> str | None:
+    """The description inside an SVG file, or None where there is none to be read."""
+    try:
+        found = ET.parse(svg).getroot().find(".//{http://purl.org/dc/elements/1.1/}description")
+    except ET.ParseError:
+        return None
+    return None if found is None else found.text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: write the pictures, or check those that were written."""
+    parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.images", description=main.__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", metavar="FOLDER", type=Path, help="write the pictures there")
+    what.add_argument("--check", metavar="FOLDER", type=Path, help="compare the pictures there with the code")
+    options = parser.parse_args(arguments)
+    if options.out:
+        for path in save_all(options.out):
+            print(path)
+        return 0
+    complaints = stale(options.check)
+    print("\n".join(complaints or [f"all {len(IMAGES)} pictures in {options.check} are what the code draws"]))
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

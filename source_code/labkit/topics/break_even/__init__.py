@@ -1,1 +1,0 @@
-"""After how many epochs has a start-up paid for itself?"""

@@ -1,0 +1,53 @@
+"""Which fix mattered on which machine? Every step of the ladder against the one before, on each recorded machine.
+
+An epoch is compared, the first of a run left out, since some machines were recorded with fewer epochs than others.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pandas as pd
+
+from labkit import course
+from labkit.display.runs import is_beyond_noise
+from labkit.display.spread import paired
+from labkit.display.table import Table, table
+from labkit.paths import RECORDED
+from labkit.source import recorded
+
+ALL = "all seven"  # the row of the last step against the first
+
+
+def gains() -> pd.DataFrame:
+    """How many times as fast an epoch is, a row a step (its label; then ``ALL``), a column a machine of the catalogue.
+
+    The median over the rounds; NaN where the rounds cannot tell it from 1.
+    """
+    ladder = course.ladder()
+    columns = {}
+    for folder in course.MACHINES:
+        runs = [_epochs(recorded.records("runs", step.script, RECORDED / folder)) for step in ladder]
+        ratios = [paired(*both, "epoch_s") for both in (*pairwise(runs), (runs[0], runs[-1]))]
+        columns[folder] = [ratio.median if is_beyond_noise(ratio) else None for ratio in ratios]
+    return pd.DataFrame(columns, index=[*(step.label for step in ladder[1:]), ALL], dtype=float)
+
+
+def gains_table(found: pd.DataFrame) -> Table:
+    """``gains()``, the machines by their names."""
+    frame = found.rename(columns=course.MACHINES).rename_axis("step").reset_index()
+    machines = list(course.MACHINES.values())
+    caption = "An epoch: how many times as fast as with the step before (–: the rounds cannot tell it from no gain)"
+    return table(frame, caption, dict.fromkeys(machines, "{:.3g}"), machines)
+
+
+def mattered_most(found: pd.DataFrame) -> dict[str, str]:
+    """Machine by its name → the label of the step that made an epoch the most times as fast there."""
+    steps = found.drop(index=ALL)
+    return {course.MACHINES[folder]: str(steps[folder].idxmax()) for folder in found}
+
+
+def _epochs(records: Sequence[dict]) -> list[dict]:
+    return [{"epoch_s": statistics.median(epoch["training_s"] for epoch in own["epochs"][1:])} for own in records]

@@ -1,0 +1,166 @@
+"""Communication: whose it is, what hides it, which kernels are one collective, and for whom the ranks waited."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepbudget.ask import advice, collectives, predict
+from stepbudget.ask.budget import budget
+from stepbudget.kernel_names import is_collective
+from stepbudget.report import open_report
+from stepbudget.say import summary, text
+from stepbudget.window import Window
+from synthetic import SyntheticReport
+
+ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"
+SGEMM = "ampere_sgemm_128x64_nn"
+RANKS = ((11, 0), (22, 1))
+
+
+@pytest.fixture
+def made(tmp_path):
+    return SyntheticReport(tmp_path / "made.sqlite").range(0, 1000, "training", process=11)
+
+
+def collective(made, at: tuple[float, ...], end: float, name: str = ALLREDUCE):
+    """One collective: when each rank's kernel starts (None: not in the capture), and when all end."""
+    for (process, device), start in zip(RANKS, at, strict=True):
+        if start is not None:
+            made.kernel(start, end, name, call=(start - 5, start - 4), device=device, stream=20, process=process)
+    return made
+
+
+def ranks(made) -> dict[int, dict]:
+    return {row["gpu"]: row for row in collectives.communication(open_report(made.write())).to_dict("records")}
+
+
+def test_hidden_is_what_another_kernel_of_the_same_gpu_runs_beside(made):
+    collective(made, (100, 100), 200).kernel(50, 160, SGEMM, call=(40, 41), process=11)
+    made.kernel(0, 1000, SGEMM, call=(0, 1), device=1, process=22)
+    first, second = ranks(made).values()
+    assert (first["total_ms"], first["hidden_ms"], first["exposed_ms"]) == pytest.approx((0.1, 0.06, 0.04))
+    assert (second["hidden_ms"], second["exposed_ms"]) == pytest.approx((0.1, 0))
+
+
+def test_until_the_last_rank_starts_the_others_wait_and_the_rest_is_transfer(made):
+    collective(made, (100, 170), 200).range(0, 1, "x")
+    collective(made, (310, 300), 350)
+    first, second = ranks(made).values()
+    assert (first["waiting_ms"], first["transfer_ms"], first["unmatched_ms"]) == pytest.approx((0.07, 0.07, 0))
+    assert (second["waiting_ms"], second["transfer_ms"]) == pytest.approx((0.01, 0.07))
+    assert (first["last"], second["last"], first["matched"]) == (1, 1, 2)
+    assert (first["alone_ms"], second["alone_ms"]) == pytest.approx((0.01, 0.07))
+    found = collectives.communication(open_report(made.path))
+    assert collectives.late(found)["gpu"] == 1
+    assert advice.late_rank(found) == [
+        "GPU 1 (process 22) came last to 1 of 2 collectives; the others waited 0.1 ms for it alone"
+    ]
+
+
+def test_a_rank_that_the_capture_cut_short_is_shifted_to_where_it_runs_beside_the_others(made):
+    for step in range(5):
+        late = 100 * step + 40
+        collective(made, (100 * step + 10, None if step < 2 else late), 100 * step + 60)
+    first, second = ranks(made).values()
+    assert (first["matched"], second["matched"], second["last"]) == (3, 3, 3)
+    assert first["unmatched_ms"] == pytest.approx(0.1) and first["waiting_ms"] == pytest.approx(0.09)
+
+
+def test_what_does_not_run_at_the_same_time_or_passes_between_two_is_unmatched(made):
+    collective(made, (100, 200), 150).kernel(200, 250, SGEMM, process=11)
+    collective(made, (300, 310), 400, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)")
+    collective(made, (500, None), 600, GATHER)
+    made._rows["CUPTI_ACTIVITY_KIND_KERNEL"][1]["end"] = made._ns(260)
+    for row in ranks(made).values():
+        assert row["waiting_ms"] == row["transfer_ms"] == row["matched"] == 0
+        assert row["unmatched_ms"] == pytest.approx(row["total_ms"])
+    assert collectives.late(collectives.communication(open_report(made.path))) is None
+
+
+def test_names_are_matched_apart(made):
+    collective(made, (100, 110), 200).kernel(0, 1, SGEMM)
+    collective(made, (120, 115), 190, GATHER)
+    found = collectives.collectives(open_report(made.write()), Window(0, 10**9, "all"))
+    assert found.groupby("name")["last_start"].nunique().tolist() == [1, 1] and found["last_start"].notna().all()
+
+
+def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
+    collective(made, (100, 400), 900).kernel(10, 90, SGEMM, call=(5, 6), process=11)
+    made.kernel(800, 950, SGEMM, call=(700, 701), process=11)
+    report = open_report(made.write())
+    found = budget(report)
+    assert found.device == 0 and found.ms["communication"] == pytest.approx(0.7)
+    assert found.ms["other_kernels"] == pytest.approx(0.23) and sum(found.fractions.values()) == pytest.approx(1)
+    assert found.ms["communication"] == pytest.approx(ranks(made)[0]["exposed_ms"])
+    assert predict.bound(report, found, "mixed_precision").at_most_ms == pytest.approx(0.23)
+    (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
+    assert said.upper_bound_ms == pytest.approx(0.7) and "0.1 of them hidden" in said.evidence
+    assert "GPU 1 (process 22) came last to 1 of 1" in said.evidence
+    shown = text.answer(summary.summary(report))
+    assert any("communication between GPUs" in line for line in shown)
+    (row,) = [line for line in shown if "GPU 1, process 22" in line]
+    assert row.split()[4:] == ["1", "0.50", "0.00", "0.50", "0.00", "0.50", "0.00"]
+
+
+def test_without_collectives_there_is_nothing_to_say(made):
+    report = open_report(made.kernel(0, 10, SGEMM, call=(0, 1), process=11).write())
+    assert collectives.communication(report).empty
+    assert summary.summary(report)["communication"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ALLREDUCE, GATHER, "ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclDevComm *, unsigned long, ncclWork *)",
+        "ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "ncclSymkDevKernel_AllReduce_Sum_f32(ncclSymkDevArgs)",
+        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, (int)2>(vllm::RankData *)", "mscclKernel_Sum_float_LL",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, (int)2>(AllReduceParams)",
+        "void deep_ep::internode::dispatch<(bool)1>(int4 *)", "nvshmemi_transfer_rma_put_threadgroup",
+    ],
+)  # fmt: skip
+def test_kernels_that_communicate(name):
+    assert is_collective(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        SGEMM, "void at::native::reduce_kernel<(int)512, (int)1, ncclFunctor>()", "void BlockAllReduceSum<float>()",
+        "void softmax_warp_allreduce<float>(float *)", "void LayerNormWarpAllReduce<float>(float *)",
+    ],
+)  # fmt: skip
+def test_kernels_that_do_not(name):
+    assert not is_collective(name)
+
+
+spans = st.lists(
+    st.tuples(st.integers(0, 900), st.integers(1, 200), st.booleans(), st.booleans(), st.booleans()), max_size=12
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(spans)
+def test_the_parts_of_any_communication_add_up(works):
+    with tempfile.TemporaryDirectory() as folder:
+        build = SyntheticReport(Path(folder) / "any.sqlite").range(0, 1000, "training", process=11)
+        for start, length, is_second, communicates, gathers in works:
+            process, device = RANKS[is_second]
+            name = (GATHER if gathers else ALLREDUCE) if communicates else SGEMM
+            build.kernel(start, start + length, name, device=device, process=process)
+        report = open_report(build.write())
+        found = collectives.communication(report)
+        assert (found["hidden_ms"] + found["exposed_ms"]).to_numpy() == pytest.approx(found["total_ms"].to_numpy())
+        parts = found[["waiting_ms", "transfer_ms", "unmatched_ms"]]
+        assert parts.sum(axis=1).to_numpy() == pytest.approx(found["total_ms"].to_numpy()) and (parts >= -1e-9).all(
+            axis=None
+        )
+        for row in found.to_dict("records"):
+            own = budget(report, device=row["gpu"])
+            assert own.ms["communication"] == pytest.approx(row["exposed_ms"], abs=1e-6)
+            assert sum(own.fractions.values()) == pytest.approx(1)
