@@ -11,10 +11,10 @@ import pytest
 from labkit import paths
 from labkit.display import spread
 from labkit.display.spread import Spread
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.pretend import replay
 from labkit.recording import plan
-from labkit.source import Live, Programs, Recorded, pace, quick, recorded, running
+from labkit.source import Live, Programs, Recorded, current, pace, quick, recorded, running
 from labkit.training import clock, machine
 from stand_in import A_GPU, StandIn
 
@@ -126,6 +126,23 @@ def test_a_command_is_not_answered_by_the_records_of_another(shipped):
     assert len(shipped.runs(["main_a.py --epochs 3"], show=lambda line: None)["main_a.py --epochs 3"]) == 1
     with pytest.raises(LabError, match=r"'main_a\.py --epochs 4' was not recorded on the NVIDIA Test GPU"):
         shipped.runs(["main_a.py --epochs 4"], show=lambda line: None)
+
+
+def test_what_a_machine_recorded_in_part_lacks_comes_from_the_default_one(monkeypatch):
+    """All of a comparison from one machine, or all from the other."""
+    monkeypatch.setenv("LAB_RECORDED", "h200-2cores")
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    source, said = current(), []
+    assert not source.is_strict and source.facts.cores == 2
+    own = source.runs(["main_opt1.py"], show=said.append)["main_opt1.py"]
+    assert {run["cpu_cores"] for run in own} == {2}
+    assert not any("not recorded" in line for line in said)
+    others = source.runs(["main_opt1.py", "main_shapes.py"], show=said.append)
+    assert {run["cpu_cores"] for runs in others.values() for run in runs} == {16}
+    assert "| not recorded on h200-2cores, so from h200:" in said
+    assert recorded.accuracy("main_baseline.py"), "what is asked without a folder, too"
+    with pytest.raises(NotRecorded, match=r"'main_moon\.py' was not recorded"):
+        source.runs(["main_moon.py"], show=said.append)
 
 
 def test_a_damaged_record_is_named(shipped):

@@ -66,7 +66,8 @@ def gate(baseline: str, steps: Sequence[str]) -> Table:
         rows.append((step, len(values), mean, min(values), max(values), *compared, "passed" if passed else "FAILED"))
     columns = ["step", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most", "gate"]
     formats = dict.fromkeys(columns[2:7], "{:.2f}")
-    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin()})"
+    _, where = recorded.held(lambda where: recorded.accuracy(baseline, where))
+    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where)})"
     return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
