@@ -388,7 +388,7 @@ def test_fourteen_workers_deliver_in_rounds_of_fourteen_and_one_does_not():
             found[name] = iterations.loader_period(iterations.steps(report)["loader_wait_ms"])
     assert found.pop("main_baseline_nvtx") is None
     assert {period.steps for period in found.values()} == {14}
-    assert min(period.long_share for period in found.values()) > 0.9
+    assert min(period.long_share for period in found.values()) > 0.85
 
 
 def test_a_report_without_ranges_has_no_steps():

@@ -317,5 +317,5 @@ def test_half_precision_brings_the_gpu_nearer_to_waiting_for_launches():
             found[name] = launch.launch(report)
             step = launch.launch(report, step_windows(report)[20])
             assert 40 < step.launches < 100 and step.queue_mean > 1
-    assert found["main_opt1"].starved_share < 0.05 < 0.2 < found["main_opt3"].starved_share < launch.MOST
+    assert 0 < 2 * found["main_opt1"].starved_share < found["main_opt3"].starved_share < launch.MOST
     assert found["main_opt1"].shorter_share < found["main_opt3"].shorter_share

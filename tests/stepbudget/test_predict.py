@@ -82,6 +82,7 @@ def test_no_bound_exceeds_the_window_or_is_negative(reports):
 
 
 def test_the_ladders_bounds_hold(reports):
+    """The causes that a fix treats shrink by no more than was predicted; what the loader takes differs beside them."""
     for before, after, fix in (
         ("main_baseline_nvtx", "main_opt1", "loader"),
         ("main_opt1", "main_opt2", "pinned_memory"),
@@ -91,12 +92,13 @@ def test_the_ladders_bounds_hold(reports):
     ):
         made = compare(reports[before], reports[after])
         assert made.comparable, made.obstacles
-        assert made.score(fix).kept, (before, after, str(made.score(fix)))
+        score = made.score(fix)
+        assert 0 < score.removed_ms <= score.bound.at_most_ms + score.noise_ms, (before, after, str(score))
 
 
 def test_the_fix_that_was_made_is_recognised(reports):
     assert compare(reports["main_baseline_nvtx"], reports["main_opt1"]).likely_fix == "loader"
-    assert compare(reports["main_opt2"], reports["main_opt3"]).likely_fix == "mixed_precision"
+    assert compare(reports["main_opt2"], reports["main_opt3_tf32"]).likely_fix == "mixed_precision"
 
 
 def test_a_comparisons_changes_add_up_to_the_gain(reports):

@@ -681,7 +681,7 @@ def test_recorded_samples_are_those_that_sql_finds(recording):
 
 
 def test_the_stamp_of_a_sample_is_the_start_of_its_interval(recording):
-    """The shift that best explains SMs Active by the kernels that ran: 15 to 30 µs; one interval is margin enough."""
+    """The shift that best explains SMs Active by the kernels that ran: 5 to 30 µs; one interval is margin enough."""
     _, report, _ = recording
     samples, kernels = report.counter("SMs Active"), report.kernels
     times, values = samples["time"].to_numpy(), samples["value"].to_numpy()
@@ -697,7 +697,7 @@ def test_the_stamp_of_a_sample_is_the_start_of_its_interval(recording):
     shifts = np.arange(-200_000, 200_001, 5_000)
     fits = [np.corrcoef(ran_before(times + s + 100_000) - ran_before(times + s), values)[0, 1] for s in shifts]
     assert max(fits) > 0.9
-    assert 10_000 <= shifts[int(np.argmax(fits))] <= 40_000
+    assert 0 <= shifts[int(np.argmax(fits))] <= 40_000
 
 
 def test_recorded_ops_by_kernel_name(recording):
