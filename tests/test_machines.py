@@ -101,7 +101,7 @@ FALSE_ON = {
     ],
     "no-counters": [r"Tensor Active|SMs Active \(", r"driver and Nsight differ"],
     "mig": [r"utilisation less any work, in points: [^n]"],
-    "two-cores": [r"(?<!not )(?<!nor )\b(?:more|enough) workers (?:gain|pay|help)", r"the workers get ahead"],
+    "h200-2cores": [r"(?<!not )(?<!nor )\b(?:more|enough) workers (?:gain|pay|help)", r"the workers get ahead"],
     "cpu": [GPU_SPOKEN_OF, r"launch-bound", r"utilisation less any work, in points: [^n]", r"Tensor Active"],
 }
 NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
@@ -113,7 +113,7 @@ NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
         "JAX computes them in TF32 as it comes",
         "this GPU is fast in BF16, in which the last rungs multiply",
     ],
-    "two-cores": [
+    "h200-2cores": [
         "the workers that the cores allow are at least three times as fast as one",
         "the whole process is at least twice as fast",
         "with all three fixes the process is at least twice as fast as the baseline",
@@ -143,8 +143,9 @@ def test_what_is_concluded_can_be_read(ran, machine, notebook):
     assert not [line for line in said if re.search(r"\bnan\b|\bNone\b|never, not never", line)]
 
 
-@each
-@pytest.mark.parametrize("machine", FALSE_ON)
+@pytest.mark.parametrize(
+    ("machine", "notebook"), [(machine, name) for machine in FALSE_ON for name in notebooks_of(machine)]
+)
 def test_nothing_is_concluded_that_is_false_there(ran, machine, notebook):
     said = [line for line in lines_of(ran(machine)[notebook], "→") if not line.startswith("→ [differs here]")]
     own = [line for line in said if not RECORDED_ONES.search(line)]

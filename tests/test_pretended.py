@@ -19,7 +19,7 @@ from labkit.source import command, recorded
 from labkit.topics.profilers import nvml, torch_profiler
 from labkit.topics.roofline import readings as roofline
 from labkit.topics.shapes import readings as shapes
-from stepbudget.ask import copies, idle, tensor_cores
+from stepbudget.ask import idle, tensor_cores
 from stepbudget.ask.budget import budget
 
 RECORDED_FILES = sorted(path for path in RECORDED.rglob("*") if path.is_file())
@@ -138,22 +138,17 @@ def test_a_slice_of_a_gpu_has_no_utilisation(on):
     assert samples["gpu_pct"].isna().all() and samples["power_w"].notna().all()
 
 
-def test_on_two_cores_more_workers_do_not_help(on):
-    live = on("two-cores")
-    sweep = [f"main_opt1.py --epochs 3 --workers {count}" for count in (1, 16)]
-    runs = live.runs([*sweep, "main_opt1.py", "main_opt4.py"], 1, quiet)
-    one, many, opt1, opt4 = (found[0] for found in runs.values())
-    assert many["training_s"] >= one["training_s"] and opt1["training_s"] >= one["training_s"]
-    assert opt4["training_s"] < one["training_s"] / 2 and opt4["cpu_cores"] == 2 and opt1["arguments"]["workers"] == 1
-    there = source.Recorded(RECORDED / "h200").profile(recorded.provenance()["profiles"]["main_opt1"], quiet)
-    with profiled(live, "main_opt1") as here, there:
-        waiting, before = (
-            idle.idle_by_phase(own).set_index("phase").loc["data loading", "idle_ms"] for own in (here, there)
-        )
-        longer = here.window().duration_ms - there.window().duration_ms
-        assert waiting - before == pytest.approx(longer, rel=0.05) and longer > 1000
-        assert idle.idle(here).busy_ms == pytest.approx(idle.idle(there).busy_ms, rel=0.01)
-        assert len(copies.copies(here)) == len(copies.copies(there))
+def test_on_two_cores_the_loader_sets_the_pace_whatever_the_workers(on):
+    """As recorded on two cores, through the same door."""
+    live = on("h200-2cores")
+    one, opt1, opt4 = (
+        found[0] for found in live.runs(["main_baseline.py", "main_opt1.py", "main_opt4.py"], 1, quiet).values()
+    )
+    assert opt1["cpu_cores"] == live.facts.cores == 2 and opt1["arguments"]["workers"] == 1
+    assert opt1["training_s"] > one["training_s"] / 2 and opt4["training_s"] < one["training_s"] / 10
+    with profiled(live, "main_opt1") as report:
+        waiting = idle.idle_by_phase(report).set_index("phase").loc["data loading", "idle_ms"]
+        assert waiting > 0.8 * report.window().duration_ms
 
 
 def test_a_cpu_alone_has_phases_and_no_gpu_work(on):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from labkit.errors import LabError, NotHere
 from labkit.pretend.replay import Replay, drop, tables
 from labkit.source import counting, door, recorded
@@ -21,7 +19,6 @@ from stepbudget.ncu.counters import DENIED, what_went_wrong
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
-BY_LOADER = ("main_opt1.py", "main_opt2.py", "main_opt3.py")  # steps whose epochs last as long as their loader
 IN_BF16 = ("main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py", "main_shapes.py")  # by default
 
 
@@ -44,30 +41,6 @@ class Mig(Replay):
 
     def record(self, command: str, record: dict) -> dict:
         return _without_samples(record, ("gpu_pct", "memory_pct"))
-
-
-class TwoCores(Replay):
-    """Two CPU cores: what waits for the loader waits as long as with one worker, however many there are."""
-
-    told: ClassVar[dict] = {"cores": 2}
-
-    def record(self, command: str, record: dict) -> dict:
-        if not command.startswith(BY_LOADER):
-            return record
-        fewest = self._records("main_opt1.py --epochs 3 --workers 1", self.folder)[0]["epochs"]
-        if "--workers" not in command:
-            record["arguments"]["workers"] = 1
-        return _retimed(record, [fewest[min(number, 2)] for number in range(len(record["epochs"]))])
-
-    def report(self, name: str, db: sqlite3.Connection) -> None:
-        step = next((script for script in BY_LOADER if name.startswith(script.removesuffix(".py"))), None)
-        if step is None:
-            return
-        one_worker, many = (
-            self._records(command, self.folder)[0]["epochs"][1]["training_s"]
-            for command in ("main_opt1.py --epochs 3 --workers 1", step)
-        )
-        _wait_longer(db, max(0.0, one_worker - many))
 
 
 class Cpu(Replay):
@@ -252,7 +225,6 @@ MACHINES: dict[str, Callable[[], Replay]] = {
     "turing": Turing,
     "no-counters": NoCounters,
     "mig": Mig,
-    "two-cores": TwoCores,
     "cpu": Cpu,
     "newer-library": NewerLibrary,
 }
@@ -317,35 +289,3 @@ def _retimed(record: dict, epochs: list[dict]) -> dict:
     for name in ("wall_s", "process_s"):
         record[name] += longer_s
     return record
-
-
-def _wait_longer(db: sqlite3.Connection, longer_s: float) -> None:
-    """Make the program wait so much longer for its loader, by equal parts in each batch; no work takes longer."""
-    named = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) = 'data loading'"
-    ends = np.array(sorted(row[0] for row in db.execute(f'SELECT "end" FROM NVTX_EVENTS WHERE {named}')))
-    if not len(ends):
-        return
-    each = int(1e9 * longer_s / len(ends))
-
-    def later(times: np.ndarray) -> np.ndarray:
-        return times + each * np.searchsorted(ends, times, side="right")
-
-    for table, columns in tables(db).items():
-        moments = [column for column in ("start", "end", "timestamp") if column in columns]
-        if table.startswith("ENUM_") or not moments:
-            continue
-        quoted = [f'"{column}"' for column in moments]
-        rows = list(db.execute(f'SELECT rowid, {", ".join(quoted)} FROM "{table}"'))
-        if not rows:
-            continue
-        ids = [row[0] for row in rows]
-        times = np.array([[np.nan if value is None else value for value in row[1:]] for row in rows])
-        moved = later(times)
-        if table in GPU_WORK and len(moments) == 2:
-            moved[:, 1] = moved[:, 0] + times[:, 1] - times[:, 0]
-        values = [
-            [None if np.isnan(value) else int(value) for value in row] + [number]
-            for row, number in zip(moved, ids, strict=True)
-        ]
-        change = ", ".join(f"{column} = ?" for column in quoted)
-        db.executemany(f'UPDATE "{table}" SET {change} WHERE rowid = ?', values)
