@@ -233,5 +233,5 @@ def test_runs_that_did_not_alternate_are_no_pairs():
     assert compared(slow, fast) == "~1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
     later = started(7, 8, 9, process_s=2.0)
     assert not in_turn(slow, later)
-    assert "faster in each of 3 rounds; but they were not run in turn" in compared(slow, later)
+    assert "faster in each of 3 rounds; besides, they were not run in turn" in compared(slow, later)
     assert "turn" not in compared(slow, started(7, 8, 9, process_s=3.0)), "nothing is claimed"

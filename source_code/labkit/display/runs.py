@@ -61,7 +61,7 @@ def compared(slow: Sequence[dict], fast: Sequence[dict], field: str = "process_s
     ratio = paired(slow, fast, field)
     if in_turn(slow, fast) or not _agree(ratio):
         return in_rounds(ratio)
-    return f"{in_rounds(ratio)}; but they were not run in turn, and no hour is like another"
+    return f"{in_rounds(ratio)}; besides, they were not run in turn, and no hour is like another"
 
 
 def difference(ratio: Spread) -> str:
