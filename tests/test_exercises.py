@@ -138,6 +138,7 @@ def test_a_wrong_reading_of_a_budget_is_told(number, step, wrong, said, capsys):
     [
         (lambda score: score.share, "units"),
         (lambda score: score.gained_ms, "too small"),
+        (lambda score: score.bound.at_most_ms, "not yet"),
         (lambda score: score.bound.of_ms, "too large"),
         (lambda score: 100 * score.share, "[ok] exercise 4.3"),
     ],

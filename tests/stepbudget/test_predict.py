@@ -81,6 +81,16 @@ def test_no_bound_exceeds_the_window_or_is_negative(reports):
 # --- comparisons --------------------------------------------------------------------------------------------
 
 
+def after_first_ms(name: str) -> list[float]:
+    """Epochs of a step's timed runs, first ones left out: what they differ by is the noise of a single profile."""
+    words = {
+        "main_opt3_tf32": "main_opt3.py --amp-dtype float32 --tf32",
+        "main_opt3_bf16": "main_opt3.py --amp-dtype bfloat16",
+    }
+    runs = recorded.records("runs", words.get(name, f"{name}.py"))
+    return [1e3 * epoch["training_s"] for run in runs for epoch in run["epochs"][1:]]
+
+
 def test_the_ladders_bounds_hold(reports):
     """The causes that a fix treats shrink by no more than was predicted; what the loader takes differs beside them."""
     for before, after, fix in (
@@ -92,6 +102,9 @@ def test_the_ladders_bounds_hold(reports):
     ):
         made = compare(reports[before], reports[after])
         assert made.comparable, made.obstacles
+        timed = [after_first_ms(name.removesuffix("_nvtx")) for name in (before, after)]
+        score = made.score(fix, sum(max(own) - min(own) for own in timed))
+        assert score.kept, (before, after, str(score))
         score = made.score(fix)
         assert 0 < score.removed_ms <= score.bound.at_most_ms + score.noise_ms, (before, after, str(score))
 
