@@ -1,6 +1,6 @@
 """What is shortened live, so that a lab waits less? Trainings: fewer epochs, rounds, seeds, unless ``LAB_LIVE=full``.
 
-Compilers' caches stay warm from run to run in both. Profiles, counts and all other benchmarks are the same in both.
+Compilers' caches stay warm from run to run in both. Profiles, counts and most benchmarks are the same in both.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from labkit.errors import LabError
 
 EPOCHS, ROUNDS = 3, 2  # of a quick run: a first epoch, which is left out, and two to compare; twice, to see the noise
 FULL_EPOCHS, FULL_ROUNDS = 10, 3  # as recorded
-SEEDS = 3
 TRAINING = ("main_", "keras_")  # what the scripts that train are called
-MANY_SEEDS = ("bench_sin_fit.py", "bench_gan.py")  # minutes each, with five
+FEWER = {  # benchmarks of minutes: the flag that says how often they do the same, and how often when quick
+    "bench_sin_fit.py": ("seeds", 2),
+    "bench_gan.py": ("seeds", 3),
+    "bench_startup.py": ("repeats", 1),
+}
 WORDS = ("quick", "full")
 
 
@@ -26,18 +29,19 @@ def is_quick() -> bool:
 
 
 def quick(command: str) -> str:
-    """The quick form of a command: fewer epochs or seeds, unless it says how many itself."""
+    """The quick form of a command: fewer epochs, seeds or repeats, unless it says how many itself."""
     told = command.split()
     if command.startswith(TRAINING) and "--epochs" not in told:
         return f"{command} --epochs {EPOCHS}"
-    if command.startswith(MANY_SEEDS) and not {"--seeds", "--profile"} & set(told):
-        return f"{command} --seeds {SEEDS}"
+    flag, times = FEWER.get(told[0], ("", 0))
+    if flag and not {f"--{flag}", "--profile"} & set(told):
+        return f"{command} --{flag} {times}"
     return command
 
 
 def whole(command: str) -> str:
     """The command of which this is the quick form; the command itself where it is none."""
-    for ending in (f" --epochs {EPOCHS}", f" --seeds {SEEDS}"):
+    for ending in (f" --epochs {EPOCHS}", *(f" --{flag} {times}" for flag, times in FEWER.values())):
         if command.endswith(ending) and quick(command.removesuffix(ending)) == command:
             return command.removesuffix(ending)
     return command
@@ -53,9 +57,9 @@ def rounds(when_quick: int = ROUNDS) -> int:
 
 
 def shortened(record: dict) -> dict:
-    """What a recorded run would have been in its quick form: with its first epochs, or seeds, only."""
+    """What a recorded run would have been in its quick form: with its first epochs, seeds or repeats, only."""
     if "epochs" not in record:
-        return _fewer_seeds(record)
+        return _fewer(record)
     kept, left_out = record["epochs"][:EPOCHS], record["epochs"][EPOCHS:]
     if not left_out:
         return record
@@ -68,7 +72,14 @@ def shortened(record: dict) -> dict:
     return record | form | parts | ends | result
 
 
-def _fewer_seeds(record: dict) -> dict:
-    rows = [row for row in record["rows"] if row["seed"] <= SEEDS]
-    form = {"command": quick(record["command"]), "arguments": record["arguments"] | {"seeds": SEEDS}, "rows": rows}
-    return record | form | {"process_s": record["process_s"] * len(rows) / len(record["rows"])}
+def _fewer(record: dict) -> dict:
+    flag, times = FEWER[record["script"]]
+    share = times / record["arguments"][flag]
+    form = {"command": quick(record["command"]), "arguments": record["arguments"] | {flag: times}}
+    form["rows"] = [row | _first_of(row, times) for row in record["rows"] if row.get("seed", 1) <= times]
+    return record | form | {"process_s": record["process_s"] * share}
+
+
+def _first_of(row: dict, times: int) -> dict:
+    """What a row holds of each repeat, of the first ones only (of a sorted row: the fastest)."""
+    return {"process_s": row["process_s"][:times]} if "process_s" in row else {}
