@@ -63,7 +63,7 @@ EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 OPERATOR = re.compile(
     r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
 )
-API_VERSION = re.compile(r"(_v\d+)+$")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
+API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
 
 MOST_GPUS = 2**16
 
