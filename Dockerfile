@@ -25,11 +25,10 @@ ENV PIP_BREAK_SYSTEM_PACKAGES=1 \
 
 # First what the course needs, so that a changed notebook does not install it again.
 WORKDIR /course
-COPY pyproject.toml README.md ./
+COPY pyproject.toml LICENSE ./
+COPY source_code/stepbudget/__init__.py source_code/stepbudget/README.md source_code/stepbudget/
 # hadolint ignore=SC2086
-RUN mkdir -p source_code/labkit \
-    && touch source_code/labkit/__init__.py \
-    && python3 -m pip install --no-cache-dir ${PIP_ARGS} -e .
+RUN python3 -m pip install --no-cache-dir ${PIP_ARGS} -e '.[course]'
 
 # Not root, and by number, so that a cluster can see that it is not.
 RUN useradd --uid 10001 --user-group --create-home --shell /bin/bash learner \

@@ -66,7 +66,7 @@ container: ## build the container image (docker or podman)
 	$(ENGINE) build -t $(IMAGE) $(ARGS) .
 
 clean: ## remove .venv, caches and your own reports; reports/recorded/ stays
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis source_code/gpu_performance_lab.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build source_code/*.egg-info
 	@find . -name .git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@if [ -d reports ]; then \
 	  find reports -mindepth 1 -maxdepth 1 ! -name recorded ! -name README.md -exec rm -rf {} +; fi
@@ -92,7 +92,7 @@ $(STAMP): pyproject.toml
 	  "$(PYTHON)" -m venv --clear --without-pip $(VENV_FLAGS) $(VENV) && touch $(UNFINISHED) || exit 2; \
 	  $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --default-pip >/dev/null || exit 2; fi
 	@echo 'Installing the course: some minutes and up to 6 GB the first time, most of it PyTorch …'
-	@$(BIN)/python -m pip --disable-pip-version-check install -e .
+	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[course]'
 	@$(BIN)/python -m ipykernel install --sys-prefix >/dev/null
 	@rm -f $(UNFINISHED)
 	@echo "$(CURDIR)" > $(STAMP)

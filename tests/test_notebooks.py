@@ -101,7 +101,7 @@ def test_every_link_inside_the_checkout_leads_somewhere(path):
             assert address.scheme == "https", link
 
 
-@pytest.mark.parametrize("page", ["README.md", "reports/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "reports/README.md", "source_code/stepbudget/README.md"])
 def test_every_link_of_a_readme_leads_somewhere(page):
     text = (ROOT / page).read_text()
     headings = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}

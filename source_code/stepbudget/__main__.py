@@ -30,7 +30,10 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
     args = _arguments(arguments)
     status = 0
     try:
-        said, status = (_tables(args), 0) if args.tables else _answer(args, labs)
+        if args.schema:
+            said = _schema()
+        else:
+            said, status = (_tables(args), 0) if args.tables else _answer(args, labs)
     except ReportError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -46,14 +49,22 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
     return _failed("the two sides cannot be compared: see above what differs.") if status == 2 else status
 
 
+def _schema() -> str:
+    from stepbudget.say import json
+
+    return json.schema()
+
+
 def _tables(args: argparse.Namespace) -> str:
     """The plain sums of ``--tables``; nothing is imported for them that loads slowly."""
     from stepbudget.ask import sums
 
     found = sums.sums(args.reports[0])
-    if args.json:
-        return _json(sums.objects(found))
-    return "\n".join(sums.lines(found))
+    if not args.json:
+        return "\n".join(sums.lines(found))
+    from stepbudget.say import json
+
+    return json.text(sums.objects(found))
 
 
 def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[str, int]:
@@ -61,7 +72,7 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
     from stepbudget.ask import compare
     from stepbudget.ask.budget import budget
     from stepbudget.report import open_report
-    from stepbudget.say import summary, text
+    from stepbudget.say import json, summary, text
 
     with contextlib.ExitStack() as opened:
         sides = [[opened.enter_context(open_report(path)) for path in side] for side in (args.reports, args.compare)]
@@ -75,18 +86,12 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
             lines += ["", *text.comparison(made, said)]
             if args.fail_if_slower is not None:
                 status = SLOWER if said["slower_than_allowed"] else 0 if made.comparable else 2
-        return (_json(summary.plain(found)) if args.json else "\n".join(lines)), status
+        return (json.text(summary.plain(found)) if args.json else "\n".join(lines)), status
 
 
 def _window(report: Report, args: argparse.Namespace) -> Window:
     _check_gpu(report, args.gpu)
     return report.window(args.range, args.occurrence or 1, args.gpu)
-
-
-def _json(found: dict) -> str:
-    import json
-
-    return json.dumps(found, indent=1, allow_nan=False)
 
 
 def _check_gpu(report: Report, number: int | None) -> None:
@@ -116,8 +121,9 @@ def _failed(why: object) -> int:
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     args = parser.parse_args(arguments)
-    if not args.reports:
-        parser.error("name the reports from before the fix first: REPORT --compare OTHER")
+    if not args.reports and not args.schema:
+        what = "the reports from before the fix first: REPORT --compare OTHER" if args.compare else "a report"
+        parser.error(f"name {what}")
     if len(args.reports) > 1 and not args.compare:
         parser.error("several reports are one side of a comparison: name the other with --compare")
     for option, value in {"--each": args.each, "--fail-if-slower": args.fail_if_slower}.items():
@@ -140,7 +146,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python3 -m stepbudget",
+        prog="stepbudget" if sys.argv[0].endswith("stepbudget") else "python3 -m stepbudget",
         description="What a report of NVIDIA Nsight Systems says: the step budget, phases, copies, kernels, Tensor "
         "Cores, and what to do next.",
         epilog=f"Exit status: 0; 2 where something cannot be read or compared; {SLOWER} with --fail-if-slower.",
@@ -159,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         help="number of the card (default: the lowest that ran the program's kernels)",
     )
     add("--json", action="store_true", help="print one JSON object")
+    add("--schema", action="store_true", help="print the JSON Schema of these objects: every key and its unit")
     add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
     other = "reports of the same work after a fix: compare, and score the prediction; as many as before are pairs"
     add("--compare", metavar="OTHER", nargs="+", default=[], help=other)

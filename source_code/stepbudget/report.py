@@ -63,7 +63,7 @@ EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 OPERATOR = re.compile(
     r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
 )
-API_VERSION = re.compile(r"(_v\d+)+$")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
+API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
 
 MOST_GPUS = 2**16
 
@@ -425,7 +425,20 @@ def remembered(question: Callable) -> Callable:
 
 
 def open_report(path: str | Path) -> Report:
-    """Open a report: ``.nsys-rep``, ``.sqlite`` or a packed ``.sqlite.xz``."""
+    """Open a report: ``.nsys-rep``, ``.sqlite`` or a packed ``.sqlite.xz``; ``close()`` or ``with`` lets go of it.
+
+    A ``.nsys-rep`` is exported by nsys first, once, into the ``.sqlite`` beside it. Its tables are attributes
+    (``kernels``, ``copies``, ``api``, ``ranges``, …): DataFrames, times in nanoseconds on the report's own clock.
+    ReportError, in one sentence, where the file is missing, damaged or no report, or where nsys is needed and absent.
+
+    >>> import stepbudget
+    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
+    >>> report.gpu, report.nsys_version
+    ('NVIDIA H200', '2025.3.2.0')
+    >>> window = report.window("forward", occurrence=2)
+    >>> round(window.duration_ms, 1), len(report.kernels)
+    (0.9, 3365)
+    """
     return Report(path)
 
 

@@ -21,6 +21,7 @@ from labkit.recording import plan
 from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.export import files, nsys
+from stepbudget.say.json import VERSION
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"
@@ -773,7 +774,9 @@ def test_a_real_capture_that_is_damaged_is_one_sentence(refused, real_report, re
 @pytest.fixture
 def tables(answer):
     def run(path: object) -> dict[str, list[dict]]:
-        return answer(path, "--tables")
+        found = answer(path, "--tables")
+        assert found.pop("schema") == VERSION
+        return found
 
     return run
 

@@ -148,6 +148,17 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
 
     ``device`` is the number of the card; which one and which process it is without is ``threads.about``'s choice, and
     ``window`` of the answer tells. What was found once is kept as long as the report is.
+
+    Of the answer, ``ns`` and ``ms`` are nanoseconds and milliseconds by cause (the keys of CAUSES), ``fractions`` their
+    shares, which add up to 1; ``table()`` has the causes that occur. ReportError where the report is damaged.
+
+    >>> import stepbudget
+    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
+    >>> found = stepbudget.budget(report)
+    >>> found.window.name, round(found.window.duration_ms)
+    ('training', 6098)
+    >>> max(found.fractions, key=found.fractions.get), round(found.fractions["loader"], 2)
+    ('loader', 0.94)
     """
     return _find(report, threads.about(report, window or report.window(), device))
 

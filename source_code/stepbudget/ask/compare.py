@@ -251,6 +251,17 @@ def compare(
     is compared is the medians, and what the profiles of a side differ by is noise. As many on each side are pairs.
     ``each``: name of a range that comes again, such as a kind of step; ``change`` is then of its median in a profile.
     ReportError where a profile's window holds no such range.
+
+    Of the answer, ``comparable`` says whether both did the same work (``obstacles``: why not), ``gained_ms`` how many
+    milliseconds the second is shorter, ``verdict`` what came of the prediction, ``table()`` the causes on both sides.
+
+    >>> import stepbudget
+    >>> before, after = (stepbudget.open_report(f"{name}.sqlite.xz") for name in ("main_baseline_nvtx", "main_opt1"))
+    >>> found = stepbudget.compare(before, after)
+    >>> found.comparable, found.likely_fix, round(found.speedup, 1)
+    (True, 'loader', 8.2)
+    >>> found.gained_ms < found.bounds["loader"].at_most_ms
+    True
     """
     sides = _looked_at(before, window, device), _looked_at(after, other, device)
     first, second = (sorted(side, key=lambda one: one[1].window.duration_ms) for side in sides)

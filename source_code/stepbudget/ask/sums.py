@@ -143,7 +143,7 @@ shorter(number, name) AS (
     FROM numbers LEFT JOIN StringIds ON StringIds.id = number
     UNION
     SELECT number, substr(name, 1, length(rtrim(name, '0123456789')) - 2)
-    FROM shorter WHERE name GLOB '*_v[0-9]*' AND rtrim(name, '0123456789') GLOB '*_v'
+    FROM shorter WHERE name GLOB '*[0-9]' AND rtrim(name, '0123456789') GLOB '*_v'
 ),
 names AS (
     SELECT number, name, min(length(name)) FROM shorter GROUP BY number

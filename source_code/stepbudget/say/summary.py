@@ -13,6 +13,7 @@ from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
+from stepbudget.say import json
 from stepbudget.window import Window
 
 
@@ -66,6 +67,24 @@ def summary(
         "advice": [asdict(one) for one in advice.advice(report, found, labs)],
         "not_looked_at": advice.not_looked_at(report, found),
     }
+
+
+def answer(report: Report, window: Window | None = None, gpu: int | None = None) -> dict:
+    """All that ``--json`` prints about a window (default: the training range, else the whole capture).
+
+    ``gpu`` is the number of the card (default: the lowest that ran the program's kernels). Its keys and their units are
+    those of ``stepbudget --schema``; ``json.dumps`` takes it as it is. ReportError where the report is damaged.
+
+    >>> import stepbudget
+    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
+    >>> found = stepbudget.answer(report)
+    >>> found["schema"], found["range"], found["steps"]
+    (1, 'training', 59)
+    >>> [(phase["name"], phase["kernels"]) for phase in found["phases"] if phase["kernels"] > 600]
+    [('forward', 885), ('backward', 1592), ('optimizer step', 649)]
+    """
+    window = window or report.window(gpu=gpu)
+    return json.versioned(plain(summary(report, window, budget(report, window, gpu))))
 
 
 def gpus_used(report: Report) -> list[int]:
