@@ -1,6 +1,8 @@
 """What would the labs meet on a smaller machine, or a newer one? Recorded results, changed as it would change them.
 
-``LAB_PRETEND=<name>`` with ``LAB_MODE=live``: a name of MACHINES, or of a folder of ``reports/recorded/`` as it is.
+    python3 -m labkit.recording.live_check --pretend turing --labs 4
+
+``source.using(live(name))`` has a lab run there: a name of MACHINES, or of a folder of ``reports/recorded/`` as it is.
 """
 
 from __future__ import annotations
