@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.pretend.replay import Replay, drop, tables
 from labkit.source import counting, door, recorded
@@ -21,7 +22,7 @@ from stepbudget.ncu.counters import DENIED, what_went_wrong
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
-IN_BF16 = ("main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py", "main_shapes.py")  # by default
+IN_BF16 = (*(step.script for step in course.STEPS if step.arithmetic == "bf16"), "main_shapes.py")  # by default
 
 
 class NoCounters(Replay):
