@@ -58,7 +58,7 @@ notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
 	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.recording.notebooks $(ARGS)
 
 images: $(STAMP) ## draw the figures of images/ again
-	@$(IN_VENV) $(BIN)/python -m labkit.recording.images --out images
+	@$(IN_VENV) $(BIN)/python -m labkit.images --out images
 
 container: ## build the container image (docker or podman)
 	@if [ -z "$(ENGINE)" ]; then \

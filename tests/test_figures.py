@@ -375,22 +375,15 @@ def runs(*seconds: float) -> list[dict]:
 STEPS = {"baseline": runs(60, 62, 61), "opt1": runs(15.25, 14.9, 16)}
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_ladder(log):
-    fig = charts.ladder(STEPS, log=log)
+def test_ladder():
+    fig = charts.ladder(STEPS)
     ax = fig.axes[0]
     assert bars(ax) == [(0, 0, 61), (1, 0, 15.25)]
     whisker, dots = ax.lines[2:]
     assert whisker.get_xdata().tolist() == [14.9, 16]
     assert list(dots.get_xdata()) == [15.25, 14.9, 16]
     assert texts(fig) == ["61.0 s", "15.2 s   4.0×"]
-    assert ax.get_xscale() == ("log" if log else "linear")
     assert ax.get_title(loc="left") == "Whole process: median and range of 3 runs"
-
-
-def test_ladder_of_another_field():
-    fig = charts.ladder(STEPS, field="training_s")
-    assert bars(fig.axes[0]) == [(0, 0, 30.5), (1, 0, 7.625)]
 
 
 def test_ladder_parts_add_up_to_the_median_run():

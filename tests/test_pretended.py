@@ -42,7 +42,7 @@ def profiled(live: source.Live, name: str):
 
 def said(program: str, folder: Path) -> str:
     """What a program says that runs as the notebooks do in ``tests/test_machines.py``."""
-    environment = {**os.environ, "LAB_PRETEND": "h200", "LAB_MODE": "live", "LAB_LIVE": "quick", "TMPDIR": str(folder)}
+    environment = {**os.environ, "LAB_MODE": "live", "LAB_LIVE": "quick", "TMPDIR": str(folder)}
     environment.pop("LAB_REPEATS", None)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     return done.stdout + done.stderr
@@ -50,12 +50,14 @@ def said(program: str, folder: Path) -> str:
 
 def test_a_lab_is_live_and_what_it_makes_goes_into_a_folder_that_goes(tmp_path):
     program = """
-from labkit import lab
+from labkit import lab, source
+from labkit.pretend import machines
 from labkit.source.command import profile_command
-lab.start()
-runs = lab.runs(["main_opt3.py"])["main_opt3.py"]
-print(len(lab.benchmark("bench_matmul.py")), len(runs), [len(run["epochs"]) for run in runs])
-print(lab.profile(profile_command("main_opt3", "main_opt3.py --profile --epochs 2")))
+with source.using(machines.live("h200")):
+    lab.start()
+    runs = lab.runs(["main_opt3.py"])["main_opt3.py"]
+    print(len(lab.benchmark("bench_matmul.py")), len(runs), [len(run["epochs"]) for run in runs])
+    print(lab.profile(profile_command("main_opt3", "main_opt3.py --profile --epochs 2")))
 from pathlib import Path
 import tempfile
 scratch = Path(tempfile.gettempdir())
@@ -74,7 +76,7 @@ def test_what_nobody_recorded_is_an_error(on):
         on("h200").runs(["main_opt3.py --epochs 77"], show=quiet)
     with pytest.raises(LabError, match="was recorded with another command"):
         on("h200").profile(command.profile_command("main_opt3", "main_opt3.py --seed 7"), quiet)
-    with pytest.raises(LabError, match="LAB_PRETEND=b200 names no machine"):
+    with pytest.raises(LabError, match="b200 is no machine that is pretended"):
         on("b200")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit import course
-from labkit.recording import images, plan, provenance, status
+from labkit import course, images
+from labkit.recording import plan, provenance, status
 from labkit.source import Recorded, recorded
 from labkit.topics.ladder import accuracy
 from labkit.topics.profilers import nvml

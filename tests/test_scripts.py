@@ -43,18 +43,10 @@ BATCH = 16
 COMMON = ["--batch-size", BATCH, "--test-batch-size", 40, "--device", "cpu", "--log-interval", 1]
 
 # Flags of the runs that are checked most closely; a loader process where the step is about them.
-RUNS = {
-    "main_baseline.py": ["--workers", 1],
-    "main_baseline_nvtx.py": ["--workers", 0],
-    "main_opt1.py": ["--workers", 1],
-    "main_opt2.py": ["--workers", 0],
-    "main_opt3.py": ["--workers", 0, "--amp-dtype", "float32"],
-    "main_opt4.py": ["--amp-dtype", "float32"],
-    "main_opt5.py": ["--amp-dtype", "float32"],
-    "main_opt6.py": ["--amp-dtype", "float32"],
-    "main_opt7.py": [],
-    "main_shapes.py": ["--amp-dtype", "float32"],
-}
+RUNS = {step.script: ["--workers", 0] if step.loader else ["--amp-dtype", "float32"] for step in course.STEPS}
+RUNS |= {step.script: [] for step in course.STEPS if step.needs_bf16}
+RUNS |= {name: ["--workers", 1] for name in ("main_baseline.py", "main_opt1.py")}
+RUNS |= {"main_opt3.py": ["--workers", 0, "--amp-dtype", "float32"], "main_shapes.py": ["--amp-dtype", "float32"]}
 LIMIT, EPOCHS = 192, 2
 
 

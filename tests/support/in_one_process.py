@@ -30,17 +30,18 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
     import matplotlib.pyplot as plt
 
     from labkit.display import show
+    from labkit.pretend import machines
     from labkit.recording.live_check import run_lab
     from labkit.source import door
     from stepbudget.report import Report
 
     show._png, show.display = laid_out, lambda bundle, raw: print(bundle["text/plain"])
     door.open_report, Report.close = opened, lambda report: None
-    os.environ["LAB_PRETEND"] = machine
     found = {}
-    for file in files:
-        found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
-        plt.close("all")
+    with door.using(machines.live(machine)):
+        for file in files:
+            found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
+            plt.close("all")
     return found
 
 

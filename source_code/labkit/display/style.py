@@ -82,6 +82,11 @@ def house_style():
         yield
 
 
+def suptitle(fig: Figure, words: str) -> None:
+    """What all parts of a figure are about, at its upper left."""
+    fig.suptitle(words, x=0.01, ha="left", size=11, weight="bold")
+
+
 def figure(high_in: float, w_pad: float = 0.12) -> Figure:
     """An empty figure as wide as the page whose parts find their places, with a margin around them."""
     return Figure(figsize=(WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=w_pad, h_pad=0.06))

@@ -1,6 +1,8 @@
 """What would the labs meet on a smaller machine, or a newer one? Recorded results, changed as it would change them.
 
-``LAB_PRETEND=<name>`` with ``LAB_MODE=live``: a name of MACHINES, or of a folder of ``reports/recorded/`` as it is.
+    python3 -m labkit.recording.live_check --pretend turing --labs 4
+
+``source.using(live(name))`` has a lab run there: a name of MACHINES, or of a folder of ``reports/recorded/`` as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.pretend.replay import Replay, drop, tables
 from labkit.source import counting, door, recorded
@@ -19,7 +22,7 @@ from stepbudget.ncu.counters import DENIED, what_went_wrong
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
-IN_BF16 = ("main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py", "main_shapes.py")  # by default
+IN_BF16 = (*(step.script for step in course.STEPS if step.arithmetic == "bf16"), "main_shapes.py")  # by default
 
 
 class NoCounters(Replay):

@@ -39,7 +39,7 @@ class Replay(Programs):
     def __init__(self, name: str = recorded.DEFAULT) -> None:
         self.folder = RECORDED / name
         if not (self.folder / "provenance.json").is_file():
-            raise LabError(f"LAB_PRETEND={name} names no machine that is pretended or recorded.")
+            raise LabError(f"{name} is no machine that is pretended or recorded.")
 
     @cached_property
     def facts(self) -> Machine:

@@ -3,6 +3,7 @@
     python3 -m labkit.recording.live_check                     every lab, into reports/live_check.json
     python3 -m labkit.recording.live_check --labs 1 2 3        these
     python3 -m labkit.recording.live_check --time-limit 500    begin no cell after so many seconds
+    python3 -m labkit.recording.live_check --pretend turing    as on a machine of labkit.pretend: nothing is measured
 
 What a former call finished is kept: labs that ran whole are skipped. ``--into reports/recorded/<machine>`` keeps the
 result beside the recordings; README.md shows it as "last run live". Needs no Jupyter: a lab is one process.
@@ -24,9 +25,10 @@ import traceback
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit import checks, course
+from labkit import checks, course, source
 from labkit.errors import LabError, one_sentence
 from labkit.paths import REPORTS, ROOT
+from labkit.pretend import machines
 from labkit.training import machine
 from labkit.training.record import write_json
 from stepbudget.export.nsys import find_nsys
@@ -63,14 +65,14 @@ def run_lab(notebook: Path, stop_at: float, say=print) -> dict:
     done: list[dict] = []
     status = "whole"
     os.chdir(notebook.parent)
-    for at, source in code_cells(notebook):
+    for at, code in code_cells(notebook):
         if time.monotonic() > stop_at:
             status = "unfinished"
             break
         said, start, error = io.StringIO(), time.perf_counter(), None
         with contextlib.redirect_stdout(said):
             try:
-                run_cell(source, names)
+                run_cell(code, names)
             except Exception as problem:
                 error = f"{type(problem).__name__}: {problem}"
                 trace = traceback.format_exc()
@@ -86,9 +88,10 @@ def run_lab(notebook: Path, stop_at: float, say=print) -> dict:
     return {"status": status, "seconds": seconds, "cells": done, "differs": differs}
 
 
-def _in_a_process(name: str, file: Path, time_limit_s: float) -> dict:
+def _in_a_process(name: str, file: Path, time_limit_s: float, pretended: str | None) -> dict:
     """A lab in a process of its own, as in a notebook: it begins with nothing imported."""
     words = [sys.executable, "-m", "labkit.recording.live_check", "--one", name, "--into", str(file)]
+    words += ["--pretend", pretended] if pretended else []
     subprocess.run([*words, "--time-limit", str(time_limit_s)], cwd=ROOT, check=False)
     try:
         return json.loads(file.read_text())
@@ -109,7 +112,7 @@ def _surroundings() -> dict:
     }
 
 
-def check(labs: list[str], file: Path, time_limit_s: float) -> dict:
+def check(labs: list[str], file: Path, time_limit_s: float, pretended: str | None = None) -> dict:
     """Run the labs called so that did not run whole in a former call; the result so far, kept in ``file``."""
     stop_at = time.monotonic() + time_limit_s
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +120,8 @@ def check(labs: list[str], file: Path, time_limit_s: float) -> dict:
         found = json.loads(file.read_text())
     except (OSError, ValueError):
         found = {"labs": {}}
-    found |= {"machine": _surroundings(), "live": os.environ.get("LAB_LIVE", "quick")}
+    here = {"pretended": pretended} if pretended else _surroundings()
+    found |= {"machine": here, "live": os.environ.get("LAB_LIVE", "quick")}
     for name in labs:
         if found["labs"].get(name, {}).get("status") == "whole":
             continue
@@ -125,7 +129,7 @@ def check(labs: list[str], file: Path, time_limit_s: float) -> dict:
         if left_s <= 0:
             break
         scratch = file.with_name(f"live_check-{name}.json")
-        result = _in_a_process(name, scratch, left_s)
+        result = _in_a_process(name, scratch, left_s, pretended)
         scratch.unlink(missing_ok=True)
         found["labs"][name] = result | {"run_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
         write_json(file, found)
@@ -141,18 +145,21 @@ def main() -> None:
     parser.add_argument(
         "--time-limit", type=float, default=float("inf"), metavar="S", help="begin no cell after S seconds"
     )
+    parser.add_argument("--pretend", choices=machines.names(), metavar="MACHINE", help=", ".join(machines.names()))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ["LAB_MODE"] = "live"
     if args.one:
-        write_json(args.into, run_lab(_notebook(args.one), time.monotonic() + args.time_limit, lambda line: None))
+        there = source.using(machines.live(args.pretend)) if args.pretend else contextlib.nullcontext()
+        with there:
+            write_json(args.into, run_lab(_notebook(args.one), time.monotonic() + args.time_limit, lambda line: None))
         return
     with one_sentence():
         every = {0: "start_here", **{lab.number: lab.name for lab in course.LABS}}
         numbers = list(every) if args.labs is None else args.labs
         if unknown := [number for number in numbers if number not in every]:
             raise LabError(f"there is no lab {unknown[0]}: there are 0 (the front page) to {max(every)}.")
-        found = check([every[number] for number in numbers], args.into / NAME, args.time_limit)
+        found = check([every[number] for number in numbers], args.into / NAME, args.time_limit, args.pretend)
     asked = [found["labs"].get(every[number], {}).get("status") for number in numbers]
     sys.exit(0 if all(status == "whole" for status in asked) else 1)
 

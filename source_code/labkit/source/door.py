@@ -398,14 +398,13 @@ class Live(Source):
         return record if made_on == here else None
 
 
-_instead: list[Source] = []  # what tests put in the place of the source that the machine asks for
+_instead: list[Source] = []  # what stands in the place of the source that the machine asks for
 
 
 def current() -> Source:
     """The source that ``LAB_MODE=auto|live|recorded`` and this machine ask for.
 
     *auto*, the default, is live where both nsys and a GPU answer. Raises LabError for another word.
-    ``LAB_PRETEND=<machine>`` puts a pretended machine in this one's place, for tests.
     """
     if _instead:
         return _instead[-1]
@@ -414,14 +413,14 @@ def current() -> Source:
         raise LabError(f"LAB_MODE={wanted} is not a mode: use {', '.join(MODES)}.")
     if wanted == "recorded":
         return Recorded(recorded.folder())
-    live = _live(os.environ.get("LAB_PRETEND", ""))
-    is_live = wanted == "live" or (live.facts.nsys is not None and live.facts.gpu is not None)
-    return live if is_live else Recorded(recorded.folder())
+    facts = this_machine()
+    is_live = wanted == "live" or (facts.nsys is not None and facts.gpu is not None)
+    return _live() if is_live else Recorded(recorded.folder())
 
 
 @contextmanager
 def using(source: Source) -> Iterator[Source]:
-    """Within the block this is the current source: for tests."""
+    """Within the block this is the current source: for tests, and for a lab on a machine that is pretended."""
     _instead.append(source)
     try:
         yield source
@@ -430,17 +429,13 @@ def using(source: Source) -> Iterator[Source]:
 
 
 @cache
-def _live(pretended: str) -> Live:
-    if not pretended:
-        return Live(Programs())
-    from labkit.pretend import machines  # a test's own: nobody else pays for it
-
-    return machines.live(pretended)
+def _live() -> Live:
+    return Live(Programs())
 
 
 def this_machine() -> Machine:
     """What the machine at hand has, whatever the mode."""
-    return _live(os.environ.get("LAB_PRETEND", "")).facts
+    return (_instead[-1] if _instead else _live()).facts
 
 
 @cache

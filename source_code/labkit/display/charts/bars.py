@@ -44,12 +44,6 @@ def reach(ax: Axes, longest: float, words_in: float) -> None:
     ax.set_xlim(0, longest * PLOT_IN / (PLOT_IN - words_in))
 
 
-def reach_log(ax: Axes, least: float, longest: float) -> None:
-    """The same on a logarithmic axis: a bar's length then says little, its end and the ticks everything."""
-    ax.set(xscale="log", xlim=(least / 2, longest * 2.2 * (longest / least) ** 0.15))
-    plain_numbers(ax.xaxis)
-
-
 def plain_numbers(axis: Axis) -> None:
     """2, 5, 10, 20 on a logarithmic axis instead of powers of ten."""
 

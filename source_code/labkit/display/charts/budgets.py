@@ -48,7 +48,7 @@ TOP_IN, AXIS_IN, KEY_LINE_IN, KEY_COLUMNS = 0.5, 0.62, 0.21, 4
 LEFT_IN, BESIDE_IN, MARGIN_IN = 0.3, 1.0, 0.15  # left of the names; for words beside the longest bar; at the right
 
 
-def budget_bars(budgets: Mapping[str, Budget], title: str = "Where the training epoch's time goes") -> Figure:
+def budget_bars(budgets: Mapping[str, Budget]) -> Figure:
     """One bar a budget, as long as its window in ms; a segment a cause, as long as the time it took.
 
     ``budgets``: name of the bar → ``stepbudget.ask.budget.Budget``, the first on top. A segment carries its
@@ -57,14 +57,15 @@ def budget_bars(budgets: Mapping[str, Budget], title: str = "Where the training 
     """
     longest = max(budget.window.duration_ms for budget in budgets.values())
     ends = {name: f"{_number(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
-    return _bars({name: budget.ms for name, budget in budgets.items()}, longest, ends, "milliseconds", "", title)
+    ms = {name: budget.ms for name, budget in budgets.items()}
+    return _bars(ms, longest, ends, "milliseconds", "", "Where the training epoch's time goes")
 
 
-def budget_share_bars(budgets: Mapping[str, Budget], title: str = "What the training epoch's time goes to") -> Figure:
+def budget_share_bars(budgets: Mapping[str, Budget]) -> Figure:
     """The same, each bar scaled to 100 % of its window: how the causes' shares move from step to step."""
     shares = {name: {cause: 100 * part for cause, part in own.fractions.items()} for name, own in budgets.items()}
     ends = {name: f"of {_number(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
-    return _bars(shares, 100, ends, "per cent of the window", " %", title)
+    return _bars(shares, 100, ends, "per cent of the window", " %", "What the training epoch's time goes to")
 
 
 def _bars(

@@ -11,23 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.charts.timelines import ROWS, phase_colour
+from labkit.display.charts.timelines import AXIS_IN, LEFT, PIXELS, RIGHT, ROWS, SMALL, phase_colour, row_name
 from labkit.display.diagrams.drawn import tint
 from stepbudget.ask import launch
 from stepbudget.ask.iterations import loader_period, step_windows, steps
 from stepbudget.report import Report
 from stepbudget.window import Window
 
-LEFT, RIGHT = 0.115, 0.94  # as the timeline's, so that the two stand in line
-PIXELS = round(style.WIDTH_IN * (RIGHT - LEFT) * style.DPI)
-SMALL = 8  # points
-TOP_IN, AXIS_IN, KEY_IN = 0.62, 0.47, 0.3  # heights of the titles, the time axis, the key
+TOP_IN, KEY_IN = 0.62, 0.3  # heights of the titles, the key
 DEPTH_IN, PANEL_IN, PANEL_GAP_IN = 1.25, 1.15, 0.46
 QUEUE, DRY = style.SKY, style.VERMILION
 WAIT, BUSY = phase_colour("data loading"), style.COLOURS["kernel"]
 
 
-def queue_depth(report: Report, window: Window | None = None, title: str | None = None) -> Figure:
+def queue_depth(report: Report, window: Window | None = None) -> Figure:
     """Works launched and not finished, over a window (default: the step of median length).
 
     Above it the phases and what the GPU runs. Where nothing is queued the GPU has nothing to do: marked in red.
@@ -44,11 +41,11 @@ def queue_depth(report: Report, window: Window | None = None, title: str | None 
         fig.subplots_adjust(left=LEFT, right=RIGHT, top=1 - TOP_IN / high, bottom=below / high, hspace=0.14)
         axes[0].set_xlim(0, window.duration_ms)
         for row, ax in zip(rows, axes, strict=False):
-            _name(ax, row.name)
+            row_name(ax, row.name)
             row.draw(ax, report, window)
             ax.tick_params(bottom=False, labelbottom=False)
         _draw_depth(axes[-1], report, window)
-        axes[0].set_title(title or f"{report.name}: work queued for the GPU, {window.name}", pad=24)
+        axes[0].set_title(f"{report.name}: work queued for the GPU, {window.name}", pad=24)
         axes[0].text(0, 1.16, _depth_words(found), transform=axes[0].transAxes, size=9, va="bottom")
         axes[-1].set_xlabel("milliseconds", size=9)
         axes[-1].tick_params(axis="x", labelsize=9)
@@ -57,13 +54,13 @@ def queue_depth(report: Report, window: Window | None = None, title: str | None 
     return fig
 
 
-def step_chart(reports: Mapping[str, Report], skip_first: bool = True) -> Figure:
+def step_chart(reports: Mapping[str, Report]) -> Figure:
     """One panel a report, one bar a step: how long the program waits for the loader; the GPU's busy time as a line.
 
-    All panels share their axes. The first step, which holds the start of the workers, is left out unless told
-    otherwise. Reports without steps say so.
+    All panels share their axes. The first step, which holds the start of the workers, is left out. Reports without
+    steps say so.
     """
-    tables = {name: steps(report).iloc[1 if skip_first else 0 :] for name, report in reports.items()}
+    tables = {name: steps(report).iloc[1:] for name, report in reports.items()}
     longest = max((table[["loader_wait_ms", "gpu_busy_ms"]].max().max() for table in tables.values()), default=1)
     last = max((int(table["step"].max()) for table in tables.values() if len(table)), default=1)
     with style.house_style():
@@ -78,7 +75,7 @@ def step_chart(reports: Mapping[str, Report], skip_first: bool = True) -> Figure
         fig.suptitle(
             "What each training step waits for", x=0.075, y=1 - 0.08 / high, ha="left", va="top", size=11, weight="bold"
         )
-        axes[-1].set_xlabel("training step" + (" (the first one left out)" if skip_first else ""), size=9)
+        axes[-1].set_xlabel("training step (the first one left out)", size=9)
         axes[-1].tick_params(axis="x", labelsize=9)
         _key(fig, {"waits for the loader": WAIT, "GPU busy": BUSY}, left=0.075)
     return fig
@@ -124,7 +121,7 @@ def _draw_depth(ax: Axes, report: Report, window: Window) -> None:
     pixel = window.duration_ms / PIXELS
     bars = [((start - window.start) / 1e6, max((end - start) / 1e6, pixel)) for start, end in spans]
     ax.broken_barh(bars, (-0.075 * top, 0.06 * top), facecolor=DRY, linewidth=0)
-    _name(ax, "queued\nwork")
+    row_name(ax, "queued\nwork")
     ax.set_yticks([0, top], ["0", f"{top:,}"], size=SMALL)
     ax.tick_params(axis="y", left=False, labelleft=False, labelright=True, length=0)
 
@@ -153,15 +150,10 @@ def _step_words(table: pd.DataFrame) -> str:
     """What the bars come to, in one line."""
     if table["loader_wait_ms"].isna().all():
         return f"median step {table['duration_ms'].median():.1f} ms; no range says when it waits for the loader"
-    period = loader_period(table["loader_wait_ms"], skip_first=bool(len(table) and table["step"].iloc[0] == 1))
+    period = loader_period(table["loader_wait_ms"], skip_first=False)
     share = table["loader_wait_ms"].sum() / table["duration_ms"].sum()
     words = f"{100 * share:.0f} % of the time is waiting; median step {table['duration_ms'].median():.1f} ms"
     return words + (f"; long waits every {period.steps} steps" if period else "")
-
-
-def _name(ax: Axes, words: str) -> None:
-    """The row's name, at its left."""
-    ax.text(-0.012, 0.52, words, transform=ax.transAxes, ha="right", va="center", size=9)
 
 
 def _key(fig: Figure, kinds: Mapping[str, str], left: float = LEFT) -> None:

@@ -22,7 +22,6 @@ from labkit.display.charts.bars import (
     key,
     plain_numbers,
     reach,
-    reach_log,
 )
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.spread import Spread, speedup, spread
@@ -39,26 +38,22 @@ PARTS = {
 # --- whole runs ---------------------------------------------------------------------------------------------
 
 
-def ladder(steps: Mapping[str, Sequence[dict]], field: str = "process_s", log: bool = False) -> Figure:
+def ladder(steps: Mapping[str, Sequence[dict]]) -> Figure:
     """One bar a step: the median of its runs in seconds, their range, each run as a dot; speedup against the first."""
     first = next(iter(steps.values()))
-    spreads = {name: spread(records, field) for name, records in steps.items()}
+    spreads = {name: spread(records) for name, records in steps.items()}
     longest = max(own.high for own in spreads.values())
     counts = sorted({own.n for own in spreads.values()})
-    title = f"{FIELD_WORDS.get(field, field)}: median and range of {'–'.join(map(str, counts))} runs"
+    title = f"Whole process: median and range of {'–'.join(map(str, counts))} runs"
     with style.house_style():
         fig, ax = bar_axes(list(steps), title, "seconds")
-        if log:
-            reach_log(ax, min(own.low for own in spreads.values()), longest)
-        else:
-            reach(ax, longest, words_in=1.1)
+        reach(ax, longest, words_in=1.1)
         for y, (name, records) in enumerate(steps.items()):
             own = spreads[name]
             bar(ax, y, 0, own.median, tint(style.COLOURS["kernel"], 0.7))
             ax.plot([own.low, own.high], [y, y], color=style.INK, lw=1.3, solid_capstyle="butt")
-            runs = [record[field] for record in records]
-            ax.plot(runs, [y] * len(runs), "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.9)
-            beside(ax, own.high, y, _result(own.median, speedup(first, records, field) if y else None))
+            ax.plot(own.values, [y] * own.n, "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.9)
+            beside(ax, own.high, y, _result(own.median, speedup(first, records) if y else None))
     return fig
 
 
@@ -99,14 +94,6 @@ def process_parts(run: dict) -> dict[str, float]:
     """The seconds of a run, in the order in which they pass; they add up to the process's."""
     parts = {"start-up": run["startup_s"], "training": run["training_s"], "test": run["test_s"]}
     return parts | {"the rest": max(0.0, run["process_s"] - sum(parts.values()))}
-
-
-FIELD_WORDS = {
-    "process_s": "Whole process",
-    "training_s": "Training, all epochs",
-    "test_s": "Test, all epochs",
-    "startup_s": "Start-up",
-}
 
 
 # --- benchmarks ---------------------------------------------------------------------------------------------
@@ -226,7 +213,7 @@ def underflow(rows: Sequence[dict]) -> Figure:
             ax.set(xlim=(min(epochs) - 0.4, max(epochs) + 0.4), ylim=(-0.03 * top, 1.08 * top))
             ax.grid(axis="y")
         axes[0].set_ylabel("per cent")
-        fig.suptitle("Gradients that FP16 turns into zero", x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, "Gradients that FP16 turns into zero")
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(scales), fontsize=9)
     return fig
 

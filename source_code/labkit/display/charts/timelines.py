@@ -91,7 +91,7 @@ def timeline(
         axes[0].set_xlim(0, window.duration_ms)
         keys = {}
         for row, ax in zip((ROWS[row] for row in rows), axes, strict=True):
-            _name(ax, row.name.replace("NVTX", marked_by))
+            row_name(ax, row.name.replace("NVTX", marked_by))
             if handles := row.draw(ax, report, window):
                 keys[row.name] = handles
         for ax in axes[:-1]:
@@ -367,7 +367,7 @@ def _handle(kind: Bars) -> Patch:
     return Patch(facecolor=kind.colour, edgecolor=style.PAPER, hatch=kind.hatch, label=kind.legend, linewidth=0)
 
 
-def _name(ax: Axes, words: str) -> None:
+def row_name(ax: Axes, words: str) -> None:
     """The row's name, at its left."""
     ax.text(-0.012, 0.52, words, transform=ax.transAxes, ha="right", va="center", size=9)
 

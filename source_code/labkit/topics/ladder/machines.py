@@ -18,7 +18,7 @@ from labkit.display.table import Table, table
 from labkit.paths import RECORDED
 from labkit.source import recorded
 
-ALL = "all seven"  # the row of the last step against the first
+ALL = "all of them"  # the row of the last step against the first
 
 
 def gains() -> pd.DataFrame:

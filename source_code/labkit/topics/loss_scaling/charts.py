@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
+from labkit.topics.loss_scaling.readings import LIMIT_PCT
 
 SMALL = 8.5  # points
 COLOURS = {  # what is scaled, and how
@@ -27,11 +28,7 @@ WORDS = {
     "fp16 dynamic": "FP16, dynamic scale",
     "bf16": "BF16",
 }
-ZERO, NORMAL, TOP = (
-    -25,
-    -14,
-    16,
-)  # exponents: FP16 rounds to zero below 2**-25, is subnormal below 2**-14, ends at 2**16
+ZERO, NORMAL, TOP = -25, -14, 16  # exponents: below 2**-25 FP16 rounds to zero, below 2**-14 it is subnormal; its end
 FAIL = 1e3  # per cent above least squares from which on a fit has failed, and is drawn at the edge
 DIGIT = 28  # pixels, the side of a digit
 
@@ -39,7 +36,7 @@ DIGIT = 28  # pixels, the side of a digit
 # --- the cubic ----------------------------------------------------------------------------------------------
 
 
-def fits(rows: Sequence[dict], least_squares: float, limit_pct: float = 2.0) -> Figure:
+def fits(rows: Sequence[dict], least_squares: float) -> Figure:
     """Per cent above the least-squares loss: a row a variant, a dot a seed; hollow: as the run itself reports it.
 
     ``rows``: dicts with ``variant``, ``loss`` and ``exact_loss`` (None: not finite). What is not finite, or beyond
@@ -59,8 +56,8 @@ def fits(rows: Sequence[dict], least_squares: float, limit_pct: float = 2.0) -> 
             if failed:
                 ax.plot([FAIL], [y], "x", color=style.VERMILION, ms=8, mew=2)
                 ax.annotate(f"{failed} of {len(own)} fail", (FAIL, y), (-10, 0), **BESIDE | {"ha": "right"})
-        ax.axvline(limit_pct, color=style.MUTED, ls=":", lw=1.4)
-        ax.annotate(f"{limit_pct:g} %", (limit_pct, -0.6), (4, 0), **BESIDE)
+        ax.axvline(LIMIT_PCT, color=style.MUTED, ls=":", lw=1.4)
+        ax.annotate(f"{LIMIT_PCT:g} %", (LIMIT_PCT, -0.6), (4, 0), **BESIDE)
         ax.set(xscale="log", xlim=(0.02, 1.4 * FAIL), ylim=(len(names) - 0.5, -0.9))
         ax.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
         ax.set_yticks(range(len(names)), names)
@@ -111,7 +108,7 @@ def scales(lines: Mapping[str, Sequence[dict]], reach: Sequence[int], title: str
         ticks = range(apart * math.floor(low / apart), math.ceil(high) + 1, apart)
         axes[0].set_yticks(list(ticks), [f"$2^{{{tick}}}$" for tick in ticks])
         axes[0].set_ylabel("loss scale")
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, title)
         fig.supxlabel("a colour a seed; the ticks below: skipped steps", size=SMALL + 0.5, color=style.MUTED)
     return fig
 
@@ -122,7 +119,7 @@ SEED_COLOURS = [style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PI
 # --- losses -------------------------------------------------------------------------------------------------
 
 
-def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, title: str, log: bool = False) -> Figure:
+def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, title: str) -> Figure:
     """Each variant's mean loss over its seeds, with their range, over the range of FP32's seeds in grey.
 
     ``rows``: dicts with ``variant`` and ``losses``, name → one value every ``every`` iterations (None: not finite).
@@ -141,14 +138,12 @@ def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, titl
                 ax.fill_between(at, own.min(axis=0), own.max(axis=0), color=COLOURS[name], alpha=0.25, lw=0)
                 ax.plot(at, own.mean(axis=0), color=COLOURS[name], lw=1.5)
                 ax.grid(axis="y")
-                if log:
-                    ax.set_yscale("log")
             line[0].set_ylabel(words)
         for ax, name in zip(axes[0], names, strict=True):
             ax.set_title(WORDS[name])
         for ax in axes[-1]:
             ax.set_xlabel("iteration")
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, title)
         band = Patch(facecolor=style.MUTED, alpha=0.45, linewidth=0, label=f"FP32, range of {len(base)} seeds")
         mine = Patch(
             facecolor=style.PAPER, edgecolor=style.INK, linewidth=1, label="colour: mean and range of the variant"
@@ -202,7 +197,7 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
             ax.set_xlabel("log2 |gradient|")
         axes[0].set_ylabel("% of the gradients")
         axes[-(-len(layers) // 2)].set_ylabel("% of the gradients")
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, title)
         handles = [
             Patch(facecolor=style.MUTED, alpha=0.75, label="FP32"),
             Patch(facecolor=style.PAPER, edgecolor=style.VERMILION, lw=1.6, label="FP16, no scaling"),
@@ -218,14 +213,9 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-def pictures(rows: Sequence[dict], title: str, originals: str | None = None) -> Figure:
-    """A row of digits a variant, as the network of one seed drew them: ``pictures``, bytes in base64.
-
-    ``originals``: what they are pictures of, the same way, for a first row.
-    """
+def pictures(rows: Sequence[dict], title: str) -> Figure:
+    """A row of digits a variant, as the network of one seed drew them: ``pictures``, bytes in base64."""
     shown = [(WORDS[row["variant"]], row["pictures"]) for row in rows if row.get("pictures")]
-    if originals:
-        shown.insert(0, ("the digits", originals))
     with style.house_style():
         fig = style.figure(0.5 + 0.7 * len(shown), w_pad=0.1)
         axes = fig.subplots(len(shown), 1, squeeze=False)[:, 0]
@@ -235,7 +225,7 @@ def pictures(rows: Sequence[dict], title: str, originals: str | None = None) -> 
             ax.set_xticks([])
             ax.set_yticks([DIGIT / 2], [name])
             ax.tick_params(axis="y", length=0)
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, title)
     return fig
 
 

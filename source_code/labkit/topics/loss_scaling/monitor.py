@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-SMALLEST = 2.0**-24  # FP16's smallest positive number: a subnormal one
 SMALLEST_NORMAL = 2.0**-14  # below, FP16 has fewer digits the smaller the number
 LARGEST = 65504.0
 

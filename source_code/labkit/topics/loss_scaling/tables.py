@@ -113,6 +113,3 @@ def work(report: Report, variants: Sequence[str], iterations: int) -> Table:
     found = found.rename(columns={"gpu_us": "their µs", "product_us": "of that, products µs"})
     formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
     return table(found, f"{report.name}: kernels of an iteration", formats, list(formats))
-
-
-# --- what the texts say, what we measured -------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -69,16 +68,17 @@ def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]
     return first + within % height, within // height
 
 
-def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4), together: int = 16) -> Figure:
+def order_of_tiles() -> Figure:
     """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
-    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION]
+    down = across = 8
+    together = 16
+    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK]
     with style.house_style():
         fig = style.figure(4.3, w_pad=0.15)
-        for ax, group in zip(fig.subplots(1, len(groups)), groups, strict=True):
+        for ax, group in zip(fig.subplots(1, 2), (1, 4), strict=True):
             places = [tile_of(program, down, across, group) for program in range(down * across)]
             for program, (row, column) in enumerate(places):
-                colour = next(c for n, c in enumerate(cycle(colours)) if n == program // together)
-                fill = tint(colour, 0.75 if program < together else 0.25)
+                fill = tint(colours[program // together], 0.75 if program < together else 0.25)
                 ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.5))
                 ax.text(column + 0.5, row + 0.55, str(program), ha="center", va="center", size=8, color=ink_on(fill))
             first = places[:together]
@@ -88,11 +88,7 @@ def order_of_tiles(down: int = 8, across: int = 8, groups: Sequence[int] = (1, 4
             for side in ax.spines.values():
                 side.set_visible(False)
             order = "row by row" if group == 1 else f"{group} rows of tiles together"
-            ax.set_title(f"{order}")
-            read = f"programs 0–{together - 1} read {rows} {_strips(rows)} of A and {columns} of B: {rows + columns}"
+            ax.set_title(order)
+            read = f"programs 0–{together - 1} read {rows} strips of A and {columns} of B: {rows + columns}"
             ax.set_xlabel(read)
     return fig
-
-
-def _strips(count: int) -> str:
-    return "strip" if count == 1 else "strips"

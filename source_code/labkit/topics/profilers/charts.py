@@ -69,27 +69,26 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
 # --- the driver's counters ----------------------------------------------------------------------------------
 
 
-def utilisation(programs: Sequence[dict], column: str = "gpu_pct", highest: float = 100) -> Figure:
-    """A counter of the driver over the run of each program, a panel each, on the same scale of time.
+def utilisation(programs: Sequence[dict]) -> Figure:
+    """The driver's utilisation over the run of each program, a panel each, on the same scale of time.
 
     The stretch between the two marks is what the averages are about.
     """
     longest = max(program["process_s"] for program in programs)
-    words = {"gpu_pct": "utilisation, %", "power_w": "power, W", "sm_mhz": "SM clock, MHz"}
     with style.house_style():
         fig = style.figure(0.7 + 0.85 * len(programs))
         axes = fig.subplots(len(programs), 1, sharex=True, squeeze=False)[:, 0]
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
-            ax.fill_between(samples["t_s"], samples[column], step="post", color=style.SKY, linewidth=0)
-            if samples[column].isna().all():
-                ax.text(longest / 2, highest / 2, "the driver does not say", ha="center", va="center", size=SMALL)
+            ax.fill_between(samples["t_s"], samples["gpu_pct"], step="post", color=style.SKY, linewidth=0)
+            if samples["gpu_pct"].isna().all():
+                ax.text(longest / 2, 50, "the driver does not say", ha="center", va="center", size=SMALL)
             for edge in nvml.busy_stretch(program):
                 ax.axvline(edge, color=style.VERMILION, linewidth=1)
-            ax.set(ylim=(0, 1.05 * highest), xlim=(0, longest))
+            ax.set(ylim=(0, 105), xlim=(0, longest))
             ax.set_title(readings.short_program(program), size=SMALL + 0.5, pad=3)
             ax.grid(axis="y")
-        axes[-1].set_xlabel(f"seconds since the program started; {words.get(column, column)}", size=9)
+        axes[-1].set_xlabel("seconds since the program started; utilisation, %", size=9)
     return fig
 
 

@@ -56,13 +56,13 @@ def kernels(profile: torch_profiler.Profile, rows: int = 10) -> Table:
     return table(frame, f"{profile.name}: kernels by GPU time", formats, ["GPU µs a step"])
 
 
-def causes(report: Report, window: Window, name: str | None = None) -> Table:
+def causes(report: Report, window: Window) -> Table:
     """The step budget of a window: each cause, milliseconds and share."""
     frame = ask.budget.budget(report, window).table()
     frame["%"] = 100 * frame["share"]
     frame = frame[["cause", "ms", "%"]]
     frame.loc[len(frame)] = {"cause": "all of it", "ms": frame["ms"].sum(), "%": 100.0}
-    caption = f"{name or report.name}, {window.name}: where the time goes"
+    caption = f"{report.name}, {window.name}: where the time goes"
     return table(frame, caption, {"ms": "{:,.1f}", "%": "{:.1f}"}, ["ms", "%"])
 
 

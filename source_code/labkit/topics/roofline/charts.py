@@ -36,16 +36,15 @@ def roofline(
     points: Sequence[Point],
     labels: Mapping[str, str] | None = None,
     title: str = "How close each step comes to what the GPU can do",
-    dtypes: Sequence[str] | None = None,
     path: bool = False,
 ) -> Figure:
     """Roofs of ``peaks`` and ``points`` under them: FLOP/byte and TFLOP/s, both logarithmic.
 
     A full dot's bytes were counted by Nsight Compute, a hollow one's from shapes. Each point is labelled with its name
-    (or what ``labels`` says for it) and its share of the roof above it, which a thin line leads up to. ``dtypes``:
-    which roofs to draw (default: those that a point stands under). ``path``: join the points, in their order.
+    (or what ``labels`` says for it) and its share of the roof above it, which a thin line leads up to. Drawn
+    are the roofs that a point stands under. ``path``: join the points, in their order.
     """
-    dtypes = list(dtypes or dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
+    dtypes = list(dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
     with style.house_style():
         fig = style.figure(5.0)
         ax = fig.subplots()
@@ -130,12 +129,12 @@ class _Places:
         ]
         return 3 * ((right - left) * (high - low) - inside) + sum(shared)
 
-    def dots_near(self, box: tuple[float, ...], own: tuple[float, float], reach: float = 0.22) -> int:
+    def dots_near(self, box: tuple[float, ...], own: tuple[float, float]) -> int:
         """How many other dots are so near to a box, or to the way there, that its words might be taken for theirs."""
         left, low, right, high = box
         way = np.linspace(own, ((left + right) / 2, (low + high) / 2), 12)
         return sum(
-            max(left - x, x - right, low - y, y - high) < reach or np.hypot(*(way - (x, y)).T).min() < 0.12
+            max(left - x, x - right, low - y, y - high) < 0.22 or np.hypot(*(way - (x, y)).T).min() < 0.12
             for x, y in self.dots
             if (x, y) != own
         )

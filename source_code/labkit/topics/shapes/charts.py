@@ -24,7 +24,7 @@ MULTIPLE = 8
 THICK = 0.36  # of a bar, in rows
 
 
-def by_dimension(products: pd.DataFrame, title: str = "One dimension of a 4096 × 4096 × 4096 product varied") -> Figure:
+def by_dimension(products: pd.DataFrame) -> Figure:
     """The rate of a product in per cent of that at its base size, a panel for each of M, N and K varied alone.
 
     ``products``: ``labkit.topics.shapes.readings.products``. A hollow point ran without Tensor Cores, a
@@ -38,14 +38,14 @@ def by_dimension(products: pd.DataFrame, title: str = "One dimension of a 4096 �
         )
         for name in "MNK"
     }
-    return _sizes(panels, title)
+    return _sizes(panels, "One dimension of a 4096 × 4096 × 4096 product varied")
 
 
-def together(products: pd.DataFrame, title: str = "Square products: M = N = K") -> Figure:
+def together(products: pd.DataFrame) -> Figure:
     """The same with all three dimensions varied together, a panel for each base size."""
     own = products[products["part"] == "all"]
     panels = {f"around {base:,}": own[own["base"] == base].assign(at=own["n"]) for base in sorted(own["base"].unique())}
-    return _sizes(panels, title)
+    return _sizes(panels, "Square products: M = N = K")
 
 
 def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
@@ -59,7 +59,7 @@ def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
             ax.set_title(name)
         axes[0].set_ylabel("TFLOP/s, % of the base size's")
         axes[0].set_ylim(-6, 1.06 * top)
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, title)
         _types_key(fig, panels)
     return fig
 
@@ -112,11 +112,7 @@ def _types_key(fig: Figure, panels: Mapping[str, pd.DataFrame]) -> None:
 LAYOUTS = {"NCHW": 0.35, "channels_last": 0.9}  # how strong the colour is
 
 
-def layout_bars(
-    convolutions: pd.DataFrame,
-    channels: Mapping[str, int],
-    title: str = "A convolution, forward and backward, by layout",
-) -> Figure:
+def layout_bars(convolutions: pd.DataFrame, channels: Mapping[str, int]) -> Figure:
     """Microseconds of a convolution by type and memory layout, a panel a layer; the hatched part changes the layout.
 
     ``convolutions``: ``labkit.topics.shapes.readings.convolutions``; ``channels``: which ``c_in`` of each layer is
@@ -135,7 +131,7 @@ def layout_bars(
         hatched = {"facecolor": style.PAPER, "hatch": "////", "edgecolor": style.INK, "linewidth": 0}
         handles.append(Patch(label="of it: changing the layout", **hatched))
         fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL)
-        fig.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        style.suptitle(fig, "A convolution, forward and backward, by layout")
     return fig
 
 
@@ -154,9 +150,3 @@ def _layout_panel(ax: Axes, frame: pd.DataFrame, dtypes: Sequence[str]) -> None:
     ax.set_yticks(range(len(dtypes)), [WORDS[dtype] for dtype in dtypes])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-
-
-# --- tables -------------------------------------------------------------------------------------------------
-
-
-# --- what the texts say, what we measured -------------------------------------------------------------------

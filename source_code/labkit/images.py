@@ -1,7 +1,7 @@
 """Which pictures lie in images/, and are they what the code draws?
 
-    python3 -m labkit.recording.images --out images      write them all
-    python3 -m labkit.recording.images --check images    exit status 1 where a file is not what the code draws
+    python3 -m labkit.images --out images      write them all
+    python3 -m labkit.images --check images    exit status 1 where a file is not what the code draws
 
 Each file says in its description what it shows (the alternative text) and the fingerprint of what was drawn, so a
 figure whose data changed is found without comparing bytes.
@@ -109,7 +109,7 @@ def written_description(svg: Path) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line: write the pictures, or check those that were written."""
-    parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.images", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m labkit.images", description=main.__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", metavar="FOLDER", type=Path, help="write the pictures there")
     what.add_argument("--check", metavar="FOLDER", type=Path, help="compare the pictures there with the code")
