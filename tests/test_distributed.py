@@ -21,9 +21,9 @@ import torch
 
 from labkit import course
 from labkit.paths import ROOT, SOURCE_CODE
-from labkit.training import distributed
+from labkit.training import distributed, text
 
-SCRIPTS = list(course.SEVERAL_GPUS)
+SCRIPTS = [script for script in course.SEVERAL_GPUS if script.startswith("main_ddp")]
 ALTERED = ROOT / "tests" / "support" / "altered.py"
 COMMON = ["--device", "cpu", "--limit", "128", "--batch-size", "32", "--test-batch-size", "40", "--workers", "0"]
 COMMON += ["--amp-dtype", "float32", "--log-interval", "1"]
@@ -86,7 +86,7 @@ def test_the_record_holds_what_each_rank_measured(whole, script):
 
 def test_only_rank_0_speaks(whole):
     said = whole("main_ddp.py", 2).said
-    assert said.count("Test set:") == said.count("2 ranks by gloo, 16 samples each a step") * 2 == 2
+    assert said.count("Test set:") == 2 and said.count("2 ranks by gloo\n16 samples of each batch a rank\n") == 1
 
 
 def test_a_training_that_is_resumed_ends_as_an_unbroken_one(whole, tmp_path):
@@ -162,3 +162,54 @@ def test_shares_are_equal_and_apart(samples, ranks):
     shares = [run.own(torch.arange(samples)).tolist() for run in runs]
     assert {len(share) for share in shares} == {samples // ranks}
     assert sorted(digit for share in shares for digit in share) == list(range(samples // ranks * ranks))
+
+
+# The transformer whose weights are shared out
+
+SMALL = {"width": 16, "depth": 2, "heads": 2, "length": 12, "batch-size": 8, "pool": 2, "steps": 12, "warm-up": 1}
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    """The record of a small transformer's training on so many ranks, its weights or its gradients shared."""
+    folder = tmp_path_factory.mktemp("transformer")
+
+    @cache
+    def trained(ranks: int, share: str) -> dict:
+        file = folder / f"{ranks}-{share}.json"
+        flags = SMALL | {"lr": 0.02, "device": "cpu", "param-dtype": "float32", "share": share, "record": file}
+        words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
+        command = torchrun(ranks, SOURCE_CODE / "main_fsdp.py", *words)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(file.read_text())
+
+    return trained
+
+
+def test_a_sharded_transformer_learns_what_an_unsharded_one_learns(transformer):
+    alone, sharded = transformer(1, "ddp"), transformer(2, "fsdp")
+    assert sharded["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert sharded["losses"][0] > text.KNOWS_NOTHING - 0.5 and sharded["losses"][-1] < sharded["losses"][0] - 0.5
+    assert [row["rank"] for row in sharded["rows"]] == [0, 1] and sharded["ranks"] == 2
+    assert all(len(row["step_s"]) == 12 and min(row["step_s"]) > 0 for row in sharded["rows"])
+
+
+def test_the_made_language_follows_its_table():
+    symbols = text.sequences(200, 50, seed=3)
+    pairs = {tuple(pair) for pair in torch.stack([symbols[:, :-1], symbols[:, 1:]], -1).flatten(0, 1).tolist()}
+    followers = [sum(1 for first, _ in pairs if first == symbol) for symbol in range(text.VOCABULARY)]
+    assert max(followers) <= text.SUCCESSORS and len(pairs) > 0.9 * text.VOCABULARY * text.SUCCESSORS
+    assert torch.equal(symbols, text.sequences(200, 50, seed=3)) and not torch.equal(
+        symbols, text.sequences(200, 50, 4)
+    )
+
+
+def test_a_block_of_the_transformer_sees_only_what_came_before():
+    model = text.Transformer(width=16, depth=2, heads=2, length=10).eval()
+    symbols = text.sequences(2, 10, seed=1)
+    later = symbols.clone()
+    later[:, 6:] = (later[:, 6:] + 1) % text.VOCABULARY
+    with torch.no_grad():
+        one, other = model(symbols), model(later)
+    assert torch.allclose(one[:, :6], other[:, :6], atol=1e-5) and not torch.allclose(one[:, 6:], other[:, 6:])

@@ -65,36 +65,60 @@ def _flags() -> argparse.ArgumentParser:
     return parser
 
 
-class DistributedRun(Run):
-    """One rank's part of a run: ``rank`` of ``ranks``; ``share``: its samples of a batch; ``leads``: is it rank 0?"""
+class Ranks:
+    """The group of processes that train together: NCCL between GPUs, gloo between CPUs. ``leads``: is this rank 0?"""
 
-    def __init__(self, args: argparse.Namespace, **more: bool) -> None:
-        """``Run``, and the group of ranks: NCCL between GPUs, gloo between CPUs. SystemExit(2) as ``Run``'s."""
+    def __init__(self) -> None:
         self.rank, self.ranks = int(os.environ.get("RANK", "0")), world_size()
-        self.leads, self.share = self.rank == 0, args.batch_size // self.ranks
-        self._first_epoch, self._states = 1, {}
+        self.local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.leads = self.rank == 0
+
+    def take_gpu(self, wanted: str) -> None:
+        """Each rank its own GPU, unless ``cpu`` is wanted; only rank 0 speaks from here on. LabError: a GPU lacks."""
         if not self.leads:
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 – as long as the process lives
-            args.record = None
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        if args.device != "cpu" and machine.gpu_name():
-            with one_sentence():
-                if local >= torch.cuda.device_count():
-                    raise LabError(f"rank {self.rank} has no GPU: {torch.cuda.device_count()} are visible here.")
-            torch.cuda.set_device(local)
-        super().__init__(args, **more)
-        group = {"backend": "nccl", "device_id": torch.device("cuda", local)} if self.cuda else {"backend": "gloo"}
+        if wanted != "cpu" and machine.gpu_name():
+            if self.local >= torch.cuda.device_count():
+                raise LabError(f"rank {self.rank} has no GPU: {torch.cuda.device_count()} are visible here.")
+            torch.cuda.set_device(self.local)
+
+    def join(self, device: torch.device) -> None:
+        """Meet the other ranks."""
+        gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
         alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(**group, **alone)
-        print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {group['backend']}, {self.share} samples each a step")
+        dist.init_process_group(**(gpu if device.type == "cuda" else {"backend": "gloo"}), **alone)
+        print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {dist.get_backend()}", flush=True)
+
+    def of_each(self, own: object) -> list:
+        """What every rank has to say, in order of the ranks."""
+        said: list = [None] * self.ranks
+        dist.all_gather_object(said, own)
+        return said
+
+
+class DistributedRun(Run):
+    """One rank's part of a run; ``share``: how many samples of a batch are its own."""
+
+    def __init__(self, args: argparse.Namespace, **more: bool) -> None:
+        """``Run``, and its group of ranks. SystemExit(2) as ``Run``'s."""
+        self.group = Ranks()
+        self.rank, self.ranks = self.group.rank, self.group.ranks
+        self.share = args.batch_size // self.ranks
+        self._first_epoch, self._states = 1, {}
+        with one_sentence():
+            self.group.take_gpu(args.device)
+        if not self.group.leads:
+            args.record = None
+        super().__init__(args, **more)
+        self.group.join(self.device)
+        print(f"{self.share} samples of each batch a rank", flush=True)
 
     def __exit__(self, kind, error, traceback) -> bool:
         """What ``Run`` does; each rank's seconds go into the record. A rank that failed leaves at once, as it is."""
         if error is None:
             measured = {name: [epoch[name] for epoch in self.epoch_records] for name in ("training_s", "test_s")}
-            each: list = [None] * self.ranks
-            dist.all_gather_object(each, measured)
-            self.extras |= {"ranks": self.ranks, "backend": dist.get_backend(), "of_each_rank": each}
+            self.extras |= {"ranks": self.ranks, "backend": dist.get_backend()}
+            self.extras["of_each_rank"] = self.group.of_each(measured)
         handled = super().__exit__(kind, error, traceback)
         if error is None:
             dist.destroy_process_group()
@@ -128,7 +152,7 @@ class DistributedRun(Run):
                 continue
             torch.manual_seed((self.args.seed * 1_000 + epoch) * 1_000 + self.rank)
             yield epoch
-            if self.leads and self.args.checkpoint:
+            if self.group.leads and self.args.checkpoint:
                 self._keep(epoch)
 
     def own(self, batch: torch.Tensor) -> torch.Tensor:
