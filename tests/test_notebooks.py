@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 import nbformat
 import pytest
 
+from labkit import course
 from labkit.errors import LabError
 from labkit.recording import pages
 from labkit.recording.live_check import NAME
@@ -140,7 +141,7 @@ def test_what_comes_out_of_the_catalogue_is_as_the_catalogue_has_it(path):
 def test_the_front_page_and_readme_lead_to_every_lab_and_script():
     targets = links(text_of(NOTEBOOKS[0]))
     assert {f"labs/{lab.name}" for lab in LABS} <= set(targets)
-    assert {f"source_code/{script.name}" for script in (ROOT / "source_code").glob("main_*.py")} <= set(targets)
+    assert {f"source_code/{step.script}" for step in course.STEPS} <= set(targets)
     readme = pages.README.read_text()
     assert pages.filled(readme) == readme, "make notebooks writes README's list anew"
     assert {f"labs/{lab.name}" for lab in LABS} <= set(links(readme))

@@ -94,6 +94,12 @@ STEPS = (
 )
 # fmt: on
 
+SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
+    "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",
+    "main_ddp_on_gpu.py": "step 4 on several GPUs",
+    "main_fsdp.py": "a transformer whose weights are shared out among the GPUs",
+}
+
 PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",

@@ -1,0 +1,173 @@
+"""One training run on several GPUs: a process a GPU, called a rank, started by torchrun.
+
+    torchrun --standalone --nproc-per-node 2 source_code/main_ddp.py
+
+Each rank runs the whole script on its share of every batch. Rank 0 speaks and writes the record, which holds what every
+rank measured. Without torchrun the script is one rank, and does what a script of the ladder does.
+
+Source of the environment variables: PyTorch, "torchrun (Elastic Launch)".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from labkit.errors import LabError, one_sentence
+from labkit.training import cli, machine
+from labkit.training.run import Run
+
+
+def world_size() -> int:
+    """How many ranks torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def parse_args(doc: str, workers: int | None = None, **more: object) -> argparse.Namespace:
+    """The command line of all steps (``cli.parse_args``), and what only several GPUs need.
+
+    ``batch_size`` stays the batch of all ranks together. ``workers`` is a rank's: by default its share of spare cores.
+    """
+    flags = _flags()
+    if {"-h", "--help"} & set(sys.argv):
+        flags.print_help()  # and the flags of all steps come after it
+    own, sys.argv[1:] = flags.parse_known_args()
+    if (own.per_gpu_batch is not None and own.per_gpu_batch < 1) or own.bucket_mb <= 0:
+        flags.error("--per-gpu-batch and --bucket-mb are numbers above 0")
+    workers = max(1, cli.spare_cores() // world_size()) if workers is None else workers
+    args = cli.parse_args(doc, workers=workers, **more)
+    vars(args).update(vars(own))
+    if args.per_gpu_batch is not None:
+        args.batch_size = args.per_gpu_batch * world_size()
+    with one_sentence():
+        if args.batch_size % world_size():
+            raise LabError(
+                f"--batch-size {args.batch_size} is that of all GPUs together: {world_size()} do not divide it."
+            )
+        if args.resume and not args.checkpoint:
+            raise LabError("--resume needs --checkpoint FILE: where the training stopped.")
+    return args
+
+
+def _flags() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage="torchrun … %(prog)s [flags]")
+    add = parser.add_argument_group("several GPUs").add_argument
+    add("--per-gpu-batch", type=int, metavar="N", help="N samples a GPU and step: another experiment, not the recipe")
+    add("--bucket-mb", type=float, default=25, metavar="MB", help="gradients averaged at once (default: %(default)s)")
+    add("--checkpoint", metavar="FILE", help="keep the state of the training in FILE after each epoch")
+    add("--resume", action="store_true", help="go on from --checkpoint, to the end that a whole run would come to")
+    return parser
+
+
+class Ranks:
+    """The group of processes that train together: NCCL between GPUs, gloo between CPUs. ``leads``: is this rank 0?"""
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = int(os.environ.get("RANK", "0")), world_size()
+        self.local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.leads = self.rank == 0
+
+    def take_gpu(self, wanted: str) -> None:
+        """Each rank its own GPU, unless ``cpu`` is wanted; only rank 0 speaks from here on. LabError: a GPU lacks."""
+        if not self.leads:
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 – as long as the process lives
+        if wanted != "cpu" and machine.gpu_name():
+            if self.local >= torch.cuda.device_count():
+                raise LabError(f"rank {self.rank} has no GPU: {torch.cuda.device_count()} are visible here.")
+            torch.cuda.set_device(self.local)
+
+    def join(self, device: torch.device) -> None:
+        """Meet the other ranks."""
+        gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
+        alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group(**(gpu if device.type == "cuda" else {"backend": "gloo"}), **alone)
+        print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {dist.get_backend()}", flush=True)
+
+    def of_each(self, own: object) -> list:
+        """What every rank has to say, in order of the ranks."""
+        said: list = [None] * self.ranks
+        dist.all_gather_object(said, own)
+        return said
+
+
+class DistributedRun(Run):
+    """One rank's part of a run; ``share``: how many samples of a batch are its own."""
+
+    def __init__(self, args: argparse.Namespace, **more: bool) -> None:
+        """``Run``, and its group of ranks. SystemExit(2) as ``Run``'s."""
+        self.group = Ranks()
+        self.rank, self.ranks = self.group.rank, self.group.ranks
+        self.share = args.batch_size // self.ranks
+        self._first_epoch, self._states = 1, {}
+        with one_sentence():
+            self.group.take_gpu(args.device)
+        if not self.group.leads:
+            args.record = None
+        super().__init__(args, **more)
+        self.group.join(self.device)
+        print(f"{self.share} samples of each batch a rank", flush=True)
+
+    def __exit__(self, kind, error, traceback) -> bool:
+        """What ``Run`` does; each rank's seconds go into the record. A rank that failed leaves at once, as it is."""
+        if error is None:
+            measured = {name: [epoch[name] for epoch in self.epoch_records] for name in ("training_s", "test_s")}
+            self.extras |= {"ranks": self.ranks, "backend": dist.get_backend()}
+            self.extras["of_each_rank"] = self.group.of_each(measured)
+        handled = super().__exit__(kind, error, traceback)
+        if error is None:
+            dist.destroy_process_group()
+        return handled
+
+    def kept(self, **states: torch.nn.Module | torch.optim.Optimizer | object) -> None:
+        """Name what ``--checkpoint`` keeps (each has ``state_dict``), and with ``--resume`` put it back as it was."""
+        self._states = states
+        if not self.args.resume:
+            return
+        with one_sentence():
+            try:
+                held = torch.load(self.args.checkpoint, map_location="cpu", weights_only=True)
+            except OSError as error:
+                raise LabError(f"cannot resume from {self.args.checkpoint}: {error.strerror}.") from error
+            if held["ranks"] != self.ranks:
+                raise LabError(f"{self.args.checkpoint} is of {held['ranks']} ranks; these are {self.ranks}.")
+        for name, state in states.items():
+            state.load_state_dict(held[name])
+        self._first_epoch = held["epoch"] + 1
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, as ``Run.epochs``; after each the state is kept where ``--checkpoint`` says.
+
+        Each epoch begins with random numbers of its own on each rank (dropout masks must differ from rank to rank), so
+        that one that is resumed draws what it would have drawn.
+        """
+        for epoch in super().epochs():
+            if epoch < self._first_epoch:
+                self.epoch_records.pop()
+                continue
+            torch.manual_seed((self.args.seed * 1_000 + epoch) * 1_000 + self.rank)
+            yield epoch
+            if self.group.leads and self.args.checkpoint:
+                self._keep(epoch)
+
+    def own(self, batch: torch.Tensor) -> torch.Tensor:
+        """This rank's share of a batch's numbers, as long as every other rank's; what does not divide is left out."""
+        return batch[: len(batch) // self.ranks * self.ranks][self.rank :: self.ranks]
+
+    def total(self, *values: torch.Tensor | float) -> list[float]:
+        """The sums of these numbers over all ranks."""
+        numbers = torch.tensor([float(value) for value in values], dtype=torch.float64, device=self.device)
+        dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def _keep(self, epoch: int) -> None:
+        file = Path(self.args.checkpoint)
+        draft = file.with_name(f"{file.name}.tmp")
+        states = {name: state.state_dict() for name, state in self._states.items()}
+        torch.save(states | {"epoch": epoch, "ranks": self.ranks}, draft)
+        draft.replace(file)

@@ -1,0 +1,123 @@
+"""A transformer shared out among GPUs: each rank keeps a part of every weight and fetches the rest (torchrun)."""
+
+import argparse
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit.training import steps, text
+from labkit.training.distributed import Ranks, world_size
+from labkit.training.ranges import phase, switch
+
+
+def sharded(model, ranks, device, args):
+    """Each block is fetched and freed as one; the next ones are fetched while one computes."""
+    mesh = init_device_mesh(device.type, (ranks.ranks,))
+    dtype = getattr(torch, args.param_dtype)
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for at, block in enumerate(model.blocks):
+        block.set_modules_to_forward_prefetch(list(model.blocks[at + 1 : at + 1 + args.prefetch]))
+        block.set_modules_to_backward_prefetch(list(reversed(model.blocks[max(0, at - args.prefetch) : at])))
+    return model
+
+
+def train_step(model, optimizer, symbols, autocast):
+    with phase("zero grad"):
+        optimizer.zero_grad()
+    with phase("forward"), autocast:
+        logits = model(symbols[:, :-1])
+    with phase("loss"):
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), symbols[:, 1:].flatten())
+    with phase("backward"):
+        loss.backward()
+    with phase("optimizer step"):
+        optimizer.step()
+    return loss.detach()
+
+
+def main():
+    args = parse_args()
+    ranks = Ranks()
+    ranks.take_gpu(args.device)
+    device = steps.pick_device(args.device)
+    ranks.join(device)
+    steps.set_fp32_precision(tf32=False)
+    switch(args.profile)
+    cuda = device.type == "cuda"
+
+    torch.manual_seed(args.seed)
+    model = text.Transformer(args.width, args.depth, args.heads, args.length).to(device)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    autocast = torch.autocast(device.type, getattr(torch, args.param_dtype), enabled=args.param_dtype != "float32")
+    if args.share == "fsdp":
+        model, autocast = sharded(model, ranks, device, args), torch.autocast(device.type, enabled=False)
+    elif args.share == "ddp":
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    symbols = text.sequences(args.batch_size * args.pool, args.length + 1, args.seed).to(device)
+
+    seconds, losses = [], []
+    for step in range(args.warm_up + args.steps):
+        if args.profile and cuda and step == args.warm_up:
+            torch.cuda.profiler.start()
+        batch = symbols[(step % args.pool) * args.batch_size :][ranks.rank : args.batch_size : ranks.ranks]
+        start = time.perf_counter()
+        with phase("training"):
+            loss = train_step(model, optimizer, batch, autocast)
+            if cuda:
+                torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        dist.all_reduce(loss)
+        losses.append(loss.item() / ranks.ranks)
+    if args.profile and cuda:
+        torch.cuda.profiler.stop()
+
+    peak = torch.cuda.max_memory_allocated() / 1e6 if cuda else None
+    row = {"step_s": seconds[args.warm_up :], "peak_memory_mb": peak}
+    of_each = [row | {"rank": rank} for rank, row in enumerate(ranks.of_each(row))]
+    step_s = statistics.median(row["step_s"])
+    per_s = args.batch_size * args.length / step_s
+    print(f"{parameters / 1e6:.1f} million parameters, {args.share}: loss {losses[0]:.3f} to {losses[-1]:.3f} nats")
+    print(f"a step takes {1e3 * step_s:.2f} ms (median of {args.steps}): {per_s:,.0f} symbols a second")
+    if ranks.leads:
+        more = {"ranks": ranks.ranks, "backend": dist.get_backend(), "parameters": parameters, "losses": losses}
+        steps.write_benchmark_record(args, device, of_each, **more)
+    dist.destroy_process_group()
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--share", choices=("fsdp", "ddp"), default="fsdp", help="the weights, or only the gradients (default: fsdp)")
+    add("--width", type=int, default=1024, help="of the network (default: %(default)s)")
+    add("--depth", type=int, default=12, help="blocks (default: %(default)s)")
+    add("--heads", type=int, default=16, help="of attention (default: %(default)s)")
+    add("--length", type=int, default=512, help="symbols a sequence (default: %(default)s)")
+    add("--batch-size", type=int, default=32, help="sequences a step, of all ranks together (default: %(default)s)")
+    add("--steps", type=int, default=20, help="that are measured (default: %(default)s)")
+    add("--warm-up", type=int, default=5, help="steps before these (default: %(default)s)")
+    add("--pool", type=int, default=8, help="batches to train on in turn (default: %(default)s)")
+    add("--prefetch", type=int, default=1, help="blocks to fetch ahead (default: %(default)s)")
+    add("--param-dtype", choices=("bfloat16", "float32"), default="bfloat16", help="to compute in (default: bfloat16)")
+    add("--lr", type=float, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
+    add("--seed", type=int, default=1, help="random seed (default: %(default)s)")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
+    add("--profile", action="store_true", help="bracket the measured steps for the profiler, with NVTX ranges")
+    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    args = parser.parse_args()
+    if args.batch_size % world_size():
+        parser.error(f"--batch-size {args.batch_size}: {world_size()} ranks do not divide it")
+    return args
+
+
+if __name__ == "__main__":
+    main()

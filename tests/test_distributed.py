@@ -1,0 +1,215 @@
+"""Training on several ranks is the training on one: same weights, every digit once; a rank that fails ends the job.
+
+Ranks are processes on the CPU (gloo), started as a reader starts them, by torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from labkit import course
+from labkit.paths import ROOT, SOURCE_CODE
+from labkit.training import distributed, text
+
+SCRIPTS = [script for script in course.SEVERAL_GPUS if script.startswith("main_ddp")]
+ALTERED = ROOT / "tests" / "support" / "altered.py"
+COMMON = ["--device", "cpu", "--limit", "128", "--batch-size", "32", "--test-batch-size", "40", "--workers", "0"]
+COMMON += ["--amp-dtype", "float32", "--log-interval", "1"]
+SECONDS = 10  # after which a job with a dead rank has ended
+
+
+def torchrun(ranks: int, *words: object) -> list[str]:
+    """The command for so many ranks; one needs no launcher."""
+    if ranks == 1:
+        return [sys.executable, *map(str, words)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launcher, *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def trained(ranks: int, script: str, folder: Path, epochs: int = 2, *more: str) -> SimpleNamespace:
+    """A training without dropout: what it said, its record, and the state that it kept."""
+    record, kept = folder / f"{ranks}.json", folder / f"{ranks}.pt"
+    words = ["no-dropout", SOURCE_CODE / script, *COMMON, "--epochs", epochs, "--record", record, "--checkpoint", kept]
+    command = torchrun(ranks, ALTERED, *words, *more)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return SimpleNamespace(said=done.stdout, record=json.loads(record.read_text()), state=torch.load(kept))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Two epochs of a script on so many ranks, once for all tests."""
+    return cache(lambda script, ranks: trained(ranks, script, tmp_path_factory.mktemp("whole")))
+
+
+def weights(state: dict) -> torch.Tensor:
+    return torch.cat([own.flatten() for own in state["model"].values()])
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_two_ranks_come_to_the_weights_of_one(whole, script):
+    one, two = whole(script, 1), whole(script, 2)
+    assert one.state["epoch"] == two.state["epoch"] == 2
+    assert torch.allclose(weights(one.state), weights(two.state), rtol=1e-4, atol=1e-5)
+    losses = [[epoch["test_loss"] for epoch in run.record["epochs"]] for run in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][1] < losses[0][0]
+    counted = [re.findall(r"Accuracy: (\d+)/21 ", run.said) for run in (one, two)]
+    assert counted[0] == counted[1] and len(counted[0]) == 2, "of the 21 test digits each is counted once"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_record_holds_what_each_rank_measured(whole, script):
+    record = whole(script, 2).record
+    extras = record["extras"]
+    assert (record["script"], record["status"], record["arguments"]["batch_size"]) == (script, "complete", 32)
+    assert (extras["ranks"], extras["backend"]) == (2, "gloo")
+    first, second = extras["of_each_rank"]
+    assert first["training_s"] == [epoch["training_s"] for epoch in record["epochs"]] != second["training_s"]
+    assert len(second["training_s"]) == len(second["test_s"]) == 2 and min(second["training_s"]) > 0
+
+
+def test_only_rank_0_speaks(whole):
+    said = whole("main_ddp.py", 2).said
+    assert said.count("Test set:") == 2 and said.count("2 ranks by gloo\n16 samples of each batch a rank\n") == 1
+
+
+def test_a_training_that_is_resumed_ends_as_an_unbroken_one(whole, tmp_path):
+    trained(1, "main_ddp.py", tmp_path, 1)
+    resumed = trained(1, "main_ddp.py", tmp_path, 2, "--resume")
+    unbroken = whole("main_ddp.py", 1)
+    assert torch.equal(weights(resumed.state), weights(unbroken.state))
+    assert [epoch["epoch"] for epoch in resumed.record["epochs"]] == [2]
+    assert resumed.record["test_loss"] == unbroken.record["test_loss"]
+
+
+def test_a_rank_that_fails_ends_the_job_with_its_own_error():
+    command = torchrun(2, ALTERED, "failing", SOURCE_CODE / "main_ddp.py", *COMMON)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0 and "rank 1 was planted to fail" in done.stderr and "Test set" not in done.stdout
+
+
+def test_a_killed_rank_ends_the_job_within_seconds_and_leaves_no_process():
+    command = torchrun(2, SOURCE_CODE / "main_ddp.py", *COMMON, "--epochs", "10000")
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as job:
+        next(line for line in job.stdout if line.startswith("Train Epoch: 2"))
+        ranks = children(job.pid)
+        assert len(ranks) == 2
+        os.kill(ranks[-1], signal.SIGKILL)
+        start = time.monotonic()
+        assert job.wait(timeout=120) != 0
+        assert time.monotonic() - start < SECONDS
+        job.stdout.close()
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+
+
+def children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--batch-size", "33"], "2 do not divide it"),
+        (["--per-gpu-batch", "0"], "numbers above 0"),
+        (["--bucket-mb", "-1"], "numbers above 0"),
+        (["--resume"], "--resume needs --checkpoint"),
+        (["--resume", "--checkpoint", "gone.pt"], "cannot resume from gone.pt"),
+    ],
+)
+def test_wrong_flags_get_a_sentence(monkeypatch, capsys, flags, why):
+    monkeypatch.setattr(sys, "argv", ["main_ddp.py", *COMMON, *flags])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit) as ended:
+        args = distributed.parse_args("A script.", amp=True)
+        run = distributed.DistributedRun.__new__(distributed.DistributedRun)
+        run.args, run.ranks = args, 2
+        run.kept()
+    assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
+def test_a_batch_for_each_gpu_is_another_global_batch(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["main_ddp.py", "--per-gpu-batch", "100"])
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert distributed.parse_args("A script.").batch_size == 300
+
+
+@pytest.mark.parametrize(("samples", "ranks"), [(12, 3), (13, 3), (2, 3), (7, 1)])
+def test_shares_are_equal_and_apart(samples, ranks):
+    runs = []
+    for rank in range(ranks):
+        run = distributed.DistributedRun.__new__(distributed.DistributedRun)
+        run.rank, run.ranks = rank, ranks
+        runs.append(run)
+    shares = [run.own(torch.arange(samples)).tolist() for run in runs]
+    assert {len(share) for share in shares} == {samples // ranks}
+    assert sorted(digit for share in shares for digit in share) == list(range(samples // ranks * ranks))
+
+
+# The transformer whose weights are shared out
+
+SMALL = {"width": 16, "depth": 2, "heads": 2, "length": 12, "batch-size": 8, "pool": 2, "steps": 12, "warm-up": 1}
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    """The record of a small transformer's training on so many ranks, its weights or its gradients shared."""
+    folder = tmp_path_factory.mktemp("transformer")
+
+    @cache
+    def trained(ranks: int, share: str) -> dict:
+        file = folder / f"{ranks}-{share}.json"
+        flags = SMALL | {"lr": 0.02, "device": "cpu", "param-dtype": "float32", "share": share, "record": file}
+        words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
+        command = torchrun(ranks, SOURCE_CODE / "main_fsdp.py", *words)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(file.read_text())
+
+    return trained
+
+
+def test_a_sharded_transformer_learns_what_an_unsharded_one_learns(transformer):
+    alone, sharded = transformer(1, "ddp"), transformer(2, "fsdp")
+    assert sharded["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert sharded["losses"][0] > text.KNOWS_NOTHING - 0.5 and sharded["losses"][-1] < sharded["losses"][0] - 0.5
+    assert [row["rank"] for row in sharded["rows"]] == [0, 1] and sharded["ranks"] == 2
+    assert all(len(row["step_s"]) == 12 and min(row["step_s"]) > 0 for row in sharded["rows"])
+
+
+def test_the_made_language_follows_its_table():
+    symbols = text.sequences(200, 50, seed=3)
+    pairs = {tuple(pair) for pair in torch.stack([symbols[:, :-1], symbols[:, 1:]], -1).flatten(0, 1).tolist()}
+    followers = [sum(1 for first, _ in pairs if first == symbol) for symbol in range(text.VOCABULARY)]
+    assert max(followers) <= text.SUCCESSORS and len(pairs) > 0.9 * text.VOCABULARY * text.SUCCESSORS
+    assert torch.equal(symbols, text.sequences(200, 50, seed=3)) and not torch.equal(
+        symbols, text.sequences(200, 50, 4)
+    )
+
+
+def test_a_block_of_the_transformer_sees_only_what_came_before():
+    model = text.Transformer(width=16, depth=2, heads=2, length=10).eval()
+    symbols = text.sequences(2, 10, seed=1)
+    later = symbols.clone()
+    later[:, 6:] = (later[:, 6:] + 1) % text.VOCABULARY
+    with torch.no_grad():
+        one, other = model(symbols), model(later)
+    assert torch.allclose(one[:, :6], other[:, :6], atol=1e-5) and not torch.allclose(one[:, 6:], other[:, 6:])
