@@ -20,6 +20,8 @@ FILES = {
     for path in SOURCE_CODE.rglob("*.py")
 }
 
+SCRIPTS = {step.name for step in course.STEPS} | {Path(script).stem for script in course.SEVERAL_GPUS}
+
 # From the ground up: a room imports from its own floor and from those below.
 FLOORS = (
     {"stepbudget"},
@@ -27,7 +29,7 @@ FLOORS = (
     {"labkit.training", "labkit.kernels"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks"},
     {"labkit.topics", "labkit.exercises"},
-    {"labkit.lab", "labkit.images", "benchmarks", *(step.name for step in course.STEPS)},
+    {"labkit.lab", "labkit.images", "benchmarks", *SCRIPTS},
 )
 IN_A_STEP = {"labkit.training", "labkit.kernels"}
 THROUGH_A_STEP = {"benchmarks.bench_launches": "times the step's own training function, piece by piece"}
@@ -83,11 +85,10 @@ def test_no_room_imports_itself_by_way_of_others(depth):
 
 
 def test_a_step_stands_on_training_and_kernels_alone_and_nothing_imports_a_step():
-    steps = {step.name for step in course.STEPS}
-    for name in steps:
+    for name in SCRIPTS:
         assert {room(other) for other in IMPORTS[name]} <= IN_A_STEP, name
     for name, others in IMPORTS.items():
-        assert not others & steps or name in THROUGH_A_STEP, f"{name} imports a step"
+        assert not others & SCRIPTS or name in THROUGH_A_STEP, f"{name} imports a step"
 
 
 def test_the_face_stays_small():
