@@ -46,7 +46,7 @@ def roofline(
     which roofs to draw (default: those that a point stands under). ``path``: join the points, in their order.
     """
     dtypes = list(dtypes or dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
-    with style.house_style():
+    with style.house_style(formulas=False):
         fig = style.figure(5.0)
         ax = fig.subplots()
         _axes(ax, peaks, points, dtypes)
