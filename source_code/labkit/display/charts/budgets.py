@@ -35,6 +35,7 @@ LOOKS: dict[str, tuple[str, str | None]] = {
     "optimizer": (style.PINK, None),
     "python": (style.YELLOW, None),
     "cuda_setup": (tint(style.PINK, 0.35), "..."),
+    "mpi": ("#6A4C93", None),
     "os_wait": (style.MUTED, None),
     "profiler": (style.INK, None),
     "unexplained": (style.IDLE, "////"),
