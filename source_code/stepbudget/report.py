@@ -196,7 +196,7 @@ class Report(Export):
         for start, words in UNREAD.items():
             own = [name for name in tables if name.startswith(start) and name.isidentifier()]
             rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own if self.has(name))
-            listed += [f"{words} ({rows:,} rows): recorded, and not read"] if rows else []
+            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}): recorded, and not read"] if rows else []
         return listed
 
     def program(self, process: int | None) -> str | None:
