@@ -69,7 +69,9 @@ MOST_GPUS = 2**16
 
 SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
 # What tells of events that are missing, of whatever severity: all of a kind, or some.
-LOSS = re.compile(r"^No \w+ events collected|might (not )?have been|lost|dropped|missing|size limit|incomplete")
+LOSS = re.compile(
+    r"^No \w+ events collected|might (not )?have (not )?been|may be missing|were (lost|dropped)|size limit"
+)
 ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
 
 # What an export may hold and no question reads: how the tables' names begin, and what they hold.
