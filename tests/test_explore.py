@@ -176,7 +176,7 @@ def drawn_spans(shown: Exploration) -> int:
     return sum(len(array(trace["x"])) for trace in shown.json["data"] if trace["type"] == "bar")
 
 
-@pytest.mark.parametrize("name", ["${", "$\\frac{$", "a$b$ %{x}", "\\$", "$" * 3])
+@pytest.mark.parametrize("name", ["${", "$\\frac{$", "$a_{$ %{x}"])
 def test_a_dollar_in_a_name_is_a_dollar(tmp_path, name):
     made = SyntheticReport(tmp_path / "odd.sqlite").range(0, 100, "training").range(10, 50, name)
     made.kernel(20, 90, name, call=(11, 12)).range(60, 99, "data loading")
