@@ -94,7 +94,7 @@ def test_the_key_names_what_occurs_in_order_and_nothing_else():
 
 def test_the_key_reads_row_by_row():
     """matplotlib fills a key's columns from the top; what a reader meets first is the first row."""
-    fig = budget_bars({"all": given(155, **{cause: 10 for cause in CAUSES if cause != "unexplained"})})
+    fig = budget_bars({"all": given(165, **{cause: 10 for cause in CAUSES if cause != "unexplained"})})
     fig.draw_without_rendering()
     places = [
         (round(-text.get_window_extent().y0), text.get_window_extent().x0, text.get_text())

@@ -15,11 +15,17 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
+from labkit.display import show
 from labkit.display.charts import explorer as exploring
-from labkit.display.charts.explorer import PLOTLY_MIME, explore
+from labkit.display.charts.budgets import budget_bars, budget_share_bars
+from labkit.display.charts.explorer import PLOTLY_MIME, Exploration, explore
+from labkit.display.charts.flow import queue_depth, step_chart
+from labkit.display.charts.timelines import MOST_KINDS, OTHERS, PIXELS, timeline
+from stepbudget.ask.budget import budget
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
@@ -115,8 +121,74 @@ def test_names_that_look_like_markup_stay_text(tmp_path):
         .range(10, 50, "a<b>%{x}</b>", registered=True)
     )
     with Report(made.write()) as opened:
-        text = bars(explore(opened), 1)[0][0]
+        shown = explore(opened)
+    text = bars(shown, 1)[0][0]
     assert text.startswith("<b>a&lt;b&gt;") and "%{x}" not in text.partition("<br>")[0]
+    assert [trace["name"] for trace in shown.json["data"]] == ["a&lt;b&gt;% {x}&lt;/b&gt;"]
+
+
+def large(path: Path, kinds: int = 1) -> Report:
+    """5,000 kernels, each in an operator's range, in 100 ranges of so many names."""
+    made = SyntheticReport(path).range(0, 100_000, "training")
+    for at in range(0, 100_000, 20):
+        made.range(at, at + 9, f"aten::op{at % 7}, seq = {at}").kernel(at + 10, at + 18, GEMM, call=(at + 1, at + 5))
+        if at % 1000 == 0:
+            made.range(at, at + 500, f"phase {at // 1000 % kinds}")
+    return Report(made.write())
+
+
+def test_however_often_the_bars_are_merged_anew_the_picture_is_drawn_and_written_once(tmp_path, monkeypatch):
+    calls = []
+    for owner, name in ((exploring, "drawn_data"), (exploring.Figure, "savefig"), (exploring.timelines, "timeline")):
+        drawn = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *a, _name=name, _drawn=drawn, **k: (calls.append(_name), _drawn(*a, **k))[1]
+        )
+    monkeypatch.setattr(exploring, "MOST_BYTES", 90_000)
+    rounds = []
+    monkeypatch.setattr(exploring, "Exploration", lambda *a: rounds.append(Exploration(*a)) or rounds[-1])
+    with large(tmp_path / "large.sqlite") as report:
+        shown = explore(report)
+        assert shown.bytes <= 90_000 and len(rounds) > 1
+        shown._repr_mimebundle_()
+    assert sorted(calls) == ["drawn_data", "savefig", "timeline"]
+
+
+def test_what_goes_into_the_picture_does_not_grow_with_the_report(tmp_path):
+    with large(tmp_path / "large.sqlite", kinds=50) as report:
+        assert len(report.ranges) > 5_000 == len(report.kernels)
+        phases, *_ = (fig := timeline(report)).axes
+        assert sum(len(bars.get_paths()) for bars in phases.collections) == 100, "the operators are left out"
+        key = [text.get_text() for text in fig.legends[-1].get_texts()]
+        assert len(key) == MOST_KINDS + 1 and key[-1] == OTHERS
+        assert {trace["name"] for trace in explore(report, rows=("phases",)).json["data"]} == {*key}
+        assert drawn_spans(explore(report)) < 6_000
+    made = SyntheticReport(tmp_path / "dense.sqlite").range(0, 100_000, "training")
+    for at in range(0, 100_000, 10):
+        made.range(at, at + 5, "forward").range(at + 5, at + 10, "backward").copy(at, at + 2, 9, call=(at, at + 1))
+    with Report(made.write()) as report:
+        phases, _, _, copies, _ = timeline(report).axes
+        assert all(len(bars.get_paths()) <= PIXELS for ax in (phases, copies) for bars in ax.collections)
+        assert len(phases.collections) == 2
+
+
+def drawn_spans(shown: Exploration) -> int:
+    return sum(len(array(trace["x"])) for trace in shown.json["data"] if trace["type"] == "bar")
+
+
+@pytest.mark.parametrize("name", ["${", "$\\frac{$", "$a_{$ %{x}"])
+def test_a_dollar_in_a_name_is_a_dollar(tmp_path, name):
+    made = SyntheticReport(tmp_path / "odd.sqlite").range(0, 100, "training").range(10, 50, name)
+    made.kernel(20, 90, name, call=(11, 12)).range(60, 99, "data loading")
+    with Report(made.write()) as report:
+        drawings = [
+            timeline(report, title=name), queue_depth(report, title=name), step_chart({name: report}),
+            *(draw({name: budget(report)}, name) for draw in (budget_bars, budget_share_bars)),
+        ]  # fmt: skip
+        for fig in drawings:
+            show._png(fig)
+            assert any(text.get_text() == name for text in fig.findobj(Text))
+        assert explore(report)._repr_mimebundle_()["image/png"]
 
 
 # --- what it weighs -----------------------------------------------------------------------------------------

@@ -34,15 +34,15 @@ SELECT
     {{columns}},
     launches.start - :origin AS api_start, launches."end" - :origin AS api_end, launches.thread AS api_thread
 FROM {{table}} AS work {LAUNCHED_BY}
-WHERE work."end" >= work.start
+WHERE work."end" >= work.start AND (work."end" <> 0 OR work.start <> 0)
 ORDER BY work.start, work."end"
 """
 
-# Host-side calls: the CUDA API, the operating system, the profiler's own overhead.
+# Host-side calls: the CUDA API, the operating system, MPI, the profiler's own overhead.
 _CALLS = """
 SELECT
     start - :origin AS start, coalesce("end", :last) - :origin AS "end",
-    globalTid AS thread, globalTid >> 24 AS process, nameId AS name
+    globalTid AS thread, globalTid >> 24 AS process, {name} AS name
 FROM {table} ORDER BY start, "end"
 """
 
@@ -68,7 +68,21 @@ API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphIns
 MOST_GPUS = 2**16
 
 SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
-LOSS = re.compile(r"^No \w+ events collected|might (not )?have been|were (lost|dropped)")  # of whatever severity
+# What tells of events that are missing, of whatever severity: all of a kind, or some.
+LOSS = re.compile(
+    r"^No \w+ events collected|might (not )?have (not )?been|may be missing|were (lost|dropped)|size limit"
+)
+ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
+
+# What an export may hold and no question reads: how the tables' names begin, and what they hold.
+UNREAD = {
+    "CUPTI_ACTIVITY_KIND_OPENACC_": "OpenACC constructs",
+    "OPENMP_EVENT_KIND_": "OpenMP regions",
+    "UCP_": "calls of UCX",
+    "CUDA_UM_": "page faults of unified memory",
+    "GPU_CONTEXT_SWITCH_EVENTS": "switches of the GPU from one program to another",
+    "NET_": "counters of the network",
+}
 
 
 class Report(Export):
@@ -143,15 +157,49 @@ class Report(Export):
     @cached_property
     def scheduled(self) -> pd.DataFrame:
         """When threads had a CPU (``--cpuctxsw``): start, end, thread; a last stretch ends with the capture."""
-        if not {"start", "isSchedIn", "globalTid"} <= self.columns(sqlite.SCHEDULED):
+        known = {"start", "isSchedIn", "globalTid"} <= self.columns(sqlite.SCHEDULED)
+        if not (known and self.span(sqlite.SCHEDULED)):
             return pd.DataFrame(columns=["start", "end", "thread"])
-        self.span(sqlite.SCHEDULED)
         rows = self.rows(f"SELECT start, globalTid, isSchedIn FROM {sqlite.SCHEDULED} ORDER BY globalTid, start")
         start, thread, runs = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         start = start - self.origin
         following = np.append(thread[1:] == thread[:-1], False)
         end = np.where(following, np.append(start[1:], 0), max(self.extent.end, int(start.max(initial=0))))
         return pd.DataFrame({"start": start, "end": end, "thread": thread})[runs != 0].reset_index(drop=True)
+
+    @cached_property
+    def mpi(self) -> pd.DataFrame:
+        """Calls of MPI (``--trace mpi``): start, end, thread, process, name."""
+        for table in sqlite.MPI:
+            self.span(table)  # checks it; it is no part of the capture's extent
+        parts = [self._calls(table, "textId") for table in sqlite.MPI]
+        return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+    def cpu_samples(self, thread: int, window: Window) -> pd.DataFrame:
+        """What a thread ran when its CPU was sampled (``--sample``): time (ns), function and module, each innermost."""
+        columns = ["time", "function", "module"]
+        if not ({"id", "symbol", "module", "stackDepth"} <= self.columns(sqlite.STACKS) and self.span(sqlite.SAMPLES)):
+            return pd.DataFrame(columns=columns)
+        first, last = (edge + self.origin for edge in (window.start, window.end))
+        rows = self.rows(
+            "SELECT sample.start - ?, symbol, module FROM COMPOSITE_EVENTS AS sample "
+            "JOIN SAMPLING_CALLCHAINS AS frame ON frame.id = sample.id AND frame.stackDepth = 0 "
+            "WHERE sample.globalTid = ? AND sample.start BETWEEN ? AND ? ORDER BY sample.start",
+            (self.origin, thread, first, last),
+        )
+        found = pd.DataFrame(rows, columns=columns)
+        return found.assign(**{name: self._text(found[name]).fillna("(unknown)") for name in columns[1:]})
+
+    @cached_property
+    def unread(self) -> list[str]:
+        """What the export holds and no question reads, in words, with the number of rows."""
+        tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)]
+        listed = []
+        for start, words in UNREAD.items():
+            own = [name for name in tables if name.startswith(start) and name.isidentifier()]
+            rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own if self.has(name))
+            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}): recorded, and not read"] if rows else []
+        return listed
 
     def program(self, process: int | None) -> str | None:
         """The name of a process's program, as its first thread carries it (``python3``); None: not in the report."""
@@ -177,10 +225,15 @@ class Report(Export):
         texts = [text for severity, text in rows if isinstance(text, str) and (severity in grave or LOSS.search(text))]
         return list(dict.fromkeys(" ".join(text.split()) for text in texts))
 
+    @property
+    def losses(self) -> list[str]:
+        """Those of the ``diagnostics`` that tell of some events of a kind that are missing among others."""
+        return [text for text in self.diagnostics if LOSS.search(text) and not ALL_OF_A_KIND.search(text)]
+
     @cached_property
     def overhead(self) -> pd.DataFrame:
         """What the profiler itself cost: start, end, thread, process, name."""
-        self.span(sqlite.OVERHEAD)  # checks it; it is no part of the capture's extent
+        self.span(sqlite.OVERHEAD)
         return self._calls(sqlite.OVERHEAD)
 
     @cached_property
@@ -347,7 +400,9 @@ class Report(Export):
         found = self._table(table, query, times, [*columns, "api_start", "api_end", "api_thread"])
         rows = self.rows(f"SELECT count(*) FROM {table}")[0][0] if self.has(table) else 0
         if rows > len(found):
-            self._note(f"{rows - len(found)} rows of {table} end before they begin, or never; they were left out")
+            self._note(
+                f"{rows - len(found)} rows of {table} have no times, or end before they begin; they were left out"
+            )
         twice = found.duplicated(times) & (found["end"] > found["start"])
         if twice.any():
             self._note(
@@ -368,8 +423,10 @@ class Report(Export):
             gpu[rows] = work.loc[rows, "device"].map(known).fillna(work.loc[rows, "device"]).astype("int64")
         return gpu
 
-    def _calls(self, table: str) -> pd.DataFrame:
-        found = self._table(table, _CALLS.format(table=table), ["start", "end", "thread", "process"], ["name"])
+    def _calls(self, table: str, name: str = "nameId") -> pd.DataFrame:
+        found = self._table(
+            table, _CALLS.format(table=table, name=name), ["start", "end", "thread", "process"], ["name"]
+        )
         found["name"] = self._text(found["name"]).fillna("(unnamed call)")
         return found
 

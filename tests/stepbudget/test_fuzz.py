@@ -37,6 +37,7 @@ CASES = int(os.environ.get("LAB_FUZZ", "200"))
 BATCHES = 8
 LIMIT_S = 20  # of processor time, which a busy machine does not lengthen
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>", "mystery"
+ALLREDUCE, SEND = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", "ncclDevKernel_SendRecv"
 
 
 # --- what is mutated ----------------------------------------------------------------------------------------
@@ -49,6 +50,7 @@ def bases() -> dict[str, bytes]:
         return {
             "table metrics": _synthetic(Path(folder) / "table.sqlite", as_json=False).read_bytes(),
             "json metrics": _synthetic(Path(folder) / "json.sqlite", as_json=True).read_bytes(),
+            "ranks": _ranks(Path(folder) / "ranks.sqlite").read_bytes(),
             "recorded": _shortened(Path(folder) / "recorded.sqlite").read_bytes(),
         }
 
@@ -71,7 +73,12 @@ def _synthetic(path: Path, as_json: bool) -> Path:
         build.kernel(at + 100, at + 110, GEMM, call=(at + 97, at + 98), device=1, stream=8)
         build.memset(at + 141, at + 143, 512).graph(at + 150, at + 158, call=(at + 149, at + 150))
         build.api(at + 170, at + 200, "cudaDeviceSynchronize_v3020")
-    build.range(980, None, "open").kernel(985, 995, POINTWISE, process=99)
+        build.mpi(at + 173, at + 190, "MPI_Allreduce").mpi(at + 190, at + 195, "MPI_Wait", "START_WAIT")
+        build.scheduled(at, at + 60).scheduled(at + 80, at + 235, thread=AUTOGRAD)
+    for time_us in range(0, 1000, 9):
+        build.cpu_sample(time_us, "memcpy", "main")
+    build.range(980, None, "open").kernel(985, 995, POINTWISE, process=99).program("python3")
+    build.diagnostic("Some CUPTI events may be missing.").rows("CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH", {"start": 1})
     if not as_json:
         for time_us in range(0, 1000, 20):
             build.counter(time_us, time_us % 90).counter(time_us, 50, "SMs Active [Throughput %]")
@@ -92,6 +99,29 @@ def _synthetic(path: Path, as_json: bool) -> Path:
             db.executemany(f"INSERT INTO {table} (id, name) VALUES (?, ?)", rows.items())
         if as_json:
             _json_metrics(db, build)
+    db.close()
+    return path
+
+
+def _ranks(path: Path) -> Path:
+    """Two processes on a GPU each that reduce together, the second a little late."""
+    build = SyntheticReport(path)
+    for process, device in ((11, 0), (22, 1)):
+        build.range(device, 1000, "training", process=process).program("python3", process)
+        for step in range(6):
+            at = 160 * step + 7 * device
+            build.range(at, at + 150, f"step {step}", process=process).copy(
+                at, at + 9, 90_000, call=(at, at + 2), device=device, process=process
+            )
+            build.kernel(at + 20, at + 60, GEMM, call=(at + 10, at + 12), device=device, process=process)
+            build.kernel(at + 50, at + 90, ALLREDUCE, (at + 14, at + 16), device=device, stream=9, process=process)
+            build.kernel(at + 95, at + 99, SEND, (at + 17, at + 18), device=device, stream=9, process=process)
+            build.api(at + 100, at + 140, "cudaDeviceSynchronize_v3020", process=process)
+    for time_us in range(0, 1000, 20):
+        build.counter(time_us, time_us % 90)
+    build.write()
+    with sqlite3.connect(path) as db:
+        _typed(db)
     db.close()
     return path
 
@@ -413,7 +443,7 @@ def mutate(mutation: Callable[[random.Random, Path], str], chance: random.Random
 def check(seed: int, folder: Path) -> str:
     """Make the mutated file of this seed, ask for its answer and check it; what was done, and what came of it."""
     chance = random.Random(seed)
-    base = chance.choice(["table metrics", "table metrics", "json metrics", "recorded"])
+    base = chance.choice(["table metrics", "table metrics", "json metrics", "ranks", "recorded"])
     path = folder / "mutated.sqlite"
     path.write_bytes(bases()[base])
     (mutation,) = chance.choices([*MUTATIONS], [*MUTATIONS.values()])
@@ -425,8 +455,10 @@ def check(seed: int, folder: Path) -> str:
     if chance.random() < 0.1:
         other = folder / "whole.sqlite"
         other.write_bytes(bases()[base])
-        arguments += ["--compare", str(other)]
-        arguments = [arguments[-1], *arguments[1:-1], arguments[0]] if chance.random() < 0.5 else arguments
+        sides = [[str(path), *[str(other)] * chance.randrange(3)], [str(other)] * chance.choice([1, 1, 2, 3])]
+        first, second = sides if chance.random() < 0.5 else sides[::-1]
+        arguments = [*first, *arguments[1:], "--compare", *second]
+        arguments += chance.choice([[]] * 3 + [["--each", "step 3"], ["--each", "forward"]])
     arguments += chance.choice([[]] * 8 + [["--range", "forward"], ["--range", "data loading", "--occurrence", "2"]])
     arguments += chance.choice([[]] * 9 + [["--gpu", "1"]])
     what = f"seed {seed}: {'; '.join(done)}; {' '.join(arguments[1:]).replace(str(folder), '')}"
@@ -500,6 +532,9 @@ def check_answer(found: dict) -> None:
     assert sum(shares) == pytest.approx(1 if found["duration_ms"] else 0, abs=1e-9)
     assert all(0 <= share <= 1 for share in [*shares, found["gpu_busy_fraction"]])
     assert found["duration_ms"] >= 0
+    for row in found["communication"]:
+        parts = [row[f"{part}_ms"] for part in ("hidden", "exposed", "waiting", "transfer", "unmatched")]
+        assert sum(parts[:2]) == pytest.approx(row["total_ms"]) == sum(parts[2:]) and min(parts) >= -1e-9
     for phase in found["phases"]:
         assert phase["count"] >= 0 and phase["kernels"] >= 0 and phase["gpu_ms"] >= 0 and (phase["cpu_ms"] or 0) >= 0
     for copy in found["copies"]:
@@ -534,7 +569,7 @@ def test_a_mutated_report_gets_an_answer_or_one_sentence(tmp_path, batch):
     assert not failures, f"{len(failures)} of {len(range(batch, CASES, BATCHES))} files\n\n" + "\n\n".join(failures[:3])
 
 
-@pytest.mark.parametrize("base", ["table metrics", "json metrics", "recorded"])
+@pytest.mark.parametrize("base", ["table metrics", "json metrics", "ranks", "recorded"])
 def test_the_files_that_mutations_start_from_get_a_full_answer(tmp_path, base):
     path = tmp_path / "whole.sqlite"
     path.write_bytes(bases()[base])

@@ -57,6 +57,28 @@ class SyntheticReport:
         """A call into the operating system, such as ``poll``."""
         return self._host_call("OSRT_API", start, end, name, thread, process)
 
+    def mpi(
+        self, start: float, end: float, name: str, kind: str = "COLLECTIVES", thread: int = MAIN, process: int = PROCESS
+    ) -> SyntheticReport:
+        """A call of MPI, such as ``MPI_Allreduce``; ``kind``: P2P, COLLECTIVES, START_WAIT, OTHER."""
+        times = {"start": self._ns(start), "end": self._ns(end)}
+        return self._add(f"MPI_{kind}_EVENTS", **times, globalTid=_thread(thread, process), textId=self._string(name))
+
+    def cpu_sample(self, time: float, *functions: str, module: str = "/usr/lib/libc.so.6") -> SyntheticReport:
+        """What the main thread's CPU ran at a time: functions, the innermost first."""
+        number = len(self._rows["COMPOSITE_EVENTS"]) + 1
+        self._add("COMPOSITE_EVENTS", id=number, start=self._ns(time), cpu=0, globalTid=_thread(MAIN))
+        for depth, function in enumerate(functions):
+            names = {"symbol": self._string(function), "module": self._string(module)}
+            self._add("SAMPLING_CALLCHAINS", id=number, stackDepth=depth, **names)
+        return self
+
+    def rows(self, table: str, *rows: dict) -> SyntheticReport:
+        """Rows of any table, as they are."""
+        for row in rows:
+            self._add(table, **row)
+        return self
+
     def diagnostic(self, text: str, severity: int = 2) -> SyntheticReport:
         """What Nsight Systems said while it recorded; 1: information, 2: a warning, 3: an error."""
         return self._add("DIAGNOSTIC_EVENT", timestamp=0, severity=severity, text=text)

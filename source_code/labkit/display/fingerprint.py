@@ -144,16 +144,23 @@ def _collection_shape(collection: Collection) -> str:
 
 def _path_shape(path: Path) -> str:
     """The corners, sorted: where an outline begins has changed between matplotlib's versions."""
-    if path.codes is not None and np.isin(path.codes, [Path.CURVE3, Path.CURVE4]).any():
+    if path.codes is not None and {Path.CURVE3, Path.CURVE4} & {*path.codes.tolist()}:
         return f"curved {_numbers(path.get_extents().extents)}"
-    return ", ".join(sorted({_numbers(corner) for corner in path.vertices}))
+    return ", ".join(sorted({_words(corner) for corner in _clean(path.vertices).tolist()}))
 
 
 def _numbers(values: object) -> str:
     """Numbers as text, to 4 significant digits; no minus zero, no noise around zero, gaps as nan."""
-    flat = np.ma.filled(np.ma.asarray(values, dtype=float), np.nan).ravel()
-    flat = np.where(np.abs(flat) < ZERO, 0.0, flat)
-    return " ".join(f"{number:.{SIGNIFICANT_DIGITS - 1}e}" for number in flat)
+    return _words(_clean(values).ravel().tolist())
+
+
+def _clean(values: object) -> np.ndarray:
+    found = np.ma.filled(np.ma.asarray(values, dtype=float), np.nan)
+    return np.where(np.abs(found) < ZERO, 0.0, found)
+
+
+def _words(numbers: Iterable[float]) -> str:
+    return " ".join(f"{number:.{SIGNIFICANT_DIGITS - 1}e}" for number in numbers)
 
 
 def _colours(*colours: object) -> str:

@@ -76,9 +76,12 @@ RC = {
 
 
 @contextmanager
-def house_style():
-    """Draw inside this context to get the course's look; the reader's own matplotlib settings stay untouched."""
-    with plt.rc_context(RC):
+def house_style(formulas: bool = True):
+    """Draw inside this context to get the course's look; the reader's own matplotlib settings stay untouched.
+
+    ``formulas=False``: a ``$`` is a dollar sign, as a report's names are text, whatever they hold.
+    """
+    with plt.rc_context({**RC, "text.parse_math": formulas}):
         yield
 
 

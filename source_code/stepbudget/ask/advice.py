@@ -17,8 +17,18 @@ from stepbudget.ask.budget import Budget
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
-UNTREATED = ("communication", "cuda_setup", "os_wait", "profiler", "unexplained", "cuda_graph")  # findings of their own
+UNTREATED = (
+    "communication",
+    "cuda_setup",
+    "mpi",
+    "os_wait",
+    "profiler",
+    "unexplained",
+    "cuda_graph",
+)  # findings of their own
 HOW = {
+    "mpi": "calls that do not block, beside kernels; or let the GPUs talk to one another (NCCL, a CUDA-aware MPI)",
+    "profiler": "what the profiler wrote down of itself, not all that it costs: time the program without it",
     "cuda_setup": "context, code, memory: once at the start, so look at a later stretch; in a loop, keep what is there",
 }
 LAYOUT = (

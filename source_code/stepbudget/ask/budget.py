@@ -15,13 +15,14 @@ The first of these that holds at a moment is its cause:
    (``.item()``: at most copies.RESULT_BYTES), from whatever memory;
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
    in one that otherwise launches or records: the first of a program create its context;
-6. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
-7. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
+6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
+7. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
+8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
    long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
-8. *optimizer*: the main thread was in an NVTX range named after the optimizer;
-9. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
-10. *blocked*: the main thread slept in the operating system, and nothing says for whom;
-11. *unexplained*: the report does not tell.
+9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
+10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
+11. *blocked*: the main thread slept in the operating system, and nothing says for whom;
+12. *unexplained*: the report does not tell.
 
 What removing a cause can gain is another question: stepbudget.ask.predict.
 """
@@ -57,6 +58,7 @@ CAUSES = {
     "optimizer": "optimizer's CPU code",
     "python": "CPU code: Python, libraries",
     "cuda_setup": "CUDA set-up",
+    "mpi": "communication on the CPU (MPI)",
     "os_wait": "blocked in the operating system",
     "profiler": "profiler",
     "unexplained": "unexplained",
@@ -75,6 +77,7 @@ LAUNCHING_CALLS = (
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LOADING_MS = 1.0  # a call that launches or records takes microseconds: one so long creates a context or loads code
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
+LEAST_SAMPLES = 10  # of a CPU, at some 1,000 a second
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
 LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
 DELIVERIES = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
@@ -221,7 +224,8 @@ def _started(report: Report, window: Window) -> int | None:
 def where(report: Report, window: Window, spans: np.ndarray) -> str:
     """In words: the phase, the CUDA call and the system call of the main thread that fill most of the times.
 
-    Each is named where it fills a tenth of the times or more; empty where none does.
+    Each is named where it fills a tenth of the times or more, and so is the function that its CPU was sampled in most
+    often, of at least LEAST_SAMPLES; empty where none does.
     """
     main = threads.main_thread(report, window)
     ranges = phase_ranges(report, window)
@@ -237,7 +241,23 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
         whole = intervals.total(spans)
         if ns >= 0.1 * whole > 0:
             listed.append(f"{what} {name} ({100 * ns / whole:.0f} %)")
+    samples = _cpu_samples(report, window)
+    times = samples["time"].to_numpy(dtype=np.int64)
+    inside = samples[intervals.covered(spans, times, times + 1) > 0]
+    if len(inside) >= LEAST_SAMPLES:
+        (function, module), count = next(inside.groupby(["function", "module"]).size().nlargest(1).items())
+        if count >= 0.1 * len(inside):
+            where_of = module.rpartition("/")[2]
+            listed.append(
+                f"the CPU in {function}, {where_of} ({100 * count / len(inside):.0f} % of {len(inside):,} samples)"
+            )
     return ", ".join(listed)
+
+
+@remembered
+def _cpu_samples(report: Report, window: Window) -> pd.DataFrame:
+    """What the main thread's CPU was sampled in, in the window."""
+    return report.cpu_samples(threads.main_thread(report, window) or 0, window)
 
 
 def _work(report: Report, window: Window, device: int | None) -> dict[str, np.ndarray]:
@@ -290,6 +310,8 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     yield Claim("launch_overhead", intervals.union(calls[queueing]))
     yield Claim("synchronisation", waited, held=waited)
     yield Claim("cuda_setup", intervals.union(calls[~queueing & ~blocking]))
+    talking = intervals.union(report.mpi[report.mpi["thread"].isin(drivers)])
+    yield Claim("mpi", talking, held=talking)
 
     ranges = phase_ranges(report, window)
     ranges = ranges[ranges["thread"] == main] if main is not None else ranges.iloc[:0]
@@ -470,6 +492,7 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
 def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
     """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
     yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
+    yield from report.unread
     if lost:
         yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"
     if report.api.empty:

@@ -68,7 +68,7 @@ WITH by_number AS (
         {nameId} AS number, count(*) AS count, sum("end" - start) AS total,
         min("end" - start) AS shortest, max("end" - start) AS longest
     FROM CUPTI_ACTIVITY_KIND_KERNEL
-    WHERE "end" >= start
+    WHERE "end" >= start AND ("end" <> 0 OR start <> 0)
     GROUP BY number
 ),
 named AS (
@@ -84,7 +84,7 @@ BY_THREAD = f"""
 WITH {{launches}}
 SELECT launches.thread, launches.start AS moment, {{nameId}}, work."end" - work.start
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS work {LAUNCHED_BY}
-WHERE work."end" >= work.start
+WHERE work."end" >= work.start AND (work."end" <> 0 OR work.start <> 0)
 ORDER BY launches.thread, moment
 """
 # The ranges of each thread, outer ones before inner ones.
@@ -114,11 +114,11 @@ copies AS (
         CASE directions.word WHEN 'device to host' THEN {dstKind} ELSE {srcKind} END AS kind,
         "end" - start AS ns, bytes
     FROM {copies} LEFT JOIN directions ON directions.number = {copyKind}
-    WHERE "end" >= start
+    WHERE "end" >= start AND ("end" <> 0 OR start <> 0)
     UNION ALL
     SELECT 'memset', {memKind}, "end" - start, bytes
     FROM {fills}
-    WHERE "end" >= start
+    WHERE "end" >= start AND ("end" <> 0 OR start <> 0)
 )
 SELECT
     direction, coalesce(memory.word, 'unknown') AS place,

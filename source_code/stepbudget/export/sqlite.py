@@ -17,6 +17,8 @@ from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
 
 RANGES, OS_CALLS, OVERHEAD = "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD"
 SCHEDULED, DIAGNOSTICS = "SCHED_EVENTS", "DIAGNOSTIC_EVENT"
+SAMPLES, STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+MPI = tuple(f"MPI_{kind}_EVENTS" for kind in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER"))
 CALLS, KERNELS, COPIES, FILLS, GRAPHS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -26,7 +28,7 @@ KERNEL_NAME = ("demangledName", "mangledName", "shortName")  # its columns, the 
 # The columns that every version writes: whole numbers always, and whole numbers or nothing.
 WHOLE = {
     RANGES: ("start", "globalTid", "eventType"),
-    **dict.fromkeys((CALLS, OS_CALLS, OVERHEAD), ("start", "globalTid")),
+    **dict.fromkeys((CALLS, OS_CALLS, OVERHEAD, SAMPLES, *MPI), ("start", "globalTid")),
     SCHEDULED: ("start", "globalTid", "isSchedIn"),
     **dict.fromkeys((KERNELS, GRAPHS), ("start", "end", "globalPid")),
     **dict.fromkeys((COPIES, FILLS), ("start", "end", "globalPid", "bytes")),
@@ -35,7 +37,8 @@ PERHAPS = {
     RANGES: ("end",),
     CALLS: ("end", "nameId", "correlationId"),
     **dict.fromkeys((OS_CALLS, OVERHEAD), ("end", "nameId")),
-    SCHEDULED: (),
+    **dict.fromkeys(MPI, ("end", "textId")),
+    **dict.fromkeys((SCHEDULED, SAMPLES), ()),
     **dict.fromkeys(WORK, ("correlationId",)),
 }
 # What only some versions write: whole numbers or nothing.
@@ -43,6 +46,9 @@ SOMETIMES = {
     *("deviceId", "streamId", "graphNodeId", "graphId", "copyKind", "srcKind", "dstKind", "memKind"),
     *KERNEL_NAME,
 }
+
+# Two zeros stand for times that could not be had (CUPTI, CUpti_ActivityKernel and its like).
+TIMED = '"end" >= start AND ("end" <> 0 OR start <> 0)'
 
 # Which call launched which work on the GPU? The two share a correlation id, which another process may use too: the
 # upper bits of globalTid and globalPid say which process it was. Should several calls share an id, the first counts.
@@ -170,7 +176,7 @@ class Export:
         wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
         too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
         until = '"end"' if "end" in columns else "NULL"
-        where = '"end" >= start' if table in WORK else "true"
+        where = TIMED if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
         first, start, end, damaged, too_large = self.rows(

@@ -95,7 +95,8 @@ def gpus_used(report: Report) -> list[int]:
 
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
-    remarks = [] if gpus_used(report) else [f"Nsight Systems said: {text}" for text in report.diagnostics]
+    said = report.losses if gpus_used(report) else report.diagnostics
+    remarks = [f"Nsight Systems said: {text}" for text in said]
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it")
     work = threads.within(iterations.gpu_work(report), window)

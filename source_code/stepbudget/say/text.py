@@ -193,7 +193,7 @@ def _advice(found: dict) -> list[str]:
         for one in found["advice"]
     ) or ["  nothing stands out"]
     if found["not_looked_at"]:
-        lines += ["", "Not looked at, since the report does not hold it"]
+        lines += ["", "Not looked at"]
         lines += _wrapped(found["not_looked_at"])
     return lines
 

@@ -35,6 +35,7 @@ LOOKS: dict[str, tuple[str, str | None]] = {
     "optimizer": (style.PINK, None),
     "python": (style.YELLOW, None),
     "cuda_setup": (tint(style.PINK, 0.35), "..."),
+    "mpi": ("#6A4C93", None),
     "os_wait": (style.MUTED, None),
     "profiler": (style.INK, None),
     "unexplained": (style.IDLE, "////"),
@@ -81,7 +82,7 @@ def _bars(
     high = TOP_IN + BAR_IN * len(parts) + AXIS_IN + KEY_LINE_IN * lines
     left = LEFT_IN + LETTER_IN * 1.15 * max(map(len, parts), default=0)
     wide = style.WIDTH_IN - left - MARGIN_IN
-    with style.house_style():
+    with style.house_style(formulas=False):
         fig = Figure(figsize=(style.WIDTH_IN, high))
         bottom = AXIS_IN + KEY_LINE_IN * lines
         place = (left / style.WIDTH_IN, bottom / high, wide / style.WIDTH_IN, BAR_IN * len(parts) / high)

@@ -33,9 +33,9 @@ from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.show import title as title_of
 from labkit.display.spread import MEASURED
 from labkit.display.table import short_kernel
-from stepbudget import intervals, kernel_names
+from stepbudget import kernel_names
 from stepbudget.ask.copies import labelled
-from stepbudget.ask.phases import OUTSIDE, phase_at, phase_ranges
+from stepbudget.ask.phases import OUTSIDE, named, phase_at, phase_ranges
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -89,25 +89,47 @@ class Curve:
     top: int
 
 
+class Still:
+    """The static timeline, drawn and written once, however often the rest is made anew."""
+
+    def __init__(self, picture: Figure) -> None:
+        self.title = title_of(picture)
+        self._picture = picture
+
+    @cached_property
+    def drawn_data(self) -> str:
+        """The fingerprint."""
+        return drawn_data(self._picture)
+
+    @cached_property
+    def png(self) -> str:
+        """The picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
+        drawn, packed = io.BytesIO(), io.BytesIO()
+        with style.house_style():
+            self._picture.savefig(drawn, format="png", dpi=style.DPI)
+        Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
+        return base64.b64encode(packed.getvalue()).decode("ascii")
+
+
 class Exploration:
     """A timeline to look around in; a notebook shows it when it is a cell's last value. Made by ``explore()``."""
 
-    def __init__(self, picture: Figure, rows: dict[str, Row], window: Window, measured: bool) -> None:
-        self.picture = picture  # the static timeline
+    def __init__(self, still: Still, rows: dict[str, Row], window: Window, measured: bool) -> None:
+        self.still = still
         self.rows = rows
         self.window = window
         self.measured = measured
 
     def __repr__(self) -> str:
         mark = MEASURED if self.measured else ""
-        return f"{title_of(self.picture)}, to pan and zoom {FINGERPRINT_MARK}{mark}{self.drawn_data()}]"
+        return f"{self.still.title}, to pan and zoom {FINGERPRINT_MARK}{mark}{self.drawn_data()}]"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        return {PLOTLY_MIME: self.json, "image/png": self._png(), "text/plain": repr(self)}
+        return {PLOTLY_MIME: self.json, "image/png": self.still.png, "text/plain": repr(self)}
 
     def drawn_data(self) -> str:
         """The fingerprint: both pictures, every bar to the nanosecond, every word that can be read or hovered over."""
-        lines = [drawn_data(self.picture), str(self.window.end - self.window.start)]
+        lines = [self.still.drawn_data, str(self.window.end - self.window.start)]
         for name, row in self.rows.items():
             lines += [name, row.nothing, *row.lines()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:HEX_DIGITS]
@@ -138,14 +160,6 @@ class Exploration:
                 trace["base"] = {"dtype": "f8", "bdata": base64.b64encode(np.array(trace["base"], "<f8")).decode()}
         return found | {"config": CONFIG}
 
-    def _png(self) -> str:
-        """The static picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
-        drawn, packed = io.BytesIO(), io.BytesIO()
-        with style.house_style():
-            self.picture.savefig(drawn, format="png", dpi=style.DPI)
-        Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
-        return base64.b64encode(packed.getvalue()).decode("ascii")
-
 
 CONFIG = {
     "scrollZoom": True,
@@ -175,12 +189,12 @@ def explore(
     ``step_windows(report)``.
     """
     window = window or report.window()
-    picture = timelines.timeline(report, window, rows, title)  # raises where a row is unknown
+    still = Still(timelines.timeline(report, window, rows, title))  # raises where a row is unknown
     events = {name: READERS[name](report, window) for name in rows}
-    share = 1.0
+    share, made = 1.0, {}
     while True:
-        made = {name: _row(name, table, window, share) for name, table in events.items()}
-        found = Exploration(picture, made, window, measured)
+        made = {name: _row(name, table, window, share, made.get(name)) for name, table in events.items()}
+        found = Exploration(still, made, window, measured)
         if found.bytes <= MOST_BYTES or share < LEAST_SHARE:
             return found
         share *= 0.7
@@ -189,27 +203,21 @@ def explore(
 # --- what stands in a row -----------------------------------------------------------------------------------
 
 EVENT = ["start", "end", "legend", "what", "label", "details"]  # what holds it, in words; details: lines of hover text
-NO_EVENTS = pd.DataFrame(columns=EVENT)
 
 
 def _phases(report: Report, window: Window) -> pd.DataFrame:
     """NVTX ranges; of nested ones the innermost."""
-    ranges = _inside(report.ranges, window)
-    ranges = ranges[~((ranges["start"] <= window.start) & (ranges["end"] >= window.end))]
-    if ranges.empty:
-        return NO_EVENTS
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
-    found = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "legend": names[:-1]}).dropna()
-    return found.assign(what=found["legend"], label=found["legend"], details="")
+    found = timelines.innermost_ranges(report, window)
+    return found.rename(columns={"kind": "legend"}).assign(what=found["name"], label=found["name"], details="")[EVENT]
 
 
 def _api(report: Report, window: Window) -> pd.DataFrame:
     """CUDA API calls of all threads, by what they are for."""
     calls = _inside(report.api, window)
-    names = calls["name"].fillna("(no name)").astype(str)
-    legend = np.select([names.str.contains("Synchronize"), names.str.contains("Memcpy")], [WAIT, COPY], LAUNCH)
-    details = "in phase: " + _phase_of(report, calls["process"], calls["start"])
-    labels = names.str.removeprefix("cuda")
+    names = calls["name"]
+    legend = np.select([named(names, timelines.WAITS), named(names, timelines.COPIES)], [WAIT, COPY], LAUNCH)
+    details = _each(_phase_of(report, calls["process"], calls["start"]), "in phase: {}".format)
+    labels = _each(names, lambda name: name.removeprefix("cuda"))
     return calls[["start", "end"]].assign(legend=legend, what=names, label=labels, details=details)
 
 
@@ -258,8 +266,13 @@ def _launched_in(report: Report, work: pd.DataFrame) -> pd.Series:
     words = pd.Series("launched outside this report", index=work.index)
     if known.any():
         phases = _phase_of(report, work.loc[known, "process"], work.loc[known, "api_start"].astype("int64"))
-        words[known] = "launched in phase: " + phases
+        words[known] = _each(phases, "launched in phase: {}".format)
     return words
+
+
+def _each(column: pd.Series, change: Callable[[str], str]) -> pd.Series:
+    """The column with a change made to each text, worked out once for each different text."""
+    return column.map({text: change(text) for text in column.unique()})
 
 
 def _phase_of(report: Report, processes: pd.Series, times: pd.Series) -> pd.Series:
@@ -330,8 +343,19 @@ def _order(row: str, legend: str) -> tuple:
 
 def _resolution(events: pd.DataFrame, most: float) -> int:
     """The finest resolution (ns) at which the row has no more than so many bars; the coarsest if none is."""
-    fits = (r for r in RESOLUTIONS_NS if _group_numbers(events, r).nunique() <= most)
-    return next(fits, RESOLUTIONS_NS[-1])
+    kinds = events.groupby(["legend", "details"], sort=False).ngroup().to_numpy()
+    start, end = (events[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+    order = np.lexsort((start, kinds))  # so that those of one bar follow each other
+    kinds, start, lasts = kinds[order], start[order], (end - start)[order]
+    for resolution in RESOLUTIONS_NS:
+        short = lasts < resolution
+        count = len(short) - short.sum()
+        if short.any() and count <= most:
+            cells = start[short] // resolution
+            count += 1 + ((np.diff(kinds[short]) != 0) | (np.diff(cells) != 0)).sum()
+        if count <= most:
+            return resolution
+    return RESOLUTIONS_NS[-1]
 
 
 def _group_numbers(events: pd.DataFrame, resolution: int) -> pd.Series:
@@ -400,13 +424,15 @@ class Row:
         return [_bar_trace(strip, number, labels, outlined, self.crowded) for strip in drawn]
 
 
-def _row(name: str, events: pd.DataFrame, window: Window, share: float) -> Row:
-    """A row with no more than that share of MOST_BARS, or of MOST_SAMPLES."""
+def _row(name: str, events: pd.DataFrame, window: Window, share: float, before: Row | None) -> Row:
+    """A row with no more than that share of MOST_BARS, or of MOST_SAMPLES; the one before if that would not differ."""
     if name == "tensor_active":
         return Row(name, [], _curve(events, window, round(share * MOST_SAMPLES)))
     if events.empty:
         return Row(name, [])
     resolution = _resolution(events, share * MOST_BARS[name])
+    if before and before.resolution_ns == resolution:
+        return before
     table = _merged(events, resolution)
     several = table["count"] > 1
     table.loc[several, "what"] = ""
@@ -494,7 +520,7 @@ def _bar_trace(strip: Strip, number: int, labels: bool, outlined: bool, crowded:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "name": strip.legend,
+        "name": _plain(strip.legend),
         "base": starts,
         "x": lasts.astype("float32"),
         "y": np.zeros(len(lasts), dtype="int8"),
@@ -571,7 +597,7 @@ def _layout(shown: Exploration) -> dict:
         "plot_bgcolor": style.PAPER,
         "font": {"family": FONT, "size": 12, "color": style.INK},
         "title": {
-            "text": f"<b>{_plain(title_of(shown.picture))}</b>",
+            "text": f"<b>{_plain(shown.still.title)}</b>",
             "font": {"size": 15},
             **{"xref": "paper", "x": 0, "xanchor": "left", "yref": "container", "y": 1, "yanchor": "top"},
             "pad": {"t": 14},

@@ -33,7 +33,7 @@ def queue_depth(report: Report, window: Window | None = None) -> Figure:
     found = launch.launch(report, window)
     rows = [ROWS["phases"], ROWS["kernels"]]
     heights = [row.high for row in rows] + [DEPTH_IN]
-    with style.house_style():
+    with style.house_style(formulas=False):
         high = TOP_IN + sum(heights) + 0.12 * len(rows) + AXIS_IN + KEY_IN
         fig = Figure(figsize=(style.WIDTH_IN, high))
         axes = fig.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -63,7 +63,7 @@ def step_chart(reports: Mapping[str, Report]) -> Figure:
     tables = {name: steps(report).iloc[1:] for name, report in reports.items()}
     longest = max((table[["loader_wait_ms", "gpu_busy_ms"]].max().max() for table in tables.values()), default=1)
     last = max((int(table["step"].max()) for table in tables.values() if len(table)), default=1)
-    with style.house_style():
+    with style.house_style(formulas=False):
         high = TOP_IN + len(tables) * (PANEL_IN + PANEL_GAP_IN) + 0.12 + KEY_IN
         fig = Figure(figsize=(style.WIDTH_IN, high))
         axes = fig.subplots(len(tables), 1, sharex=True, sharey=True, squeeze=False)[:, 0]

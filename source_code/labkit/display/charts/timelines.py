@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,8 @@ from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import short_kernel
 from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
-from stepbudget.report import Report
+from stepbudget.ask.phases import named
+from stepbudget.report import OPERATOR, Report, remembered
 from stepbudget.window import Window
 
 LEFT, RIGHT = 0.115, 0.94  # where the rows begin and end, in widths of the figure
@@ -32,6 +33,7 @@ SMALL = 8  # points
 LETTER_IN = 0.6 * SMALL / 72  # an upper estimate of a letter's width: labels must not depend on the font's metrics
 TOP_IN, AXIS_IN, KEY_LINE_IN = 0.42, 0.47, 0.19  # heights of the title, the time axis, a line of the key
 BAR = (0.12, 0.88)  # lower and upper edge of a bar in its row
+MOST_KINDS, OTHERS = 12, "other ranges"  # in the key of the phases
 
 # A single step's kernels, in one word. First match wins; else the kernel's short name.
 NICKNAMES = [
@@ -85,7 +87,7 @@ def timeline(
     if unknown:
         raise ValueError(f"no such row: {', '.join(sorted(unknown))}. There are: {', '.join(ROWS)}.")
     heights = [ROWS[row].high for row in rows]
-    with style.house_style():
+    with style.house_style(formulas=False):
         fig = Figure(figsize=(style.WIDTH_IN, TOP_IN + sum(heights) + AXIS_IN + KEY_LINE_IN * (len(rows) + 0.5)))
         axes = fig.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         axes[0].set_xlim(0, window.duration_ms)
@@ -117,18 +119,33 @@ def pick(report: Report, ms_from: float, ms_to: float) -> Window:
 
 def _phases(ax: Axes, report: Report, window: Window) -> list[Patch]:
     """NVTX ranges; of nested ones the innermost."""
-    ranges = _inside(report.ranges, window)
-    whole = (ranges["start"] <= window.start) & (ranges["end"] >= window.end)
-    ranges = ranges[~whole]
-    if ranges.empty:
+    found = innermost_ranges(report, window)
+    if found.empty:
         return _nothing(ax, "no NVTX ranges in this report")
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
-    spans = np.column_stack([edges[:-1], edges[1:]])
     kinds = []
-    for name in sorted(ranges["name"].unique(), key=_usual_order):
-        own = spans[names[:-1] == name]
-        kinds.append(Bars(own, phase_colour(name), name, [name] * len(own)))
+    for kind in sorted(found["kind"].unique(), key=_usual_order):
+        own = found[found["kind"] == kind]
+        kinds.append(_bars(own, phase_colour(kind), kind, own["name"]))
     return _draw_bars(ax, kinds, window)
+
+
+@remembered
+def innermost_ranges(report: Report, window: Window) -> pd.DataFrame:
+    """The innermost NVTX range at each moment of the window, but for what lasts all of it.
+
+    Columns: ``start``, ``end`` (ns), ``name``, and ``kind``: the name, or OTHERS for all but the MOST_KINDS that last
+    longest. Where there are more ranges than pixels, those of single operators are left out, if there are others.
+    """
+    ranges = _inside(report.ranges, window)
+    ranges = ranges[~((ranges["start"] <= window.start) & (ranges["end"] >= window.end))]
+    if len(ranges) > PIXELS:
+        operators = named(ranges["raw_name"], OPERATOR.search)
+        ranges = ranges if operators.all() else ranges[~operators]
+    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
+    found = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "name": names[:-1]}).dropna()
+    lasted = (found["end"] - found["start"]).groupby(found["name"]).sum().sort_values(kind="stable")
+    kind = found["name"].where(found["name"].isin(lasted.index[-MOST_KINDS:]), OTHERS)
+    return found.assign(kind=kind).reset_index(drop=True)
 
 
 def _api(ax: Axes, report: Report, window: Window) -> list[Patch]:
@@ -136,8 +153,7 @@ def _api(ax: Axes, report: Report, window: Window) -> list[Patch]:
     calls = _inside(report.api, window)
     if calls.empty:
         return _nothing(ax, "no CUDA calls in this report")
-    waits = calls["name"].str.contains("Synchronize", na=False)
-    copies = calls["name"].str.contains("Memcpy", na=False)
+    waits, copies = named(calls["name"], WAITS), named(calls["name"], COPIES)
     kinds = [
         _bars(calls[~waits & ~copies], style.COLOURS["api"], "launch and the like"),
         _bars(calls[copies], style.COLOURS["copy"], "copy"),
@@ -220,6 +236,7 @@ KERNEL_KINDS = {  # colour, words, hatch for each answer to "does it run on Tens
 }
 
 
+WAITS, COPIES = (re.compile(part).search for part in ("Synchronize", "Memcpy"))  # calls, by their names
 COPY_WORDS = {"host to device": "from {memory} memory", "device to host": "to {memory} memory"}
 COPY_COLOURS = {"host to device": style.COLOURS["copy"], "device to host": style.PINK}
 
@@ -230,8 +247,8 @@ def phase_colour(name: str) -> str:
 
 
 def _usual_order(phase: str) -> int:
-    """Where a phase stands among those that the palette knows; the others come last."""
-    return [*style.COLOURS].index(phase) if phase in style.COLOURS else len(style.COLOURS)
+    """Where a phase stands among those that the palette knows; the others come behind them."""
+    return [*style.COLOURS, phase].index(phase) + (phase == OTHERS)
 
 
 def nickname(kernel: str) -> str:
@@ -279,6 +296,8 @@ def _draw_bars(ax: Axes, kinds: list[Bars], window: Window) -> list[Patch]:
     """Each bar where it is, at least a pixel wide; its label where it fits."""
     _empty_row(ax, (0, 1))
     kinds = [kind for kind in kinds if len(kind.spans)]
+    if sum(len(kind.spans) for kind in kinds) > PIXELS:
+        kinds = [_one_a_pixel(kind, window) for kind in kinds]
     pixel = window.duration_ms / PIXELS
     for kind in kinds:
         ms = (np.clip(kind.spans, window.start, window.end) - window.start) / 1e6
@@ -290,6 +309,17 @@ def _draw_bars(ax: Axes, kinds: list[Bars], window: Window) -> list[Patch]:
         for (start, _), width, label in zip(ms, wide, kind.labels, strict=False):
             _label(ax, start + width / 2, width / window.duration_ms * PLOT_IN, label, ink_on(kind.colour))
     return [_handle(kind) for kind in kinds]
+
+
+def _one_a_pixel(kind: Bars, window: Window) -> Bars:
+    """The same, but of the bars that are shorter than a pixel and begin in the same one the first, for all of them."""
+    pixel = max(1.0, (window.end - window.start) / PIXELS)
+    short = kind.spans[:, 1] - kind.spans[:, 0] < pixel
+    places = (kind.spans[short, 0] - window.start) // pixel
+    first = np.unique(places, return_index=True)[1]
+    labels = [label for label, is_short in zip(kind.labels, short, strict=False) if not is_short]
+    spans = np.concatenate([kind.spans[~short], kind.spans[short][first]])
+    return replace(kind, spans=spans, labels=labels)
 
 
 def _label(ax: Axes, middle: float, room_in: float, words: str, colour: str) -> None:

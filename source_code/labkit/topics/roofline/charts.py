@@ -45,7 +45,7 @@ def roofline(
     are the roofs that a point stands under. ``path``: join the points, in their order.
     """
     dtypes = list(dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
-    with style.house_style():
+    with style.house_style(formulas=False):
         fig = style.figure(5.0)
         ax = fig.subplots()
         _axes(ax, peaks, points, dtypes)
