@@ -122,7 +122,10 @@ def test_bus_bandwidth_is_nccl_tests_over_the_transfer(made, name, size, factor)
             times = (start, 300 * number + 70 + length)
             made.kernel(*times, kernel, call=(start - 6, start - 5), device=rank, process=process)
     report = open_report(made.write())
-    (row,) = collectives.bandwidth(collectives.collectives(report)).to_dict("records")
+    said = summary.summary(report)
+    (row,) = said["bandwidth"]
+    assert any(f"{name} of 4 ranks: 2, 12.00 MB, bus bandwidth" in line for line in text.answer(said))
+    assert collectives.NO_SIZES not in said["not_looked_at"]
     assert (row["function"], row["ranks"], row["count"], row["bytes"]) == (name, 4, 2, 12_000_000)
     assert row["transfer_ms"] == pytest.approx(0.15)
     assert row["algorithm_gb_per_s"] == pytest.approx(size * 12e6 / 150e-6 / 1e9)
@@ -150,6 +153,7 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     assert found.ms["other_kernels"] == pytest.approx(0.23) and sum(found.fractions.values()) == pytest.approx(1)
     assert found.ms["communication"] == pytest.approx(ranks(made)[0]["exposed_ms"])
     assert predict.bound(report, found, "mixed_precision").at_most_ms == pytest.approx(0.23)
+    assert collectives.NO_SIZES in advice.not_looked_at(report, found)
     (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
     assert said.upper_bound_ms == pytest.approx(0.7) and "0.1 of them hidden" in said.evidence
     assert "GPU 1 (process 22) came last to 1 of 1" in said.evidence

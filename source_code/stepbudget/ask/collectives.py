@@ -62,6 +62,10 @@ COLUMNS = [
     "matched", "last", "alone_ms",
 ]  # fmt: skip
 WRITTEN = ["communicator", "bytes", "ranks", "sequence"]
+NO_SIZES = (
+    "message sizes of collectives, and so bus bandwidth: NCCL writes them into its NVTX ranges (--trace cuda,nvtx), "
+    "and nsys exports them where it knows --include-json and --include-blobs (2024.2 does not)"
+)
 BANDWIDTH = [
     "function", "ranks", "count", "bytes", "transfer_ms", "algorithm_gb_per_s", "bus_gb_per_s", "largest_bytes",
     "largest_bus_gb_per_s",
@@ -74,7 +78,7 @@ def communication(report: Report, window: Window | None = None) -> pd.DataFrame:
     Columns: ``gpu``, ``process``, and those of ``split``.
     """
     window = window or report.window()
-    table = collectives(report, Window(window.start, window.end, window.name))
+    table = collectives(report, window)
     rows = [
         {"gpu": int(gpu), "process": int(process), **split(report, int(gpu), own, window)}
         for (gpu, process), own in table.groupby(["gpu", "process"])
@@ -147,12 +151,17 @@ def bandwidth(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=BANDWIDTH)
 
 
-@remembered
-def collectives(report: Report, window: Window) -> pd.DataFrame:
+def collectives(report: Report, window: Window | None = None) -> pd.DataFrame:
     """One row a kernel of a collective that runs within the window (default: training), in order of their starts.
 
-    The columns of ``kernels``, a number for each ``rank``, and those of ``matched``.
+    Of whatever process. The columns of ``kernels``, a number for each ``rank``, and those of ``matched``.
     """
+    window = window or report.window()
+    return _collectives(report, Window(window.start, window.end, window.name))
+
+
+@remembered
+def _collectives(report: Report, window: Window) -> pd.DataFrame:
     table = kernels(report)
     table = matched(table.assign(rank=table.groupby(["gpu", "process"]).ngroup()))
     inside = (table["start"] < window.end) & (table["end"] > window.start)
@@ -258,15 +267,16 @@ def function_of(name: str) -> str | None:
 
 def _told(table: pd.DataFrame, calls: pd.DataFrame | None) -> pd.DataFrame:
     """For each kernel what NCCL wrote of it: the columns WRITTEN."""
-    told = pd.DataFrame(None, index=table.index, columns=WRITTEN, dtype=object)
-    if calls is None or calls.empty:
-        return told
-    sizes = calls.dropna(subset=["communicator", "ranks"]).groupby("communicator")["ranks"].max()
-    operations = calls[calls["sequence"].notna() & calls["communicator"].notna()]
-    for place, call in {**_asked(table, calls[calls["sequence"].isna()]), **_ran(table, operations)}.items():
-        told.loc[place, WRITTEN] = [call.get(column) for column in WRITTEN]
-    told["ranks"] = told["communicator"].map(sizes).astype(object)
-    return told.where(told.notna(), None)
+    found: dict[int, dict] = {}
+    if calls is not None and len(calls):
+        found = _asked(table, calls[calls["sequence"].isna()])
+        found |= _ran(table, calls[calls["sequence"].notna() & calls["communicator"].notna()])
+    rows = [[found.get(place, {}).get(column) for column in WRITTEN] for place in table.index]
+    told = pd.DataFrame(rows, index=table.index, columns=WRITTEN, dtype=object)
+    if found:
+        sizes = calls.dropna(subset=["communicator", "ranks"]).groupby("communicator")["ranks"].max().to_dict()
+        told["ranks"] = pd.Series([sizes.get(one) for one in told["communicator"]], index=told.index, dtype=object)
+    return told
 
 
 def _asked(table: pd.DataFrame, calls: pd.DataFrame) -> dict[int, dict]:
@@ -277,18 +287,17 @@ def _asked(table: pd.DataFrame, calls: pd.DataFrame) -> dict[int, dict]:
         mine = calls[calls["thread"] == thread]
         asks = mine[mine["function"].isin(BUS)].to_dict("records")
         starts, ends = (np.array([call[edge] for call in asks], dtype=np.int64) for edge in ("start", "end"))
-        groups = mine.loc[mine["function"] == "GroupEnd", ["start", "end"]].to_numpy(dtype=np.int64)
+        begun, over = mine.loc[mine["function"] == "GroupEnd", ["start", "end"]].to_numpy(dtype=np.int64).T
         held: dict[int, list[int]] = {}  # the end of a group → the kernels launched in it
         for place, at in zip(own.index, own["api_start"].astype("int64"), strict=True):
-            last = int(np.searchsorted(starts, at, side="right")) - 1
+            last, group = (int(np.searchsorted(edges, at, side="right")) - 1 for edges in (starts, begun))
             if last >= 0 and at <= ends[last]:
                 found[place] = asks[last]
-            elif len(inside := np.flatnonzero((groups[:, 0] <= at) & (at <= groups[:, 1]))):
-                held.setdefault(int(inside[-1]), []).append(place)
+            elif group >= 0 and at <= over[group]:
+                held.setdefault(group, []).append(place)
         for group, places in held.items():
-            since = groups[group - 1, 1] if group else np.iinfo(np.int64).min
-            within = [call for call, start in zip(asks, starts, strict=True) if since <= start < groups[group, 0]]
-            found |= _of_group(table, places, within)
+            first = np.searchsorted(starts, over[group - 1]) if group else 0
+            found |= _of_group(table, places, asks[first : np.searchsorted(starts, begun[group])])
     return found
 
 
