@@ -71,9 +71,12 @@ def test_a_kernel_belongs_to_the_call_that_its_launch_lies_in(made):
 )
 def test_a_group_is_launched_at_its_end(made, sizes, communicators, kernels, expected):
     made.nccl(1, 2, "ncclAllReduce", written=message(99)).nccl(3, 4, "ncclGroupEnd")  # of the group before
+    made.nccl(5, 5.5, "ncclAllReduce", written=message(77))  # captured into a graph: launched nothing
     made.nccl(9, 9.1, "ncclGroupStart")
     for place, (size, communicator) in enumerate(zip(sizes, communicators, strict=True)):
-        made.nccl(10 + place, 10.5 + place, "ncclAllReduce", written=message(size, communicator))
+        made.nccl(10 + place, 10.1 + place, "ncclGroupStart")  # PyTorch opens one around each call of several
+        made.nccl(10.2 + place, 10.5 + place, "ncclAllReduce", written=message(size, communicator))
+        made.nccl(10.6 + place, 10.7 + place, "ncclGroupEnd")
     made.nccl(20, 24, "ncclGroupEnd")
     for place in range(kernels):
         made.kernel(30 + 10 * place, 35 + 10 * place, ALLREDUCE, call=(21 + place, 21.5 + place))

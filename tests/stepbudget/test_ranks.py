@@ -267,7 +267,9 @@ def test_communicators_of_some_ranks_are_matched_among_these(tmp_path):
     found = together(run.write(tmp_path))
     assert [rank.communication["matched"] for rank in found.ranks] == [30, 30, 20, 20]
     assert all(rank.communication["unmatched_ms"] == 0 for rank in found.ranks)
-    assert ranks.late(found).number == 1
+    last = ranks.late(found)
+    assert (last.number, last.reason) == (1, "waiting for the loader")
+    assert last.reason_ms == pytest.approx(3, rel=0.05), "held against ranks that took part in two of three, too"
     table = found.bandwidth()
     assert table[["function", "ranks", "count"]].to_numpy().tolist() == [["AllReduce", 2, 10], ["AllReduce", 4, 20]]
     expected = 4e6 / (TRANSFER * 1e-6) / 1e9 * np.array([1, 1.5])

@@ -13,7 +13,7 @@ where a rank ended before the last began (another communicator, a broadcast's ro
 all that passes from one rank to another only (SendRecv).
 
 Which call a kernel came from: the range that its launch lies in. A launch within ``ncclGroupEnd`` came from the calls
-since the group before; several in one kernel are one message of all their bytes.
+of the group; several in one kernel are one message of all their bytes.
 
 Bus bandwidth is nccl-tests': size over time, times what each rank's link moves of it, so that one number can be held
 against the link's peak whatever the number of ranks. The time is the transfer: from the last start to the last end.
@@ -287,7 +287,7 @@ def _asked(table: pd.DataFrame, calls: pd.DataFrame) -> dict[int, dict]:
         mine = calls[calls["thread"] == thread]
         asks = mine[mine["function"].isin(BUS)].to_dict("records")
         starts, ends = (np.array([call[edge] for call in asks], dtype=np.int64) for edge in ("start", "end"))
-        begun, over = mine.loc[mine["function"] == "GroupEnd", ["start", "end"]].to_numpy(dtype=np.int64).T
+        opened, begun, over = _groups(mine)
         held: dict[int, list[int]] = {}  # the end of a group → the kernels launched in it
         for place, at in zip(own.index, own["api_start"].astype("int64"), strict=True):
             last, group = (int(np.searchsorted(edges, at, side="right")) - 1 for edges in (starts, begun))
@@ -296,9 +296,31 @@ def _asked(table: pd.DataFrame, calls: pd.DataFrame) -> dict[int, dict]:
             elif group >= 0 and at <= over[group]:
                 held.setdefault(group, []).append(place)
         for group, places in held.items():
-            first = np.searchsorted(starts, over[group - 1]) if group else 0
-            found |= _of_group(table, places, asks[first : np.searchsorted(starts, begun[group])])
+            first, last = np.searchsorted(starts, [opened[group], begun[group]])
+            found |= _of_group(table, places, asks[first:last])
     return found
+
+
+def _groups(calls: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A thread's outermost groups (ns): where the first ``ncclGroupStart`` began, where the last ``ncclGroupEnd`` did.
+
+    And where that ended. Groups within a group launch nothing. A start that the capture missed was after the group
+    before.
+    """
+    found: list[tuple[int, int, int]] = []
+    depth, since = 0, np.iinfo(np.int64).min
+    chosen = calls[calls["function"].isin(("GroupStart", "GroupEnd"))]
+    for function, start, end in zip(chosen["function"], chosen["start"], chosen["end"], strict=True):
+        if function == "GroupStart":
+            since = since if depth else start
+            depth += 1
+        elif depth <= 1:
+            found.append((since, start, end))
+            depth, since = 0, end
+        else:
+            depth -= 1
+    opened, begun, over = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return opened, begun, over
 
 
 def _of_group(table: pd.DataFrame, places: list[int], calls: list[dict]) -> dict[int, dict]:

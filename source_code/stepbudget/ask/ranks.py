@@ -199,34 +199,33 @@ def late(found: Ranks) -> Late | None:
 
 
 def _more(found: Ranks, number: int) -> dict[str, float]:
-    """By how much longer each cause took the late rank than the median of the others, up to its late arrivals (ms).
+    """By how much longer each cause took the late rank than another, up to its late arrivals (ms): the others' median.
 
     A stretch goes from one collective that both took part in to the next, by each rank's own arrivals; the first goes
     from where all ranks' windows have begun.
     """
-    arrivals = found.table[found.table["collective"] >= 0].pivot_table(
-        index="collective", columns="rank", values="start", aggfunc="first"
-    )
-    late_at = found.table.loc[(found.table["rank"] == number) & (found.table["alone_ns"] > 0), "collective"]
+    known = found.table[found.table["collective"] >= 0]
+    arrivals = known.pivot_table(index="collective", columns="rank", values="start", aggfunc="first")
+    late_at = known.loc[(known["rank"] == number) & (known["alone_ns"] > 0), "collective"]
     begin = max(int(rank.clock.there([rank.window.start])[0]) for rank in found.ranks)
-    own_ms, others_ms = None, []
-    for rank in found.ranks:
-        if rank.number not in arrivals:
-            continue
-        both = arrivals[[number, rank.number]] if rank.number != number else arrivals[[number]]
-        both = both.dropna().sort_values(number)
-        ends = both[rank.number]
-        starts = ends.shift(1, fill_value=begin)
+    by_number = {rank.number: rank for rank in found.ranks}
+    more = []
+    for other in arrivals.columns.drop(number):
+        both = arrivals[[number, other]].dropna().sort_values(number)
         chosen = both.index.isin(late_at)
-        stretches = zip(rank.clock.back(starts[chosen]), rank.clock.back(ends[chosen]), strict=True)
-        windows = [Window(int(start), max(int(start), int(end)), "") for start, end in stretches]
-        spent = rank.budget.over(windows).sum() if windows else pd.Series(0.0, index=list(CAUSES))
-        if rank.number == number:
-            own_ms = spent
-        else:
-            others_ms.append(spent)
-    median = pd.concat(others_ms, axis=1).median(axis=1)
-    return {cause: float(own_ms[cause] - median[cause]) for cause in CAUSES}
+        if chosen.any():
+            stretches = [
+                (both[rank].shift(1, fill_value=begin)[chosen], both[rank][chosen]) for rank in (number, other)
+            ]
+            own, others = (_spent(by_number[at], *ends) for at, ends in zip((number, other), stretches, strict=True))
+            more.append(own - others)
+    return pd.concat(more, axis=1).median(axis=1).astype(float).to_dict()
+
+
+def _spent(rank: Rank, starts: pd.Series, ends: pd.Series) -> pd.Series:
+    """Milliseconds of each cause on a rank, in stretches on the clock of reference."""
+    edges = zip(rank.clock.back(starts), rank.clock.back(ends), strict=True)
+    return rank.budget.over([Window(int(start), max(int(start), int(end)), "") for start, end in edges]).sum()
 
 
 def _trusted(labels: list[str], table: pd.DataFrame, found: list[Clock]) -> tuple[bool, list[str]]:
