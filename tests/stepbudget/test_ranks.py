@@ -338,6 +338,11 @@ def test_numbers_from_0_in_which_names_differ_are_ranks_but_none_is_missed_by_th
     assert found.world is None, "another process's communicator says nothing of these ranks"
 
 
+def test_a_number_of_ranks_that_cannot_be_is_none(tmp_path):
+    found = together(some(tmp_path, (0, 1), lambda rank, report: report.environment(RANK=rank, WORLD_SIZE=10**9)))
+    assert (found.numbered_by, found.world, found.missing) == ("environment", None, None)
+
+
 def test_a_communicator_of_fewer_ranks_than_are_there_is_not_the_run(tmp_path):
     def alone(rank, report):
         report.nccl(1, 2, "ncclCommInitRank", process=rank + 11, written={"No. of ranks": 1, "Rank": 0})

@@ -65,6 +65,7 @@ REASONS = {
     "copies": ("copies", "pageable_copy"),
     "CPU code": ("python", "optimizer"),
 }
+MOST_RANKS = 2**20  # no run has had as many; a larger number is none of ranks
 MOST_APART_S = 60  # of wall clocks: further apart, two captures are hardly of one run
 WORTH = 0.01  # of a window: a rank that the others wait for less is not late
 LEAST_REASON = 0.25  # of the time that the others waited: less does not explain it
@@ -351,7 +352,7 @@ def _numbered(reports: Sequence[Report], places: list[tuple[int, int, int]]) -> 
     )
     worlds = [world for _, world in [*written, *(environment if by == "environment" else [])] if world]
     world = max(worlds, default=0)
-    return tried.get(by, [*range(len(places))]), by, world if world >= len(places) else None
+    return tried.get(by, [*range(len(places))]), by, world if len(places) <= world <= MOST_RANKS else None
 
 
 def _by_nccl(report: Report, process: int) -> tuple[int | None, int | None]:
