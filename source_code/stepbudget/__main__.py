@@ -30,10 +30,8 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
     args = _arguments(arguments)
     status = 0
     try:
-        if args.schema:
-            said = _schema()
-        else:
-            said, status = (_tables(args), 0) if args.tables else _answer(args, labs)
+        plain = _tables if args.tables else _ranks if args.ranks else _schema if args.schema else None
+        said, status = (plain(args), 0) if plain else _answer(args, labs)
     except ReportError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -49,7 +47,7 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
     return _failed("the two sides cannot be compared: see above what differs.") if status == 2 else status
 
 
-def _schema() -> str:
+def _schema(args: argparse.Namespace) -> str:
     from stepbudget.say import json
 
     return json.schema()
@@ -89,6 +87,19 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
         return (json.text(summary.plain(found)) if args.json else "\n".join(lines)), status
 
 
+def _ranks(args: argparse.Namespace) -> str:
+    """What the ranks of one run say together."""
+    from stepbudget.ask import ranks
+    from stepbudget.report import open_report
+    from stepbudget.say import json, summary
+    from stepbudget.say import ranks as say
+
+    with contextlib.ExitStack() as opened:
+        reports = [opened.enter_context(open_report(path)) for path in args.reports]
+        found = say.summary(ranks.together(reports, args.range, args.occurrence or 1))
+    return json.text(summary.plain(found)) if args.json else "\n".join(say.lines(found))
+
+
 def _window(report: Report, args: argparse.Namespace) -> Window:
     _check_gpu(report, args.gpu)
     return report.window(args.range, args.occurrence or 1, args.gpu)
@@ -124,14 +135,19 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     if not args.reports and not args.schema:
         what = "the reports from before the fix first: REPORT --compare OTHER" if args.compare else "a report"
         parser.error(f"name {what}")
-    if len(args.reports) > 1 and not args.compare:
-        parser.error("several reports are one side of a comparison: name the other with --compare")
+    if len(args.reports) > 1 and not args.compare and not args.ranks:
+        parser.error(
+            "several reports are one side of a comparison (name the other with --compare), or --ranks of a run"
+        )
     for option, value in {"--each": args.each, "--fail-if-slower": args.fail_if_slower}.items():
         if value is not None and not args.compare:
             parser.error(f"argument {option}: it needs --compare")
+    for option, value in {"--compare": args.compare or None, "--gpu": args.gpu}.items():
+        if args.ranks and value is not None:
+            parser.error(f"argument --ranks: not allowed with argument {option}: it is about all ranks of one run")
     if args.tables:
         about_a_part = {"--range": args.range, "--occurrence": args.occurrence, "--gpu": args.gpu}
-        for option, value in {**about_a_part, "--compare": args.compare or None}.items():
+        for option, value in {**about_a_part, "--compare": args.compare or None, "--ranks": args.ranks or None}.items():
             if value is not None:
                 parser.error(f"argument --tables: not allowed with argument {option}: it is about the whole capture")
     return args
@@ -167,6 +183,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object")
     add("--schema", action="store_true", help="print the JSON Schema of these objects: every key and its unit")
     add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
+    of_a_run = "the reports are those of one run's ranks: clocks aligned, who waited for whom, and why"
+    add("--ranks", action="store_true", help=of_a_run)
     other = "reports of the same work after a fix: compare, and score the prediction; as many as before are pairs"
     add("--compare", metavar="OTHER", nargs="+", default=[], help=other)
     add("--each", metavar="NAME", help="compare the median of the ranges of this name, such as a kind of step")

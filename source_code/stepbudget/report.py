@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stepbudget import metrics
+from stepbudget import metrics, nccl
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.kinds import EXACT
@@ -250,6 +250,13 @@ class Report(Export):
         ranges["raw_name"] = ranges["raw_name"].astype(object).where(ranges["raw_name"].notna(), "(unnamed range)")
         ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
         return ranges
+
+    @cached_property
+    def nccl_calls(self) -> pd.DataFrame:
+        """NCCL's own ranges, with what it wrote beside them: the columns of ``nccl.calls``."""
+        found = nccl.calls(self)
+        found[["start", "end"]] -= self.origin
+        return found
 
     def counter(self, name: str, window: Window | None = None) -> pd.DataFrame:
         """Samples of a GPU counter, such as ``"Tensor Active"``, in a window or all: time (ns), counter, value, device.

@@ -90,6 +90,60 @@ def test_names_are_matched_apart(made):
     assert found.groupby("name")["last_start"].nunique().tolist() == [1, 1] and found["last_start"].notna().all()
 
 
+def test_communicators_are_matched_apart_where_nccl_wrote_them(made):
+    """Two all-reduces between all ranks, and between them one of two ranks only: by name and order it would not fit."""
+    places = ((11, 0), (22, 1), (33, 2))
+    for at, number, group in ((100, 5, places), (200, 6, places[:2]), (300, 5, places)):
+        for place, (process, device) in enumerate(group):
+            start = at + 10 * place
+            written = {"NCCL communicator ID": number, "Message size [bytes]": 1000 * number}
+            made.nccl(start - 8, start - 4, "ncclAllReduce", process=process, written=written)
+            made.kernel(start, at + 60, ALLREDUCE, call=(start - 6, start - 5), device=device, process=process)
+    found = collectives.communication(open_report(made.write()))
+    assert found["matched"].tolist() == [3, 3, 2] and found["unmatched_ms"].max() == 0
+    assert found["waiting_ms"].to_numpy() == pytest.approx([0.05, 0.02, 0])
+    assert found["last"].tolist() == [0, 1, 2] and found["alone_ms"].to_numpy() == pytest.approx([0, 0.01, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "factor"),  # nccl-tests, doc/PERFORMANCE.md: size in a rank's messages, and factor, of 4 ranks
+    [
+        ("AllReduce", 1, 1.5), ("AllGather", 4, 0.75), ("ReduceScatter", 4, 0.75), ("AlltoAll", 4, 0.75),
+        ("Broadcast", 1, 1), ("Reduce", 1, 1),
+    ],
+)  # fmt: skip
+def test_bus_bandwidth_is_nccl_tests_over_the_transfer(made, name, size, factor):
+    for number, length in enumerate((100, 50)):
+        for rank in range(4):
+            process, start = 11 * (rank + 1), 300 * number + 20 * rank + 10
+            written = {"NCCL communicator ID": 5, "Message size [bytes]": 8_000_000 // (number + 1)}
+            made.nccl(start - 8, start - 4, f"nccl{name}", process=process, written=written)
+            kernel = f"ncclDevKernel_{name}_RING_LL(ncclDevKernelArgsStorage<4096>)"
+            times = (start, 300 * number + 70 + length)
+            made.kernel(*times, kernel, call=(start - 6, start - 5), device=rank, process=process)
+    report = open_report(made.write())
+    said = summary.summary(report)
+    (row,) = said["bandwidth"]
+    assert any(f"{name} of 4 ranks: 2, 12.00 MB, bus bandwidth" in line for line in text.answer(said))
+    assert collectives.NO_SIZES not in said["not_looked_at"]
+    assert (row["function"], row["ranks"], row["count"], row["bytes"]) == (name, 4, 2, 12_000_000)
+    assert row["transfer_ms"] == pytest.approx(0.15)
+    assert row["algorithm_gb_per_s"] == pytest.approx(size * 12e6 / 150e-6 / 1e9)
+    assert row["bus_gb_per_s"] == pytest.approx(factor * row["algorithm_gb_per_s"])
+    assert (row["largest_bytes"], row["largest_bus_gb_per_s"]) == (8_000_000, pytest.approx(factor * size * 80))
+
+
+def test_no_bandwidth_where_a_rank_of_the_communicator_is_missing(made):
+    collective(made, (100, 110), 200)
+    for process, start in ((11, 100), (22, 110)):
+        made.nccl(start - 8, start - 2, "ncclAllReduce", process=process,
+                  written={"NCCL communicator ID": 5, "Message size [bytes]": 1000})  # fmt: skip
+    assert len(collectives.bandwidth(collectives.collectives(open_report(made.write())))) == 1
+    init = {"NCCL communicator ID": 5, "No. of ranks": 3, "Rank": 0}
+    made.nccl(1, 2, "ncclCommInitRank", process=11, written=init)
+    assert collectives.bandwidth(collectives.collectives(open_report(made.write()))).empty
+
+
 def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     collective(made, (100, 400), 900).kernel(10, 90, SGEMM, call=(5, 6), process=11)
     made.kernel(800, 950, SGEMM, call=(700, 701), process=11)
@@ -99,6 +153,7 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     assert found.ms["other_kernels"] == pytest.approx(0.23) and sum(found.fractions.values()) == pytest.approx(1)
     assert found.ms["communication"] == pytest.approx(ranks(made)[0]["exposed_ms"])
     assert predict.bound(report, found, "mixed_precision").at_most_ms == pytest.approx(0.23)
+    assert collectives.NO_SIZES in advice.not_looked_at(report, found)
     (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
     assert said.upper_bound_ms == pytest.approx(0.7) and "0.1 of them hidden" in said.evidence
     assert "GPU 1 (process 22) came last to 1 of 1" in said.evidence

@@ -11,12 +11,14 @@ a table in which nothing was recorded does not exist.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import defaultdict
 from pathlib import Path
 
 MAIN, AUTOGRAD = 1, 2  # threads
 PROCESS = 4711
+NCCL_DOMAIN = 3
 METRIC_SET = 1 << 48  # a counter's type id; its lowest byte is the GPU's number
 COPY_KINDS = {"host to device": 1, "device to host": 2, "device to device": 8, "unified memory to device": 11}
 MEMORY_KINDS = {"pageable": 0, "pinned": 1, "device": 2, "managed": 4}
@@ -45,6 +47,39 @@ class SyntheticReport:
         text = {"text": None, "textId": self._string(name)} if registered else {"text": name, "textId": None}
         times = {"start": self._ns(start), "end": None if end is None else self._ns(end)}
         return self._add("NVTX_EVENTS", eventType=59, globalTid=_thread(thread, process), **times, **text)
+
+    def nccl(
+        self,
+        start: float,
+        end: float,
+        name: str,
+        thread: int = MAIN,
+        process: int = PROCESS,
+        written: dict[str, int] | None = None,
+        as_bytes: bool = False,
+    ) -> SyntheticReport:
+        """NCCL's own range around a call, and the numbers that it wrote beside it: as JSON, or as bytes by a schema."""
+        told = {"jsonText": None, "binaryData": None}
+        if written and as_bytes:
+            told["binaryData"] = self._payload(written)
+        elif written:
+            told["jsonText"] = json.dumps(written)
+        ids = {"eventType": 59, "globalTid": _thread(thread, process), "domainId": NCCL_DOMAIN}
+        names = {"text": None, "textId": self._string(name)}
+        domain = {"eventType": 75, "globalTid": _thread(thread, process), "domainId": NCCL_DOMAIN, "text": "NCCL"}
+        if not any(row.get("eventType") == 75 for row in self._rows["NVTX_EVENTS"]):
+            self._add("NVTX_EVENTS", start=self._ns(start), end=None, **domain)
+        return self._add("NVTX_EVENTS", start=self._ns(start), end=self._ns(end), **ids, **names, **told)
+
+    def began(self, utc_ns: int) -> SyntheticReport:
+        """The wall clock at 0 of the report's own."""
+        return self._add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns)
+
+    def environment(self, **variables: object) -> SyntheticReport:
+        """The environment of the profiled command."""
+        for name, value in variables.items():
+            self._add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
+        return self
 
     def api(self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS) -> SyntheticReport:
         """A CUDA API call that puts no work on the GPU."""
@@ -225,6 +260,20 @@ class SyntheticReport:
     ) -> SyntheticReport:
         ids = {"globalTid": _thread(thread, process), "nameId": self._string(name), **columns}
         return self._add(table, start=self._ns(start), end=self._ns(end), **ids)
+
+    def _payload(self, written: dict[str, int]) -> bytes:
+        """The numbers as NCCL lays them out: 8 bytes for the communicator and sizes, 4 for ranks; and their schema."""
+        kinds = [18 if "ID" in name else 22 if "size" in name else 5 for name in written]
+        schema = (1 << 24) + sum(map(len, written))
+        offset, payload = 0, b""
+        for place, (name, kind) in enumerate(zip(written, kinds, strict=True)):
+            size = 4 if kind == 5 else 8
+            payload += b"\0" * (-len(payload) % size) + written[name].to_bytes(size, "little")
+            offset = len(payload) - size
+            entry = {"domainId": NCCL_DOMAIN, "schemaId": schema, "idx": place, "type": kind, "name": name}
+            self._add("NVTX_PAYLOAD_SCHEMA_ENTRIES", **entry, offset=offset or None)
+        head = (NCCL_DOMAIN, schema, len(payload), 32 + len(payload))
+        return b"".join(number.to_bytes(8, "little") for number in head) + payload
 
     def _add(self, table: str, **row: object) -> SyntheticReport:
         self._rows[table].append(row)

@@ -93,6 +93,8 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
         missing.append("what a fix would gain: the report holds no work of a GPU")
     own = threads.within(report.kernels, budget.window)
     own = own[threads.of(own, budget.window)]
+    if budget.ms["communication"] and collectives.kernels(report)["bytes"].isna().all():
+        missing.append(collectives.NO_SIZES)
     unknown = int(own["api_start"].isna().sum())
     if unknown and len(report.api):
         missing.append(f"the launches of {unknown:,} of {len(own):,} kernels, made outside the capture: in which phase")

@@ -100,7 +100,7 @@ def _mixed_precision_ms(report: Report, budget: Budget, exposed_ms: float) -> fl
     table = tensor_cores.verdicts(report, budget.window)
     table = table[~table["kernel"].map(kernel_names.is_collective).astype(bool)]
     names, ms = table["kernel"], table["gpu_ms"]
-    product = names.map(kernel_names.is_product) | names.str.contains(kernel_names.SERVES)
+    product = names.map(kernel_names.is_product).astype(bool) | names.str.contains(kernel_names.SERVES)
     vanishes = (table["tensor_core"] == kernel_names.UNKNOWN) | product & (table["tensor_core"] == kernel_names.NO)
     halves = (table["tensor_core"] == kernel_names.NO) & ~vanishes & ~names.str.contains(kernel_names.SIXTEEN_BITS)
     vanishing_ms = max(float(ms[vanishes].sum()), ops.summary(report, budget.window).at_stake_ms)

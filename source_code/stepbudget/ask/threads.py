@@ -46,15 +46,16 @@ def _about(report: Report, window: Window, gpu: int | None) -> Window:
             card = int(found["gpu"].min())
             found = found[found["gpu"] == card]
             lasted = (found["end"] - found["start"]).groupby(found["process"]).sum()
-            return _of(window, int(lasted.sort_values(ascending=False, kind="stable").index[0]), card)
+            return narrowed(window, int(lasted.sort_values(ascending=False, kind="stable").index[0]), card)
     for table in (report.api, report.ranges, report.os_calls) if window.process is None else ():
         found = within(table, window)
         if len(found):
-            return _of(window, int(found["process"].value_counts().index[0]), gpu)
+            return narrowed(window, int(found["process"].value_counts().index[0]), gpu)
     return replace(window, gpu=gpu)
 
 
-def _of(window: Window, process: int, gpu: int | None) -> Window:
+def narrowed(window: Window, process: int, gpu: int | None) -> Window:
+    """The window, about one process and one card."""
     thread = window.thread if window.process == process else None
     return replace(window, thread=thread, only_process=process, gpu=gpu)
 

@@ -26,6 +26,7 @@ NSYS_PLACES = (
     "/usr/lib/nsight-systems/target-linux-x64/nsys",
 )
 HOW_TO_GET = "install it (https://developer.nvidia.com/nsight-systems), or set LAB_NSYS to its path"
+PAYLOAD_OPTIONS = ("--include-json", "--include-blobs")  # not known to Nsight Systems 2024.2
 NEAR = 1 << 20  # bytes from the beginning or the end of a report, among which its version stands
 EXPORTED_BY = "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PRODUCT_VERSION'"
 BEGAN = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
@@ -97,7 +98,7 @@ def export(report: Path, folder: Path | None = None) -> Path:
     target = (folder or report.parent) / target.name
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stepbudget-export-") as scratch:
         made = Path(scratch) / "export.sqlite"
-        words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
+        words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true", *_payload_options(nsys.path)]
         done = subprocess.run(
             [*words, "--output", str(made), str(report)], capture_output=True, text=True, errors="replace"
         )
@@ -113,6 +114,16 @@ def export(report: Path, folder: Path | None = None) -> Path:
     what = report.name if captured is None else about.rstrip(",")
     told = " ".join(said) or "it said nothing"
     raise ReportError(f"nsys {nsys.version_text} could not export {what}: {told}{beside}")
+
+
+@cache
+def _payload_options(nsys: str) -> tuple[str, ...]:
+    """What makes this nsys export the payloads of NVTX ranges too, as far as it knows such options."""
+    try:
+        done = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, errors="replace", timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(word for option in PAYLOAD_OPTIONS if option in done.stdout for word in (option, "true"))
 
 
 def _of_another(target: Path, report: Path, captured: tuple[int, ...] | None) -> str:

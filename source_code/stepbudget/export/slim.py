@@ -38,7 +38,11 @@ KEPT = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": [
         "start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue",
     ],
-    "NVTX_EVENTS": ["start", "end", "eventType", "rangeId", "text", "textId", "globalTid", "endGlobalTid", "domainId"],
+    "NVTX_EVENTS": [
+        "start", "end", "eventType", "rangeId", "text", "textId", "globalTid", "endGlobalTid", "domainId", "jsonText",
+        "jsonTextId", "binaryData",
+    ],
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ["domainId", "schemaId", "idx", "type", "name", "offset"],
     "OSRT_API": ["start", "end", "eventClass", "globalTid", "nameId", "returnValue", "nestingLevel"],
     "PROFILER_OVERHEAD": ["start", "end", "globalTid", "nameId"],
     "GPU_METRICS": ["timestamp", "typeId", "metricId", "value"],
@@ -48,10 +52,13 @@ KEPT = {
         "computeMajor", "computeMinor", "cuDevice",
     ],
     "TARGET_INFO_CUDA_DEVICE": ["gpuId", "cudaId", "pid"],
+    "TARGET_INFO_SESSION_START_TIME": ["utcEpochNs"],
     "ANALYSIS_DETAILS": ["duration", "startTime", "stopTime"],
     "StringIds": ["id", "value"],
 }  # fmt: skip
-NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId"]
+NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId", "jsonTextId"]
+DOMAIN_CREATED = 75  # the NVTX event that names a domain
+PAYLOADS = ("jsonText", "jsonTextId", "binaryData")  # kept of NCCL's ranges; what others wrote is not ours to ship
 KEPT_META = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 KEPT_COUNTERS = (
     "Tensor Active%",
@@ -100,6 +107,7 @@ def _copy(db: sqlite3.Connection) -> None:
         if "GPU_METRICS" in tables:
             known = "(SELECT typeId, metricId FROM TARGET_INFO_GPU_METRICS)"
             db.execute(f"DELETE FROM GPU_METRICS WHERE (typeId, metricId) NOT IN {known}")
+    _drop_payloads(db)
     used = []
     for table in sorted(tables & KEPT.keys()):
         have = [row[1] for row in db.execute(f'PRAGMA main.table_info("{table}")')]
@@ -108,3 +116,14 @@ def _copy(db: sqlite3.Connection) -> None:
         used += [f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL' for column in columns]
     if used:
         db.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used)})")
+
+
+def _drop_payloads(db: sqlite3.Connection) -> None:
+    """Leave out what programs wrote beside their NVTX ranges, but for NCCL's."""
+    have = {row[1] for row in db.execute('PRAGMA main.table_info("NVTX_EVENTS")')}
+    payloads = [column for column in PAYLOADS if column in have]
+    if payloads and {"text", "textId", "domainId", "eventType"} <= have:
+        name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
+        domains = f"SELECT domainId FROM NVTX_EVENTS WHERE eventType = {DOMAIN_CREATED} AND text = 'NCCL'"
+        nccls = f"{name} GLOB 'nccl[A-Z]*' OR coalesce(domainId IN ({domains}), 0)"
+        db.execute(f"UPDATE NVTX_EVENTS SET {', '.join(f'{column} = NULL' for column in payloads)} WHERE NOT ({nccls})")

@@ -55,6 +55,7 @@ def summary(
         "phases": _phases(report, window),
         "copies": _copies(report, window),
         "communication": communication.to_dict("records"),
+        "bandwidth": collectives.bandwidth(collectives.collectives(report, window)).to_dict("records"),
         "late_rank": advice.late_rank(communication),
         "kernels": _kernels(report, window),
         "tensor_cores": _tensor_cores(report, window),

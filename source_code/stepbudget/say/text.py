@@ -150,7 +150,12 @@ def _communication(found: dict) -> list[str]:
         for row in found["communication"]
     ]  # fmt: skip
     lines = ["", *_table(["communication, ms", *columns], rows)]
-    return lines + [line for text in found["late_rank"] for line in textwrap.wrap(text, WIDTH)]
+    moved = [
+        f"{row['function']} of {row['ranks']} ranks: {row['count']:,}, {row['bytes'] / 1e6:,.2f} MB, bus bandwidth "
+        f"{row['bus_gb_per_s']:,.1f} GB/s ({row['largest_bus_gb_per_s']:,.1f} of the largest)"
+        for row in found["bandwidth"]
+    ]
+    return lines + [line for text in [*found["late_rank"], *moved] for line in textwrap.wrap(text, WIDTH)]
 
 
 def _kernels(found: dict) -> list[str]:
