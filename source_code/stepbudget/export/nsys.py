@@ -97,7 +97,7 @@ def export(report: Path, folder: Path | None = None) -> Path:
     target = (folder or report.parent) / target.name
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stepbudget-export-") as scratch:
         made = Path(scratch) / "export.sqlite"
-        words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true"]
+        words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true", *_whole(nsys.path)]
         done = subprocess.run(
             [*words, "--output", str(made), str(report)], capture_output=True, text=True, errors="replace"
         )
@@ -113,6 +113,16 @@ def export(report: Path, folder: Path | None = None) -> Path:
     what = report.name if captured is None else about.rstrip(",")
     told = " ".join(said) or "it said nothing"
     raise ReportError(f"nsys {nsys.version_text} could not export {what}: {told}{beside}")
+
+
+@cache
+def _whole(nsys: str) -> tuple[str, ...]:
+    """What makes nsys export the payloads of NVTX events too (backtraces of Python), where it knows the option."""
+    try:
+        told = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, errors="replace", timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return ("--include-blobs", "true") if "--include-blobs" in told.stdout else ()
 
 
 def _of_another(target: Path, report: Path, captured: tuple[int, ...] | None) -> str:

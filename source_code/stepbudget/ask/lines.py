@@ -1,0 +1,263 @@
+"""Which line of the program synchronised, copied from pageable memory, or launched? From a cause of idle time to code.
+
+A line is the innermost frame of the user's own code in the backtrace of a call: no installed library, no module of
+Python's, not PyTorch's source (``backtraces.LIBRARY`` and ``SYSTEM`` are the rule). A backtrace belongs to a call by
+its chain's id; Python's, which are marks on the clock, to the call of the same thread that they lie in, or that is
+nearest, if no further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX
+range of the user around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's
+``--pytorch``); autograd's thread, which has no ranges of the user, is named by its operators.
+
+Idle time goes to lines as the budget has it: what it laid to a cause, from the start of one call of that cause to the
+start of the next, is the first call's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from stepbudget import backtraces, intervals
+from stepbudget.ask import copies, threads
+from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, budget
+from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
+from stepbudget.export.sqlite import CALLS, OS_CALLS
+from stepbudget.report import OPERATOR, Report, remembered
+from stepbudget.window import Window
+
+CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
+WITHIN, UNKNOWN = "range", "not known"
+NEAR_US = 100  # from a mark of a backtrace to the call that it was taken for
+COLUMNS = ["cause", "where", "how", "file", "line", "function", "call", "count", "cpu_ms", "idle_ms"]
+OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
+
+
+@remembered
+def lines(report: Report, window: Window) -> pd.DataFrame:
+    """One row a cause and line of a window (default: training), the longest idle time first; empty: nothing is known.
+
+    Columns: ``cause`` (of CAUSES), ``where`` ("train.py:41 in train", "within range 'test › aten::item'", "not known"),
+    ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``, ``"range"``,
+    ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells), ``call`` (the one
+    made most), ``count`` of calls begun in the window (a copy and the wait that follows it at once are one; for
+    launch overhead: of launches), ``cpu_ms`` within these calls, ``idle_ms`` of the GPU that the budget lays to them.
+    """
+    found = budget(report, window)
+    calls = _calls(report, found)
+    if calls.empty:
+        return pd.DataFrame(columns=COLUMNS)
+    calls = _placed(report, found.window, calls)
+    calls["idle_ms"] = _idle_ms(found, calls)
+    calls["cpu_ms"] = (calls["end"] - calls["start"]) / 1e6
+    calls["key"] = [frame or text for frame, text in zip(calls["frame"], calls["range"], strict=True)]
+    rows = []
+    for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
+        most = own[own["counts"]] if own["counts"].any() else own
+        frame = key if isinstance(key, backtraces.Frame) else None
+        where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
+        place = (frame.name, frame.line, frame.function) if frame else (None, None, None)
+        call = most["name"].value_counts().index[0]
+        sums = int(own["counts"].sum()), own["cpu_ms"].sum(), own["idle_ms"].sum()
+        rows.append((cause, where, how, *place, call, *sums))
+    if all(row[1] == UNKNOWN for row in rows):
+        return pd.DataFrame(columns=COLUMNS)
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    for column in ("file", "line", "function"):
+        table[column] = pd.Series([row[COLUMNS.index(column)] for row in rows], dtype=object)  # None stays None
+    return table.sort_values(["idle_ms", "cpu_ms"], ascending=False, kind="stable", ignore_index=True)
+
+
+def costliest(report: Report, window: Window, cause: str) -> str:
+    """The line that a cause costs most at, in words; empty where no backtrace tells."""
+    if not backtraces.are_in(report):
+        return ""
+    found = lines(report, window)
+    known = found[(found["cause"] == cause) & found["file"].notna()]
+    if known.empty:
+        return ""
+    first = known.iloc[0]
+    times = "once" if first["count"] == 1 else f"{first['count']:,} times"
+    return f"{first['where']}: {first['call']}, {times}"
+
+
+def not_looked_at(report: Report, window: Window) -> list[str]:
+    """What would name the lines, where the report holds CUDA calls and nothing that does; empty otherwise."""
+    found = budget(report, window)
+    if report.api.empty or found.device is None or lines(report, window)["file"].notna().any():
+        return []
+    if marks := backtraces.marks(report):
+        option = "nsys export --include-blobs=true, where nsys knows it"
+        return [f"{marks:,} backtraces of Python: this export leaves out what they say ({option})"]
+    is_python = not found.program or PYTHON.search(found.program)
+    options = OPTIONS if is_python else OPTIONS.partition(" ")[2]
+    return [f"backtraces ({options}): which line of the program waited, copied and launched"]
+
+
+def _calls(report: Report, found: Budget) -> pd.DataFrame:
+    """The calls of each cause that begin in the window: start, end, thread, name, cause, table, counts."""
+    window = found.window
+    api = report.api[threads.begins_in(report.api, window)]
+    kernels, graphs, moved = (
+        table[(table["process"] == window.process) & table["api_start"].notna()]
+        for table in (report.kernels, report.graphs, report.copies)
+    )
+    moved = copies.with_memory(report, moved)
+    pageable, results = moved["host_memory"] == "pageable", copies.brings_result(moved)
+    asked = {"pageable_copy": moved[pageable & ~results], "synchronisation": moved[pageable & results]}
+    asks = {cause: _asks(api, work) for cause, work in asked.items()}
+    asks["launch_overhead"] = _asks(api, kernels) | _asks(api, graphs)
+    # The wait that follows a copy at once is a part of it.
+    follows = {cause: api.index.isin(copies.wait_after(report, work)["call"]) for cause, work in asked.items()}
+    is_copy = asks["pageable_copy"] | follows["pageable_copy"]
+    waits = (named(api["name"], re.compile(WAITING_CALLS).search) | asks["synchronisation"]) & ~is_copy
+    queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | asks["launch_overhead"]) & ~is_copy & ~waits
+    chosen = {
+        "pageable_copy": (is_copy, asks["pageable_copy"]),
+        "synchronisation": (waits, ~follows["synchronisation"]),
+        "launch_overhead": (queues, asks["launch_overhead"]),
+    }
+    parts = [api[own].assign(cause=cause, table=CALLS, counts=counts[own]) for cause, (own, counts) in chosen.items()]
+    parts += list(_sleeps(report, found))
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return pd.DataFrame(columns=["start", "end", "thread", "name", "cause", "table", "counts"])
+    return pd.concat(parts, ignore_index=True).astype({"counts": bool})
+
+
+def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
+    """The main thread's calls into the operating system during which the budget says that it waited, and for what."""
+    main = threads.main_thread(report, found.window)
+    own = threads.within(report.os_calls[report.os_calls["thread"] == main], found.window)
+    own = own[named(own["name"], threads.WAITS.match)]
+    for cause in ("loader", "os_wait"):
+        ns = intervals.covered(found.spans[cause], own["start"].to_numpy(), own["end"].to_numpy())
+        yield own[ns > 0].assign(cause=cause, table=OS_CALLS, counts=True)
+
+
+def _asks(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
+    """Which of the calls asked for any of the work?"""
+    asked = pd.MultiIndex.from_frame(work[["api_thread", "api_start"]].astype("int64"))
+    return pd.MultiIndex.from_frame(calls[["thread", "start"]]).isin(asked)
+
+
+def _idle_ms(found: Budget, calls: pd.DataFrame) -> pd.Series:
+    """What of the budget's idle time of its cause each call is laid."""
+    idle_ms = pd.Series(0.0, index=calls.index)
+    for cause, own in calls.groupby("cause", sort=False):
+        own = own.sort_values("start", kind="stable")
+        starts = np.maximum(own["start"].to_numpy(dtype=np.int64), found.window.start)
+        until = np.append(starts[1:], max(found.window.end, int(starts[-1])))
+        idle_ms[own.index] = intervals.covered(found.spans[cause], starts, until) / 1e6
+    return idle_ms
+
+
+# --- where a call was made --------------------------------------------------------------------------------------
+
+
+def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls with ``frame`` (None where no backtrace tells), ``range`` ("" where none runs) and ``how``."""
+    edges = window.start + report.origin, window.end + report.origin
+    frames, how = np.full(len(calls), None, dtype=object), np.full(len(calls), "", dtype=object)
+    marks = backtraces.python(report, edges[0] - 1000 * NEAR_US, edges[1] + 1000 * NEAR_US)
+    samples = marks["is_sample"].astype(bool)
+    everything = pd.concat([table[["start", "end", "thread"]] for table in (report.api, report.os_calls)])
+    sources = [
+        (backtraces.CALLED_BY, lambda: _marked(report, everything, marks[~samples], NEAR_US)),
+        ("backtraces", lambda: _chains(report, calls)),
+        (backtraces.SAMPLED_BY, lambda: _marked(report, everything, marks[samples], 0)),
+        (backtraces.ON_SAMPLES, lambda: _marked(report, everything, _sampled(report, *edges), 0)),
+    ]
+    keys = list(zip(calls["thread"], calls["start"], strict=True))
+    for name, source in sources:
+        found = source()
+        for row in np.flatnonzero(frames == None) if found else ():  # noqa: E711 (element by element)
+            if frame := found.get(keys[row]):
+                frames[row], how[row] = frame, name
+    calls = calls.assign(frame=frames, range="")
+    open_ = calls["frame"].isna()
+    calls.loc[open_, "range"] = _ranges(report, window, calls[open_])
+    how[(open_ & (calls["range"] != "")).to_numpy()] = WITHIN
+    return calls.assign(how=how)
+
+
+def _chains(report: Report, calls: pd.DataFrame) -> dict[tuple[int, int], backtraces.Frame]:
+    """(thread, start) → the user's frame, by the chains of the calls."""
+    parts = [backtraces.chained(report, table) for table in calls["table"].unique()]
+    return {
+        (thread, start - report.origin): frame
+        for part in parts
+        for start, thread, frame in part.itertuples(index=False, name=None)
+    }
+
+
+def _sampled(report: Report, first: int, last: int) -> pd.DataFrame:
+    return backtraces.sampled(report, first, last).rename(columns={"start": "time"})
+
+
+def _marked(
+    report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float
+) -> dict[tuple[int, int], backtraces.Frame]:
+    """(thread, start) of calls → the user's frame of the mark in each, or no further from it than ``near_us``."""
+    found: dict[tuple[int, int], backtraces.Frame] = {}
+    marks = marks[marks["frame"].notna()]
+    for thread, own in marks.groupby("thread", sort=False):
+        rows = calls[calls["thread"] == thread].sort_values("start", kind="stable")
+        if rows.empty:
+            continue
+        start, end = (rows[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+        times = own["time"].to_numpy(dtype=np.int64) - report.origin
+        before = np.searchsorted(start, times, side="right") - 1
+        after = np.minimum(before + 1, len(start) - 1)
+        since = np.where(before >= 0, np.maximum(times - end[before], 0), np.iinfo(np.int64).max)
+        until = np.where(start[after] > times, start[after] - times, np.iinfo(np.int64).max)
+        at = np.where(since <= until, before, after)
+        for row, distance, frame in zip(at, np.minimum(since, until), own["frame"], strict=True):
+            if distance <= 1000 * near_us:
+                found.setdefault((int(thread), int(start[row])), frame)
+    return found
+
+
+def _ranges(report: Report, window: Window, calls: pd.DataFrame) -> np.ndarray:
+    """For each call the innermost range around it, in words; "" where none runs.
+
+    Of its own thread, else (autograd's has operators alone, others may have none) the main thread's.
+    """
+    texts = np.full(len(calls), "", dtype=object)
+    ranges = report.ranges
+    own = ranges[threads.of(ranges, window)]
+    itself = (own["start"] == window.start) & (own["end"] == window.end)
+    own = threads.within(own[~itself], window)
+    main = threads.main_thread(report, window)
+    for thread in calls["thread"].unique():
+        rows = np.flatnonzero((calls["thread"] == thread).to_numpy())
+        for at in dict.fromkeys((thread, main)):
+            empty = rows[texts[rows] == ""]
+            texts[empty] = _paths_at(own[own["thread"] == at], calls["start"].to_numpy(dtype=np.int64)[empty])
+    return texts
+
+
+def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
+    """At each time the user's innermost range with the outermost and the innermost operator in it; "" for none."""
+    if ranges.empty or not len(times):
+        return np.full(len(times), "", dtype=object)
+    ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    is_operator = named(ranges["raw_name"], OPERATOR.search)
+    # Numbered steps are one place: "step 12" is "step #".
+    shown = {
+        name: re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name
+        for name in ranges["name"].unique()
+    }
+    rows = list(zip(ranges["start"], ranges["end"], ranges["name"].map(shown), is_operator, strict=True))
+    paths: list[tuple[str, ...]] = []  # of each range: the user's, the outermost operator, the innermost
+    running: list[int] = []
+    for number, (start, _, name, operates) in enumerate(rows):
+        while running and rows[running[-1]][1] <= start:
+            running.pop()
+        outer = paths[running[-1]] if running else ("", "", "")
+        paths.append((outer[0], outer[1] or name, name) if operates else (name, "", ""))
+        running.append(number)
+    found = intervals.innermost_at(((row[0], row[1], number) for number, row in enumerate(rows)), times)
+    texts = [" › ".join(dict.fromkeys(filter(None, paths[number]))) if number is not None else "" for number in found]
+    return np.array(texts, dtype=object)
