@@ -41,7 +41,7 @@ DEEPEST = 4096  # frames of one backtrace
 # Whose code is a file of Python? A library's, by where it lies: what was installed, Python's own modules, PyTorch's
 # source, and what has no file (frozen modules, generated code) but was not typed in. All else is the user's.
 LIBRARY = re.compile(
-    r"(^|/)(site-packages|dist-packages|pytorch/torch|lib(64)?/python\d[^/]*)/|[/\\]Lib[/\\]|^<(?!stdin|ipython)|^$"
+    r"(^|/)(site-packages|dist-packages|pytorch/torch|lib(64)?/python\d[^/]*)/|(^|[/\\])Lib[/\\]|^<(?!stdin|ipython)|^$"
 )
 ENTRY = "<module>"  # outermost in the thread that Python started with
 # Whose is compiled code? The system's, an installed library's or the interpreter's, by the path of its file; else the

@@ -50,7 +50,7 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
         return pd.DataFrame(columns=COLUMNS)
     calls = _placed(report, found.window, calls)
     calls["idle_ms"] = _idle_ms(found, calls)
-    calls["cpu_ms"] = (calls["end"] - calls["start"]) / 1e6
+    calls["cpu_ms"] = calls["held"] / 1e6
     calls["key"] = [frame or text for frame, text in zip(calls["frame"], calls["range"], strict=True)]
     rows = []
     for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
@@ -96,7 +96,11 @@ def not_looked_at(report: Report, window: Window) -> list[str]:
 
 
 def _calls(report: Report, found: Budget) -> pd.DataFrame:
-    """The calls of each cause that begin in the window: start, end, thread, name, cause, table, counts."""
+    """The calls of each cause that begin in the window: start, end, thread, name, cause, table, counts, held, also.
+
+    ``held``: ns for which they held their thread, with the wait that follows a copy at once, which began at ``also``
+    (else at ``start``) and is no row of its own.
+    """
     window = found.window
     api = report.api[threads.begins_in(report.api, window)]
     kernels, graphs, moved = (
@@ -104,26 +108,32 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
         for table in (report.kernels, report.graphs, report.copies)
     )
     moved = copies.with_memory(report, moved)
-    pageable, results = moved["host_memory"] == "pageable", copies.brings_result(moved)
-    asked = {"pageable_copy": moved[pageable & ~results], "synchronisation": moved[pageable & results]}
-    asks = {cause: _asks(api, work) for cause, work in asked.items()}
-    asks["launch_overhead"] = _asks(api, kernels) | _asks(api, graphs)
-    # The wait that follows a copy at once is a part of it.
-    follows = {cause: api.index.isin(copies.wait_after(report, work)["call"]) for cause, work in asked.items()}
-    is_copy = asks["pageable_copy"] | follows["pageable_copy"]
-    waits = (named(api["name"], re.compile(WAITING_CALLS).search) | asks["synchronisation"]) & ~is_copy
-    queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | asks["launch_overhead"]) & ~is_copy & ~waits
+    moved = moved[moved["host_memory"] == "pageable"]
+    results = copies.brings_result(moved)
+    after = copies.wait_after(report, moved)
+    copied, fetched = _asks(api, moved[~results]), _asks(api, moved[results])
+    launched = _asks(api, kernels) | _asks(api, graphs)
+    follows = api.index.isin(after["call"])
+    waits = (named(api["name"], re.compile(WAITING_CALLS).search) | fetched) & ~copied & ~follows
+    queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
     chosen = {
-        "pageable_copy": (is_copy, asks["pageable_copy"]),
-        "synchronisation": (waits, ~follows["synchronisation"]),
-        "launch_overhead": (queues, asks["launch_overhead"]),
+        "pageable_copy": (copied, copied),
+        "synchronisation": (waits, waits),
+        "launch_overhead": (queues, launched),
     }
     parts = [api[own].assign(cause=cause, table=CALLS, counts=counts[own]) for cause, (own, counts) in chosen.items()]
     parts += list(_sleeps(report, found))
     parts = [part for part in parts if len(part)]
     if not parts:
-        return pd.DataFrame(columns=["start", "end", "thread", "name", "cause", "table", "counts"])
-    return pd.concat(parts, ignore_index=True).astype({"counts": bool})
+        return pd.DataFrame(columns=["start", "end", "thread", "name", "cause", "table", "counts", "held", "also"])
+    calls = pd.concat(parts, ignore_index=True).astype({"counts": bool})
+    known = after["start"].notna()
+    began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
+    wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
+    alone = ((start, start) for start in calls["start"])
+    keys = zip(calls["thread"], calls["start"], strict=True)
+    waits = np.array([wait.get(key, at) for key, at in zip(keys, alone, strict=True)], dtype=np.int64)
+    return calls.assign(held=calls["end"] - calls["start"] + waits[:, 1] - waits[:, 0], also=waits[:, 0])
 
 
 def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
@@ -169,11 +179,12 @@ def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame
         (backtraces.SAMPLED_BY, lambda: _marked(report, everything, marks[samples], 0)),
         (backtraces.ON_SAMPLES, lambda: _marked(report, everything, _sampled(report, *edges), 0)),
     ]
-    keys = list(zip(calls["thread"], calls["start"], strict=True))
+    keys = list(zip(calls["thread"], calls["start"], calls["also"], strict=True))
     for name, source in sources:
         found = source()
         for row in np.flatnonzero(frames == None) if found else ():  # noqa: E711 (element by element)
-            if frame := found.get(keys[row]):
+            thread, start, also = keys[row]
+            if frame := found.get((thread, start)) or found.get((thread, also)):
                 frames[row], how[row] = frame, name
     calls = calls.assign(frame=frames, range="")
     open_ = calls["frame"].isna()

@@ -97,7 +97,7 @@ def _events(report: Report) -> pd.DataFrame:
     events = events[events["allocates"].isin([allocation, release])].reset_index(drop=True)
     events["allocates"] = events["allocates"] == allocation
     events["time"] -= report.origin
-    events["process"] >>= 24
+    events["process"] //= 2**24
     events["gpu"] = report.gpu_numbers(events)
     place = [events[name] for name in ("process", "device", "address")]
     # What lies at the address when an event comes: the allocation right before, unless that was freed.
