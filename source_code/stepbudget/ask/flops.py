@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -48,18 +49,19 @@ def flops(report: Report, window: Window) -> pd.DataFrame:
     """
     found = ops.instances(report, window)
     found = found[found["group"] != ops.OTHER]
-    raw = report.ranges["raw_name"].to_numpy(dtype=object)
-    processes = report.ranges["process"].to_numpy()
-    texts = [raw[row] if row >= 0 else "" for row in found["range"]]
-    numbers = [OP_ID.search(text) for text in texts]
-    keys = [(int(processes[row]), int(number[1])) if number else None
-            for row, number in zip(found["range"], numbers, strict=True)]  # fmt: skip
-    convolutions = {key for key, op in zip(keys, found["op"], strict=True) if key and _convolves(op)}
-    uses = _uses(report, convolutions)
-    answers = [
-        _flop(op.rpartition("::")[2], ops.sizes_of(text), key, uses)
-        for op, text, key in zip(found["op"], texts, keys, strict=True)
-    ]
+    ranges = report.ranges[["process", "raw_name"]].to_numpy(dtype=object)
+    keys: list[tuple[int, int] | None] = []  # of convolutions: process and number
+    for op, row in zip(found["op"], found["range"], strict=True):
+        number = OP_ID.search(ranges[row][1]) if row >= 0 and _convolves(op) else None
+        keys.append((int(ranges[row][0]), int(number[1])) if number else None)
+    uses = _uses(report, {key for key in keys if key})
+    answers, known = [], {}  # worked out once for each kind of product
+    for op, sizes, key in zip(found["op"], found["sizes"], keys, strict=True):
+        kind = op, sizes, key
+        if kind not in known:
+            read = ops.sizes_of(f", sizes = {sizes}") if isinstance(sizes, str) else None
+            known[kind] = _flop(op.rpartition("::")[2], read, key, uses)
+        answers.append(known[kind])
     found = found.assign(
         flop=pd.Series([one if isinstance(one, float) else np.nan for one in answers], index=found.index, dtype=float),
         unknown=pd.Series([one if isinstance(one, str) else None for one in answers], index=found.index, dtype=object),
@@ -175,7 +177,9 @@ def _uses(report: Report, asked: set[tuple[int, int]]) -> Uses:
     return found
 
 
+@lru_cache(maxsize=4096)
 def _convolves(name: str) -> bool:
+    """Is an operator of this name a convolution?"""
     return bool(ops.CONVOLUTION.fullmatch(name.rpartition("::")[2].partition(".")[0]))
 
 

@@ -1,7 +1,7 @@
 """Which line of the program synchronised, copied from pageable memory, or launched? From a cause of idle time to code.
 
 A line is the innermost frame of the user's own code in the backtrace of a call: no installed library, no module of
-Python's, not PyTorch's source (``backtraces.LIBRARY`` and ``SYSTEM`` are the rule). A backtrace belongs to a call by
+Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by
 its chain's id; Python's, which are marks on the clock, to the call of the same thread that they lie in, or that is
 nearest, if no further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX
 range of the user around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's
@@ -23,6 +23,7 @@ from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
+from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
 from stepbudget.report import OPERATOR, Report, remembered
 from stepbudget.window import Window
@@ -55,7 +56,7 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     rows = []
     for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
         most = own[own["counts"]] if own["counts"].any() else own
-        frame = key if isinstance(key, backtraces.Frame) else None
+        frame = key if isinstance(key, Frame) else None
         where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
         place = (frame.name, frame.line, frame.function) if frame else (None, None, None)
         call = most["name"].value_counts().index[0]
@@ -92,7 +93,7 @@ def not_looked_at(report: Report, window: Window) -> list[str]:
         return [f"{marks:,} backtraces of Python: this export leaves out what they say ({option})"]
     is_python = not found.program or PYTHON.search(found.program)
     options = OPTIONS if is_python else OPTIONS.partition(" ")[2]
-    return [f"backtraces ({options}): which line of the program waited, copied and launched"]
+    return [f"backtraces ({options}; they slow the program): which line of it waited, copied and launched"]
 
 
 def _calls(report: Report, found: Budget) -> pd.DataFrame:
@@ -193,7 +194,7 @@ def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame
     return calls.assign(how=how)
 
 
-def _chains(report: Report, calls: pd.DataFrame) -> dict[tuple[int, int], backtraces.Frame]:
+def _chains(report: Report, calls: pd.DataFrame) -> dict[tuple[int, int], Frame]:
     """(thread, start) → the user's frame, by the chains of the calls."""
     parts = [backtraces.chained(report, table) for table in calls["table"].unique()]
     return {
@@ -207,11 +208,9 @@ def _sampled(report: Report, first: int, last: int) -> pd.DataFrame:
     return backtraces.sampled(report, first, last).rename(columns={"start": "time"})
 
 
-def _marked(
-    report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float
-) -> dict[tuple[int, int], backtraces.Frame]:
+def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float) -> dict[tuple[int, int], Frame]:
     """(thread, start) of calls → the user's frame of the mark in each, or no further from it than ``near_us``."""
-    found: dict[tuple[int, int], backtraces.Frame] = {}
+    found: dict[tuple[int, int], Frame] = {}
     marks = marks[marks["frame"].notna()]
     for thread, own in marks.groupby("thread", sort=False):
         rows = calls[calls["thread"] == thread].sort_values("start", kind="stable")
@@ -260,15 +259,22 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
         name: re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name
         for name in ranges["name"].unique()
     }
-    rows = list(zip(ranges["start"], ranges["end"], ranges["name"].map(shown), is_operator, strict=True))
-    paths: list[tuple[str, ...]] = []  # of each range: the user's, the outermost operator, the innermost
-    running: list[int] = []
-    for number, (start, _, name, operates) in enumerate(rows):
-        while running and rows[running[-1]][1] <= start:
+    names, operates = ranges["name"].map(shown).tolist(), is_operator.tolist()
+    starts, ends = ranges["start"].tolist(), ranges["end"].tolist()
+    found = np.full(len(times), "", dtype=object)
+    running: list[tuple[int, tuple[str, str, str]]] = []  # end, path
+    begun = 0
+    for at in np.argsort(times, kind="stable").tolist():
+        moment = int(times[at])
+        while begun < len(starts) and starts[begun] <= moment:
+            while running and running[-1][0] <= starts[begun]:
+                running.pop()
+            outer, name = running[-1][1] if running else ("", "", ""), names[begun]
+            path = (outer[0], outer[1] or name, name) if operates[begun] else (name, "", "")
+            running.append((ends[begun], path))
+            begun += 1
+        while running and running[-1][0] <= moment:
             running.pop()
-        outer = paths[running[-1]] if running else ("", "", "")
-        paths.append((outer[0], outer[1] or name, name) if operates else (name, "", ""))
-        running.append(number)
-    found = intervals.innermost_at(((row[0], row[1], number) for number, row in enumerate(rows)), times)
-    texts = [" › ".join(dict.fromkeys(filter(None, paths[number]))) if number is not None else "" for number in found]
-    return np.array(texts, dtype=object)
+        if running:
+            found[at] = " › ".join(dict.fromkeys(filter(None, running[-1][1])))
+    return found

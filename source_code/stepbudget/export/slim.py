@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from stepbudget import backtraces
+from stepbudget.export import frames
 
 GPU_ACTIVITY = [
     "start",
@@ -126,7 +126,7 @@ def _backtraces(db: sqlite3.Connection) -> str:
     if "binaryData" in {row[1] for row in db.execute("PRAGMA main.table_info(NVTX_EVENTS)")}:
         rows = db.execute("SELECT rowid, CAST(binaryData AS BLOB) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL")
         for row, blob in rows.fetchall():
-            ids = [number for number in backtraces.string_ids(blob) if number < 2**63]
+            ids = [number for number in frames.string_ids(blob) if number < 2**63]
             db.executemany("INSERT OR IGNORE INTO named VALUES (?)", [(number,) for number in ids])
             if not ids:
                 db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL WHERE rowid = ?", (row,))
@@ -134,6 +134,6 @@ def _backtraces(db: sqlite3.Connection) -> str:
     has_chains = db.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'CUDA_CALLCHAINS'").fetchall()
     named = "SELECT id FROM named"
     texts = db.execute(f"SELECT id, value FROM StringIds WHERE id IN ({chains * bool(has_chains)}{named})").fetchall()
-    scrubbed = [(backtraces.scrubbed(text), number) for number, text in texts if isinstance(text, str)]
+    scrubbed = [(frames.scrubbed(text), number) for number, text in texts if isinstance(text, str)]
     db.executemany("UPDATE StringIds SET value = ? WHERE id = ?", scrubbed)
     return named
