@@ -75,7 +75,7 @@ def test_the_arithmetic_of_a_product(made, name, sizes, count):
 )
 def test_the_arithmetic_of_a_convolution_from_the_operator_that_uses_it(made, name, sizes, output, count):
     operator(made, 10, name, sizes, op=7)
-    used(made, 40, "[[8]]", "(7,0)")  # a tensor of another shape in memory that was used again: not its output
+    used(made, 40, "[[8], [2, 5, 7, 7]]", "(7,0), (7,0)")  # other tensors, in memory that was used again
     used(made, 50, f"[{output}]", "(7,0)")
     found = row(made)
     assert found.unknown is None and found.gflop == pytest.approx(count / 1e9, rel=1e-12)

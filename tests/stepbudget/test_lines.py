@@ -95,9 +95,12 @@ def test_a_mark_belongs_to_the_call_that_it_lies_in_else_to_the_nearest_of_its_t
         made.kernel(at + 5, at + 50, KERNEL, call=(at, at + 4)).python(at + 6, frame("step", line))
     made.kernel(305, 350, KERNEL, call=(300, 304)).python(302, frame("other", 13), thread=AUTOGRAD)
     made.kernel(405, 450, KERNEL, call=(400, 404)).python(404 + lines.NEAR_US + 1, frame("late", 14))
+    made.kernel(705, 750, KERNEL, call=(700, 704)).python(698, frame("before", 15))
     found = table(made)
     found = found[found["cause"] == "launch_overhead"].set_index("where")["count"]
-    assert found.to_dict() == {"train.py:11 in step": 1, "train.py:12 in step": 1, "not known": 2}
+    assert found.to_dict() == {
+        "train.py:11 in step": 1, "train.py:12 in step": 1, "train.py:15 in before": 1, "not known": 2,
+    }  # fmt: skip
 
 
 def test_samples_name_only_calls_that_they_lie_in_and_only_the_main_thread(made):
