@@ -31,8 +31,7 @@ from stepbudget.export.sqlite import CALLS, OS_CALLS, RANGES, Export
 SAMPLED_BY, CALLED_BY, ON_SAMPLES = "Python samples", "Python backtraces", "samples"
 CHAINS = {CALLS: "CUDA_CALLCHAINS", OS_CALLS: "OSRT_CALLCHAINS"}
 SAMPLES, SAMPLED = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-DOMAIN = "Python Backtrace"
-MARK, DOMAIN_CREATED = 34, 75  # kinds of NVTX events
+MARK = 34  # a kind of NVTX event
 SAMPLE = 1  # the source of a mark that no call asked for
 
 
@@ -108,8 +107,8 @@ def _domains(export: Export) -> set[tuple[int, int]]:
     if not {"domainId", "eventType", "globalTid", "text", "textId"} <= export.columns(RANGES):
         return set()
     name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
-    query = f"SELECT globalTid, domainId FROM {RANGES} WHERE eventType = {DOMAIN_CREATED} AND {name} = ?"
-    rows = export.rows(query, (DOMAIN,))
+    query = f"SELECT globalTid, domainId FROM {RANGES} WHERE eventType = {frames.DOMAIN_CREATED} AND {name} = ?"
+    rows = export.rows(query, (frames.DOMAIN,))
     return {(thread >> 24, domain) for thread, domain in rows if isinstance(thread, int) and isinstance(domain, int)}
 
 

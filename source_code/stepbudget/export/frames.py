@@ -10,6 +10,8 @@ import re
 import struct
 from dataclasses import dataclass
 
+DOMAIN = "Python Backtrace"  # of NVTX, as an event of this kind makes it known
+DOMAIN_CREATED = 75
 HEADER, HEAD, FRAME = struct.Struct("<4Q"), struct.Struct("<3I4x"), struct.Struct("<2QI4x")
 DEEPEST = 4096  # frames of one backtrace
 

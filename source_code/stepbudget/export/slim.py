@@ -124,9 +124,14 @@ def _backtraces(db: sqlite3.Connection) -> str:
     """Scrub the paths of backtraces, and drop all other payloads; SQL for the ids of the texts that Python's need."""
     db.execute("CREATE TEMP TABLE named (id INTEGER PRIMARY KEY)")
     if "binaryData" in {row[1] for row in db.execute("PRAGMA main.table_info(NVTX_EVENTS)")}:
-        rows = db.execute("SELECT rowid, CAST(binaryData AS BLOB) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL")
-        for row, blob in rows.fetchall():
-            ids = [number for number in frames.string_ids(blob) if number < 2**63]
+        name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
+        domains = f"SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = {frames.DOMAIN_CREATED}"
+        of_python = f"(globalTid >> 24, domainId) IN ({domains} AND {name} = '{frames.DOMAIN}')"
+        columns = f"rowid, CAST(binaryData AS BLOB), {of_python}"
+        for row, blob, is_own in db.execute(
+            f"SELECT {columns} FROM NVTX_EVENTS WHERE binaryData IS NOT NULL"
+        ).fetchall():
+            ids = [number for number in frames.string_ids(blob) if number < 2**63] if is_own else []
             db.executemany("INSERT OR IGNORE INTO named VALUES (?)", [(number,) for number in ids])
             if not ids:
                 db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL WHERE rowid = ?", (row,))
