@@ -176,6 +176,7 @@ def test_a_chain_that_names_a_file_of_python(made, symbol, module, where):
 
 def test_samples_of_compiled_code_count_for_the_call_that_they_lie_in(made):
     made.range(0, 100, "training").kernel(12, 90, KERNEL, call=(10, 11)).api(13, 95, "cudaDeviceSynchronize_v3020")
+    made.os_call(20, 30, "ioctl")  # the system's own calls inside it do not hide it
     made.sample(50, ("poll", "/usr/lib/libc.so.6"), ("simulate", "/home/ann/hello"), ("main", "/home/ann/hello"))
     found = table(made).set_index("cause")
     assert found.loc["synchronisation", ["where", "how"]].tolist() == ["hello in simulate", "samples"]

@@ -1,11 +1,11 @@
 """Which line of the program synchronised, copied from pageable memory, or launched? From a cause of idle time to code.
 
 A line is the innermost frame of the user's own code in the backtrace of a call: no installed library, no module of
-Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by
-its chain's id; Python's, which are marks on the clock, to the call of the same thread that they lie in, or that is
-nearest, if no further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX
-range of the user around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's
-``--pytorch``); autograd's thread, which has no ranges of the user, is named by its operators.
+Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by its chain's id;
+Python's, which are marks on the clock, to the CUDA call of the same thread that they lie in, or that is nearest, if no
+further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX range of the user
+around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``);
+autograd's thread, which has no ranges of the user, is named by its operators.
 
 Idle time goes to lines as the budget has it: what it laid to a cause, from the start of one call of that cause to the
 start of the next, is the first call's.
@@ -131,10 +131,9 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     known = after["start"].notna()
     began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
     wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
-    alone = ((start, start) for start in calls["start"])
     keys = zip(calls["thread"], calls["start"], strict=True)
-    waits = np.array([wait.get(key, at) for key, at in zip(keys, alone, strict=True)], dtype=np.int64)
-    return calls.assign(held=calls["end"] - calls["start"] + waits[:, 1] - waits[:, 0], also=waits[:, 0])
+    start, end = np.array([wait.get(key, [key[1]] * 2) for key in keys], dtype=np.int64).T
+    return calls.assign(held=calls["end"] - calls["start"] + end - start, also=start)
 
 
 def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
@@ -173,12 +172,11 @@ def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame
     frames, how = np.full(len(calls), None, dtype=object), np.full(len(calls), "", dtype=object)
     marks = backtraces.python(report, edges[0] - 1000 * NEAR_US, edges[1] + 1000 * NEAR_US)
     samples = marks["is_sample"].astype(bool)
-    everything = pd.concat([table[["start", "end", "thread"]] for table in (report.api, report.os_calls)])
     sources = [
-        (backtraces.CALLED_BY, lambda: _marked(report, everything, marks[~samples], NEAR_US)),
+        (backtraces.CALLED_BY, lambda: _marked(report, report.api, marks[~samples], NEAR_US)),
         ("backtraces", lambda: _chains(report, calls)),
-        (backtraces.SAMPLED_BY, lambda: _marked(report, everything, marks[samples], 0)),
-        (backtraces.ON_SAMPLES, lambda: _marked(report, everything, _sampled(report, *edges), 0)),
+        (backtraces.SAMPLED_BY, lambda: _met(report, marks[samples])),
+        (backtraces.ON_SAMPLES, lambda: _met(report, _sampled(report, *edges))),
     ]
     keys = list(zip(calls["thread"], calls["start"], calls["also"], strict=True))
     for name, source in sources:
@@ -206,6 +204,11 @@ def _chains(report: Report, calls: pd.DataFrame) -> dict[tuple[int, int], Frame]
 
 def _sampled(report: Report, first: int, last: int) -> pd.DataFrame:
     return backtraces.sampled(report, first, last).rename(columns={"start": "time"})
+
+
+def _met(report: Report, samples: pd.DataFrame) -> dict[tuple[int, int], Frame]:
+    """(thread, start) → the user's frame, for the calls that samples lie in: CUDA's, and the system's inside them."""
+    return _marked(report, report.os_calls, samples, 0) | _marked(report, report.api, samples, 0)
 
 
 def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float) -> dict[tuple[int, int], Frame]:
