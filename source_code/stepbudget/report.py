@@ -415,11 +415,11 @@ class Report(Export):
             self._note(
                 f"{twice.sum()} rows of {table} repeat another's stream and times to the nanosecond: sums may be high"
             )
-        found["gpu"] = self._gpu_numbers(found)
+        found["gpu"] = self.gpu_numbers(found)
         return found
 
-    def _gpu_numbers(self, work: pd.DataFrame) -> pd.Series:
-        """The card of each row: where the export maps a process's devices to cards by that, else CUDA's number."""
+    def gpu_numbers(self, work: pd.DataFrame) -> pd.Series:
+        """The card of each row (device, process): by the export's map of devices to cards, else CUDA's number."""
         gpu, mapped = work["device"].copy(), self._device_map
         for process in work["process"].unique() if len(mapped) else ():
             pid = int(process) & 0xFFFFFF

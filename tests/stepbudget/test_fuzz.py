@@ -65,6 +65,9 @@ def _synthetic(path: Path, as_json: bool) -> Path:
         build.os_call(at + 51, at + 52, "connect").os_call(at + 53, at + 54, "recvmsg")
         build.range(at + 60, at + 90, "forward", registered=True).range(at + 90, at + 150, "backward")
         build.range(at + 62, at + 80, "aten::linear, seq = 3, sizes = [[64, 784], [128, 784], [128]]")
+        sizes = "sizes = [[8, 3, 9, 9], [4, 3, 3, 3], [4], []], input_op_ids = [(0,-1), (0,-1), (0,-1), (0,-1)]"
+        build.range(at + 94.5, at + 97.5, f"aten::conv2d, seq = 4, op_id = {step + 1}, {sizes}", thread=AUTOGRAD)
+        build.range(at + 98, at + 99, f"aten::relu, op_id = 9, sizes = [[8, 4, 7, 7]], input_op_ids = [({step + 1},0)]")
         build.range(at + 150, at + 170, "optimizer step").overhead(at + 171, at + 173, "CUPTI Buffer flush")
         build.copy(at + 66, at + 70, 200_000, call=(at + 60, at + 68)).api(at + 68, at + 71, "cudaStreamSynchronize")
         build.copy(at + 160, at + 162, 4, "device to host", "pinned", call=(at + 155, at + 156))
@@ -75,6 +78,12 @@ def _synthetic(path: Path, as_json: bool) -> Path:
         build.api(at + 170, at + 200, "cudaDeviceSynchronize_v3020")
         build.mpi(at + 173, at + 190, "MPI_Allreduce").mpi(at + 190, at + 195, "MPI_Wait", "START_WAIT")
         build.scheduled(at, at + 60).scheduled(at + 80, at + 235, thread=AUTOGRAD)
+        build.chain(("sync", "/home/a/lib.so"), ("main", "/home/a/run"))
+        build.python(at + 175, ("backward", "/x/site-packages/torch/a.py", 3), ("train", "/home/a/train.py", 41))
+        frames = ("train", "/home/a/train.py", 30 + step), ("<module>", "/home/a/train.py", 90)
+        build.python(at + 67, *frames, sampled=True)
+        build.sample(at + 120, ("step", "/home/a/run"), ("_start", "/home/a/run"))
+        build.allocate(at + 5, 4096 * step, 1 << 20).free(at + 190, 4096 * step, 1 << 20)
     for time_us in range(0, 1000, 9):
         build.cpu_sample(time_us, "memcpy", "main")
     build.range(980, None, "open").kernel(985, 995, POINTWISE, process=99).program("python3")
@@ -544,6 +553,16 @@ def check_answer(found: dict) -> None:
     kernels = found["kernels"]
     assert all(one["count"] > 0 and one["gpu_ms"] >= 0 for one in kernels)
     assert sum(one["gpu_ms"] for one in kernels) == pytest.approx(used["yes_ms"] + used["no_ms"] + used["unknown_ms"])
+    for one in found["lines"]:
+        assert one["count"] >= 0 and one["cpu_ms"] >= 0 and one["where"] and one["call"]
+        assert one["idle_ms"] <= found["duration_ms"] * (1 + 1e-9)
+    for cause in {one["cause"] for one in found["lines"]}:
+        idle_ms = sum(one["idle_ms"] for one in found["lines"] if one["cause"] == cause)
+        assert -1e-9 <= idle_ms <= found["budget"][cause] * found["duration_ms"] * (1 + 1e-9) + 1e-6
+    for one in found["flops"]:
+        assert one["ops"] > 0 and (one["gflop"] or 0) >= 0 and (one["unknown"] is None) == (one["gflop"] is not None)
+    held = found["memory"]
+    assert held is None or held["peak_bytes"] >= max(held["start_bytes"], held["end_bytes"])
     assert all(one["upper_bound_ms"] <= found["duration_ms"] * (1 + 1e-9) for one in found["advice"])
 
 

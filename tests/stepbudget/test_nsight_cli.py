@@ -625,6 +625,7 @@ def fake_nsys(monkeypatch, tmp_path):
         script = folder / "nsys"
         script.write_text(
             f'#!/bin/sh\n[ "$1" = --version ] && {{ echo "NVIDIA Nsight Systems version {version}"; exit 0; }}\n'
+            'all="$*"\n'
             f'while [ $# -gt 0 ]; do [ "$1" = --output ] && out=$2; shift; done\n{body}\n'
         )
         script.chmod(0o755)
@@ -668,6 +669,17 @@ def test_another_failure_of_nsys_is_told_in_its_words(refused, fake_nsys, report
     path = capture(reports)
     assert "could not export demo.nsys-rep, captured by Nsight Systems 2024.6.2.225: no space here" in refused(path)
     assert [file.name for file in reports.iterdir()] == ["demo.nsys-rep"]
+
+
+@pytest.mark.parametrize(("knows", "asked"), [("--include-blobs=", True), ("--lazy=", False)])
+def test_payloads_of_ranges_are_exported_where_nsys_knows_how(
+    answer, fake_nsys, build, reports, tmp_path, knows, asked
+):
+    export = small(build).write().rename(tmp_path / "export")
+    help_or_not = f'case "$all" in *--help*) echo " {knows}"; exit 0;; esac'
+    fake_nsys(f'{help_or_not}\necho "$all" > "{tmp_path}/said"; cp "{export}" "$out"')
+    assert answer(capture(reports))["report"] == "demo.nsys-rep"
+    assert ("--include-blobs true" in (tmp_path / "said").read_text()) == asked
 
 
 def test_an_export_that_is_older_is_named_where_no_new_one_can_be_made(refused, fake_nsys, build, reports):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from collections import defaultdict
 from pathlib import Path
 
@@ -212,6 +213,49 @@ class SyntheticReport:
         told = {} if capability is None else {"computeMajor": capability[0], "computeMinor": capability[1]}
         return self._add("TARGET_INFO_GPU", id=number, name=name, **told)
 
+    def chain(self, *frames: tuple[str, str], of: str = "CUPTI_ACTIVITY_KIND_RUNTIME") -> SyntheticReport:
+        """The backtrace of the last call: function and module, the innermost first."""
+        table = {"CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS", "OSRT_API": "OSRT_CALLCHAINS"}[of]
+        self._rows[of][-1]["callchainId"] = self._chain(table, frames)
+        return self
+
+    def sample(self, time: float, *frames: tuple[str, str], thread: int = MAIN) -> SyntheticReport:
+        """A CPU sample with its backtrace."""
+        number = self._chain("SAMPLING_CALLCHAINS", frames)
+        return self._add("COMPOSITE_EVENTS", id=number, start=self._ns(time), cpu=0, globalTid=_thread(thread))
+
+    def python(
+        self,
+        time: float,
+        *frames: tuple[str, str, int],
+        thread: int = MAIN,
+        process: int = PROCESS,
+        sampled: bool = False,
+        headed: bool = True,
+    ) -> SyntheticReport:
+        """A backtrace of Python: function, file, line, the innermost first, laid out as Nsight Systems 2024.2 does."""
+        domain = {"eventType": 75, "domainId": 3, "globalTid": _thread(thread, process), "text": "Python Backtrace"}
+        if not any(row["eventType"] == 75 for row in self._rows["NVTX_EVENTS"]):
+            self._add("NVTX_EVENTS", start=self._ns(0), end=None, textId=None, **domain)
+        payload = struct.pack("<3I4x", 1, 1 if sampled else 2, len(frames))
+        for function, file, line in frames:
+            payload += struct.pack("<2QI4s", self._string(function), self._string(file), line, b"rest")
+        header = struct.pack("<4Q", 3, 1 << 32, len(payload), 32) if headed else b""
+        mark = {"eventType": 34, "domainId": 3, "text": None, "textId": None, "globalTid": _thread(thread, process)}
+        return self._add("NVTX_EVENTS", start=self._ns(time), end=None, binaryData=header + payload, **mark)
+
+    def allocate(
+        self, time: float, address: int, size: int, device: int = 0, process: int = PROCESS, kind: str = "device"
+    ) -> SyntheticReport:
+        """Memory that the driver gave."""
+        return self._memory(time, address, size, 0, device, process, kind)
+
+    def free(
+        self, time: float, address: int, size: int = 0, device: int = 0, process: int = PROCESS
+    ) -> SyntheticReport:
+        """Memory that it took back."""
+        return self._memory(time, address, size, 1, device, process, "device")
+
     def write(self) -> Path:
         """Write the SQLite file and return its path."""
         self.path.unlink(missing_ok=True)
@@ -230,6 +274,21 @@ class SyntheticReport:
                 db.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
         db.close()
         return self.path
+
+    def _chain(self, table: str, frames: tuple[tuple[str, str], ...]) -> int:
+        number = 1 + max((row["id"] for row in self._rows[table]), default=0)
+        for depth, (symbol, module) in enumerate(frames):
+            place = {"symbol": self._string(symbol), "module": self._string(module)}
+            unresolved = 1 if symbol.startswith("0x") else None
+            self._add(table, id=number, stackDepth=depth, unresolved=unresolved, originalIP=4096, **place)
+        return number
+
+    def _memory(
+        self, time: float, address: int, size: int, operation: int, device: int, process: int, kind: str
+    ) -> SyntheticReport:
+        about = {"globalPid": process << 24, "deviceId": device, "contextId": 1, "memKind": MEMORY_KINDS[kind]}
+        what = {"address": address, "bytes": size, "memoryOperationType": operation}
+        return self._add("CUDA_GPU_MEMORY_USAGE_EVENTS", start=self._ns(time), **about, **what)
 
     def _work(
         self,

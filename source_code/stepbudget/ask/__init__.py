@@ -6,8 +6,8 @@ A room is imported when it is first asked for: ``--tables`` answers sooner than 
 import importlib
 
 __all__ = [
-    "advice", "budget", "clocks", "collectives", "compare", "copies", "idle", "iterations", "launch", "ops", "phases",
-    "predict", "ranks", "sums", "tensor_cores",
+    "advice", "budget", "clocks", "collectives", "compare", "copies", "flops", "idle", "iterations", "launch", "lines",
+    "memory", "ops", "phases", "predict", "ranks", "sums", "tensor_cores",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from stepbudget import kernel_names
-from stepbudget.ask import collectives, copies, launch, ops, tensor_cores, threads
+from stepbudget.ask import collectives, copies, launch, lines, ops, tensor_cores, threads
 from stepbudget.ask.budget import Budget
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
@@ -35,6 +35,10 @@ LAYOUT = (
     "kernels that only change a layout (nchwToNhwc, nhwcToNchw) ran for {ms:,.1f} ms beside Tensor Core kernels, which "
     "want the channels last: keep model and images that way (memory_format=torch.channels_last)"
 )
+LINE_OF = {  # fix or finding → the cause whose calls tell the line
+    "loader": "loader", "pinned_memory": "pageable_copy", "no_synchronisation": "synchronisation",
+    "cuda_graph": "launch_overhead", "os_wait": "os_wait",
+}  # fmt: skip
 WORTH = 0.01  # of the window: what is less is not worth a sentence
 
 
@@ -70,10 +74,12 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     for fix, bound in bounds(report, budget).items():
         if bound.at_most_ms >= WORTH * whole_ms > 0:
             cause = max(FIXES[fix].causes, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
-            found.append(Advice(cause, _evidence(report, budget, fix), bound.at_most_ms, (labs or {}).get(fix)))
+            evidence = _evidence(report, budget, fix) + _line(report, budget, fix)
+            found.append(Advice(cause, evidence, bound.at_most_ms, (labs or {}).get(fix)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
-            found.append(Advice(cause, _untreated(report, budget, cause), budget.ms[cause], None))
+            evidence = _untreated(report, budget, cause) + _line(report, budget, cause)
+            found.append(Advice(cause, evidence, budget.ms[cause], None))
     layout_ms = min(_layout_ms(report, budget), budget.ms["other_kernels"])
     if layout_ms >= WORTH * whole_ms > 0:
         found.append(
@@ -208,6 +214,12 @@ def _communicated(report: Report, budget: Budget) -> str:
     if ms["unmatched_ms"] < ms["total_ms"]:
         text += f"; {ms['waiting_ms']:,.1f} ms waited for the last rank, {ms['transfer_ms']:,.1f} transferred"
     return "; ".join([text, *late_rank(found)])
+
+
+def _line(report: Report, budget: Budget, finding: str) -> str:
+    """The line of the program that the finding is most about, where a backtrace tells it."""
+    line = lines.costliest(report, budget.window, LINE_OF[finding]) if finding in LINE_OF else ""
+    return f"; most at {line}" if line else ""
 
 
 def _how(budget: Budget, cause: str) -> str:

@@ -81,8 +81,8 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
 
     Columns: ``op`` (operator or kernel name), ``sizes`` (of its inputs, text; None: not in the report), ``group``,
     ``kernels``, ``gpu_ms``, ``tensor_core_ms``, ``unknown_ms``, ``layout_ms`` (layout copies inside), ``by``
-    (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``reason`` and ``evidence``
-    (texts for the group "not using", else None).
+    (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``range`` (row in
+    ``report.ranges``, -1 for a kernel alone), ``reason`` and ``evidence`` (texts for the group "not using", else None).
     """
     table = report.kernels[begins_in(report.kernels, window)]
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
@@ -113,6 +113,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
         result[column] = found[column].to_numpy()
     result["by"] = np.where(found["by_kernel"], BY_KERNEL, BY_OPERATOR)
     result["start"] = found["start"].to_numpy()
+    result["range"] = np.where(own, range_rows, -1)
     reasons = _reasons(report, result, work, found, names)
     for column, texts in zip(("reason", "evidence"), reasons, strict=True):
         result[column] = pd.Series(texts, dtype=object)  # None stays None

@@ -118,7 +118,7 @@ def export(report: Path, folder: Path | None = None) -> Path:
 
 @cache
 def _payload_options(nsys: str) -> tuple[str, ...]:
-    """What makes this nsys export the payloads of NVTX ranges too, as far as it knows such options."""
+    """What makes this nsys export the payloads of NVTX events too (NCCL's calls, Python's backtraces), if it can."""
     try:
         done = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):

@@ -3,6 +3,9 @@
 An export of one epoch has tens of megabytes: call stacks, 22 counters, the environment. The slim copy keeps the tables
 and columns that this package reads, under their own names, so that every query works on both; strings that no kept row
 uses are left out. Environment variables, host, user and process names are in no table that is kept.
+
+Of backtraces, those of CUDA calls and of Python stay, each file without the folder that it lay in (a library's: from
+where the library begins). Those of calls into the operating system and of samples are many, and are left out.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
+
+from stepbudget.export import frames
 
 GPU_ACTIVITY = [
     "start",
@@ -36,7 +41,11 @@ KEPT = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": GPU_ACTIVITY,
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [*GPU_ACTIVITY, "syncType"],
     "CUPTI_ACTIVITY_KIND_RUNTIME": [
-        "start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue",
+        "start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue", "callchainId",
+    ],
+    "CUDA_CALLCHAINS": ["id", "symbol", "module", "unresolved", "stackDepth"],
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": [
+        "start", "globalPid", "deviceId", "contextId", "address", "bytes", "memKind", "memoryOperationType",
     ],
     "NVTX_EVENTS": [
         "start", "end", "eventType", "rangeId", "text", "textId", "globalTid", "endGlobalTid", "domainId", "jsonText",
@@ -56,9 +65,12 @@ KEPT = {
     "ANALYSIS_DETAILS": ["duration", "startTime", "stopTime"],
     "StringIds": ["id", "value"],
 }  # fmt: skip
-NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId", "jsonTextId"]
-DOMAIN_CREATED = 75  # the NVTX event that names a domain
+NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId", "jsonTextId", "symbol", "module"]
 PAYLOADS = ("jsonText", "jsonTextId", "binaryData")  # kept of NCCL's ranges; what others wrote is not ours to ship
+NVTX_NAME = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
+_DOMAIN = f"eventType = {frames.DOMAIN_CREATED} AND {NVTX_NAME} = '{frames.DOMAIN}'"
+_DOMAINS = f"SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE {_DOMAIN}"
+OF_PYTHON = f"coalesce((globalTid >> 24, domainId) IN ({_DOMAINS}), 0)"
 KEPT_META = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 KEPT_COUNTERS = (
     "Tensor Active%",
@@ -108,22 +120,39 @@ def _copy(db: sqlite3.Connection) -> None:
             known = "(SELECT typeId, metricId FROM TARGET_INFO_GPU_METRICS)"
             db.execute(f"DELETE FROM GPU_METRICS WHERE (typeId, metricId) NOT IN {known}")
     _drop_payloads(db)
-    used = []
+    used = [_backtraces(db)]
     for table in sorted(tables & KEPT.keys()):
         have = [row[1] for row in db.execute(f'PRAGMA main.table_info("{table}")')]
         # Without NULLs: "NOT IN" a list that holds one is never true, and nothing would be deleted.
         columns = [column for column in NAME_COLUMNS if column in have]
         used += [f'SELECT "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL' for column in columns]
-    if used:
-        db.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used)})")
+    db.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used)})")
 
 
 def _drop_payloads(db: sqlite3.Connection) -> None:
-    """Leave out what programs wrote beside their NVTX ranges, but for NCCL's."""
+    """Leave out what programs wrote beside their NVTX ranges, but for NCCL's calls and Python's backtraces."""
     have = {row[1] for row in db.execute('PRAGMA main.table_info("NVTX_EVENTS")')}
     payloads = [column for column in PAYLOADS if column in have]
-    if payloads and {"text", "textId", "domainId", "eventType"} <= have:
-        name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
-        domains = f"SELECT domainId FROM NVTX_EVENTS WHERE eventType = {DOMAIN_CREATED} AND text = 'NCCL'"
-        nccls = f"{name} GLOB 'nccl[A-Z]*' OR coalesce(domainId IN ({domains}), 0)"
-        db.execute(f"UPDATE NVTX_EVENTS SET {', '.join(f'{column} = NULL' for column in payloads)} WHERE NOT ({nccls})")
+    if payloads:
+        domains = f"SELECT domainId FROM NVTX_EVENTS WHERE eventType = {frames.DOMAIN_CREATED} AND text = 'NCCL'"
+        kept = f"{NVTX_NAME} GLOB 'nccl[A-Z]*' OR coalesce(domainId IN ({domains}), 0) OR {OF_PYTHON}"
+        db.execute(f"UPDATE NVTX_EVENTS SET {', '.join(f'{column} = NULL' for column in payloads)} WHERE NOT ({kept})")
+
+
+def _backtraces(db: sqlite3.Connection) -> str:
+    """Scrub the paths of backtraces; SQL for the ids of the texts that Python's need."""
+    db.execute("CREATE TEMP TABLE named (id INTEGER PRIMARY KEY)")
+    if "binaryData" in {row[1] for row in db.execute("PRAGMA main.table_info(NVTX_EVENTS)")}:
+        blobs = f"SELECT rowid, CAST(binaryData AS BLOB) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL AND {OF_PYTHON}"
+        for row, blob in db.execute(blobs).fetchall():
+            ids = [number for number in frames.string_ids(blob) if number < 2**63]
+            db.executemany("INSERT OR IGNORE INTO named VALUES (?)", [(number,) for number in ids])
+            if not ids:
+                db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL WHERE rowid = ?", (row,))
+    chains = "SELECT symbol FROM CUDA_CALLCHAINS UNION SELECT module FROM CUDA_CALLCHAINS UNION "
+    has_chains = db.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'CUDA_CALLCHAINS'").fetchall()
+    named = "SELECT id FROM named"
+    texts = db.execute(f"SELECT id, value FROM StringIds WHERE id IN ({chains * bool(has_chains)}{named})").fetchall()
+    scrubbed = [(frames.scrubbed(text), number) for number, text in texts if isinstance(text, str)]
+    db.executemany("UPDATE StringIds SET value = ? WHERE id = ?", scrubbed)
+    return named

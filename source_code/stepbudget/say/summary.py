@@ -8,7 +8,20 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from stepbudget.ask import advice, collectives, copies, iterations, launch, ops, phases, tensor_cores, threads
+from stepbudget.ask import (
+    advice,
+    collectives,
+    copies,
+    flops,
+    iterations,
+    launch,
+    lines,
+    memory,
+    ops,
+    phases,
+    tensor_cores,
+    threads,
+)
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
@@ -61,12 +74,18 @@ def summary(
         "tensor_cores": _tensor_cores(report, window),
         "operations": asdict(ops.summary(report, window)),
         "launches": _launches(report, window),
+        "lines": _every(lines.lines(report, window)),
+        "flops": _every(_with_sizes(flops.flops(report, window))),
+        "memory": _memory(report, window),
         "bounds": [
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
         ],
         "advice": [asdict(one) for one in advice.advice(report, found, labs)],
-        "not_looked_at": advice.not_looked_at(report, found),
+        "not_looked_at": advice.not_looked_at(report, found)
+        + lines.not_looked_at(report, window)
+        + memory.not_looked_at(report)
+        + flops.not_looked_at(report, window),
     }
 
 
@@ -167,6 +186,20 @@ def _rows(table: pd.DataFrame, **columns: str) -> list[dict]:
     return [
         dict(zip(columns, row, strict=True)) for row in table[list(columns.values())].itertuples(index=False, name=None)
     ]
+
+
+def _every(table: pd.DataFrame) -> list[dict]:
+    """All columns of the table."""
+    return _rows(table, **{name: name for name in table})
+
+
+def _with_sizes(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["sizes"].notna()]
+
+
+def _memory(report: Report, window: Window) -> dict | None:
+    found = memory.memory(report, window)
+    return found and asdict(found)
 
 
 def _per_step(report: Report, window: Window) -> dict | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 from statistics import median
@@ -15,6 +16,8 @@ BAR = 40  # characters for the whole window
 NAME = 60  # letters of a name in a table, so that its numbers stay in view
 LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 KERNELS = 10  # the longest; the others are counted
+FIRST = 5  # lines of the program, shapes of operators
+NO_TENSORS = r"(, \[\])+(?=\]$)"  # what follows the tensors among the sizes of an operator's inputs
 
 
 def answer(found: dict) -> list[str]:
@@ -31,6 +34,7 @@ def answer(found: dict) -> list[str]:
     lines += (
         _step_budget(found) + _steps(found) + _phases(found) + _copies(found) + _communication(found) + _kernels(found)
     )
+    lines += _flops(found) + _memory(found) + _lines(found)
     return _printable([_cut(line) for line in lines] + _advice(found))
 
 
@@ -190,6 +194,44 @@ def _kernels(found: dict) -> list[str]:
     return lines
 
 
+def _flops(found: dict) -> list[str]:
+    rows = []
+    for one in found["flops"]:
+        if one["unknown"] is None:
+            op = f"{one['op']} {re.sub(NO_TENSORS, '', one['sizes'])}"
+            numbers = f"{one['ops']:,}", f"{one['gflop']:,.2f}", f"{one['gpu_ms']:,.2f}", f"{one['tflops']:,.1f}"
+            rows.append((_cut(op, NAME), *numbers, one["group"]))
+    columns = ["arithmetic, longest first", "count", "GFLOP each", "GPU ms", "TFLOP/s", "Tensor Cores"]
+    return ["", *_table(columns, rows[:FIRST])] if rows else []
+
+
+def _memory(found: dict) -> list[str]:
+    held = found["memory"]
+    if held is None:
+        return []
+    text = (
+        f"GPU memory: at most {held['peak_bytes'] / 1e6:,.1f} MB held at once, {held['end_bytes'] / 1e6:,.1f} MB at "
+        f"the end, of what was allocated since the capture began ({held['allocations']:,} allocations here"
+    )
+    largest = held["largest_bytes"]
+    text += f", the largest {largest[0] / 1e6:,.1f} MB); " if largest else "); "
+    text += "this is the driver's count: PyTorch's cache reserves more than its tensors need"
+    return ["", *textwrap.wrap(text, WIDTH)]
+
+
+def _lines(found: dict) -> list[str]:
+    rows = []
+    for one in found["lines"][:FIRST]:
+        where = _cut(f"{found['causes'][one['cause']]}: {one['where']}", NAME + 10)
+        numbers = f"{one['count']:,}", f"{one['cpu_ms']:,.1f}", f"{one['idle_ms']:,.1f}"
+        rows.append((where, *numbers, _cut(one["call"], 20)))
+    if not rows:
+        return []
+    more = len(found["lines"]) - len(rows)
+    columns = ["where the program waits and launches", "count", "CPU ms", "GPU idle ms", "call"]
+    return ["", *_table(columns, rows), *([f"  and {more} more"] if more else [])]
+
+
 def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next"]
     lines += _wrapped(
@@ -210,7 +252,7 @@ def _table(columns: list[str], rows: list[tuple]) -> list[str]:
     for row in [tuple(columns), *rows]:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         cells[0] = row[0].ljust(widths[0])
-        if columns[-1] in ("", "Tensor Cores"):
+        if columns[-1] in ("", "Tensor Cores", "call"):
             cells[-1] = row[-1]
         lines.append(f"  {'  '.join(cells)}".rstrip())
     return lines

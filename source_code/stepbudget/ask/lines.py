@@ -1,0 +1,283 @@
+"""Which line of the program synchronised, copied from pageable memory, or launched? From a cause of idle time to code.
+
+A line is the innermost frame of the user's own code in the backtrace of a call: no installed library, no module of
+Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by its chain's id;
+Python's, which are marks on the clock, to the CUDA call of the same thread that they lie in, or that is nearest, if no
+further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX range of the user
+around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``);
+autograd's thread, which has no ranges of the user, is named by its operators.
+
+Idle time goes to lines as the budget has it: what it laid to a cause, from the start of one call of that cause to the
+start of the next, is the first call's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from stepbudget import backtraces, intervals
+from stepbudget.ask import copies, threads
+from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, budget
+from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
+from stepbudget.export.frames import Frame
+from stepbudget.export.sqlite import CALLS, OS_CALLS
+from stepbudget.report import OPERATOR, Report, remembered
+from stepbudget.window import Window
+
+CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
+WITHIN, UNKNOWN = "range", "not known"
+NEAR_US = 100  # from a mark of a backtrace to the call that it was taken for
+COLUMNS = ["cause", "where", "how", "file", "line", "function", "call", "count", "cpu_ms", "idle_ms"]
+OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
+
+
+@remembered
+def lines(report: Report, window: Window) -> pd.DataFrame:
+    """One row a cause and line of a window (default: training), the longest idle time first; empty: nothing is known.
+
+    Columns: ``cause`` (of CAUSES), ``where`` ("train.py:41 in train", "within range 'test › aten::item'", "not known"),
+    ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``, ``"range"``,
+    ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells), ``call`` (the one
+    made most), ``count`` of calls begun in the window (a copy and the wait that follows it at once are one; for
+    launch overhead: of launches), ``cpu_ms`` within these calls, ``idle_ms`` of the GPU that the budget lays to them.
+    """
+    found = budget(report, window)
+    calls = _calls(report, found)
+    if calls.empty:
+        return pd.DataFrame(columns=COLUMNS)
+    calls = _placed(report, found.window, calls)
+    calls["idle_ms"] = _idle_ms(found, calls)
+    calls["cpu_ms"] = calls["held"] / 1e6
+    calls["key"] = [frame or text for frame, text in zip(calls["frame"], calls["range"], strict=True)]
+    rows = []
+    for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
+        most = own[own["counts"]] if own["counts"].any() else own
+        frame = key if isinstance(key, Frame) else None
+        where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
+        place = (frame.name, frame.line, frame.function) if frame else (None, None, None)
+        call = most["name"].value_counts().index[0]
+        sums = int(own["counts"].sum()), own["cpu_ms"].sum(), own["idle_ms"].sum()
+        rows.append((cause, where, how, *place, call, *sums))
+    if all(row[1] == UNKNOWN for row in rows):
+        return pd.DataFrame(columns=COLUMNS)
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    for column in ("file", "line", "function"):
+        table[column] = pd.Series([row[COLUMNS.index(column)] for row in rows], dtype=object)  # None stays None
+    return table.sort_values(["idle_ms", "cpu_ms"], ascending=False, kind="stable", ignore_index=True)
+
+
+def costliest(report: Report, window: Window, cause: str) -> str:
+    """The line that a cause costs most at, in words; empty where no backtrace tells."""
+    if not backtraces.are_in(report):
+        return ""
+    found = lines(report, window)
+    known = found[(found["cause"] == cause) & found["file"].notna()]
+    if known.empty:
+        return ""
+    first = known.iloc[0]
+    times = "once" if first["count"] == 1 else f"{first['count']:,} times"
+    return f"{first['where']}: {first['call']}, {times}"
+
+
+def not_looked_at(report: Report, window: Window) -> list[str]:
+    """What would name the lines, where the report holds CUDA calls and nothing that does; empty otherwise."""
+    found = budget(report, window)
+    if report.api.empty or found.device is None or lines(report, window)["file"].notna().any():
+        return []
+    if marks := backtraces.marks(report):
+        option = "nsys export --include-blobs=true, where nsys knows it"
+        return [f"{marks:,} backtraces of Python: this export leaves out what they say ({option})"]
+    is_python = not found.program or PYTHON.search(found.program)
+    options = OPTIONS if is_python else OPTIONS.partition(" ")[2]
+    return [f"backtraces ({options}; they slow the program): which line of it waited, copied and launched"]
+
+
+def _calls(report: Report, found: Budget) -> pd.DataFrame:
+    """The calls of each cause that begin in the window: start, end, thread, name, cause, table, counts, held, also.
+
+    ``held``: ns for which they held their thread, with the wait that follows a copy at once, which began at ``also``
+    (else at ``start``) and is no row of its own.
+    """
+    window = found.window
+    api = report.api[threads.begins_in(report.api, window)]
+    kernels, graphs, moved = (
+        table[(table["process"] == window.process) & table["api_start"].notna()]
+        for table in (report.kernels, report.graphs, report.copies)
+    )
+    moved = copies.with_memory(report, moved)
+    moved = moved[moved["host_memory"] == "pageable"]
+    results = copies.brings_result(moved)
+    after = copies.wait_after(report, moved)
+    copied, fetched = _asks(api, moved[~results]), _asks(api, moved[results])
+    launched = _asks(api, kernels) | _asks(api, graphs)
+    follows = api.index.isin(after["call"])
+    waits = (named(api["name"], re.compile(WAITING_CALLS).search) | fetched) & ~copied & ~follows
+    queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
+    chosen = {
+        "pageable_copy": (copied, copied),
+        "synchronisation": (waits, waits),
+        "launch_overhead": (queues, launched),
+    }
+    parts = [api[own].assign(cause=cause, table=CALLS, counts=counts[own]) for cause, (own, counts) in chosen.items()]
+    parts += list(_sleeps(report, found))
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return pd.DataFrame(columns=["start", "end", "thread", "name", "cause", "table", "counts", "held", "also"])
+    calls = pd.concat(parts, ignore_index=True).astype({"counts": bool})
+    known = after["start"].notna()
+    began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
+    wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
+    keys = zip(calls["thread"], calls["start"], strict=True)
+    start, end = np.array([wait.get(key, [key[1]] * 2) for key in keys], dtype=np.int64).T
+    return calls.assign(held=calls["end"] - calls["start"] + end - start, also=start)
+
+
+def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
+    """The main thread's calls into the operating system during which the budget says that it waited, and for what."""
+    main = threads.main_thread(report, found.window)
+    own = threads.within(report.os_calls[report.os_calls["thread"] == main], found.window)
+    own = own[named(own["name"], threads.WAITS.match)]
+    for cause in ("loader", "os_wait"):
+        ns = intervals.covered(found.spans[cause], own["start"].to_numpy(), own["end"].to_numpy())
+        yield own[ns > 0].assign(cause=cause, table=OS_CALLS, counts=True)
+
+
+def _asks(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
+    """Which of the calls asked for any of the work?"""
+    asked = pd.MultiIndex.from_frame(work[["api_thread", "api_start"]].astype("int64"))
+    return pd.MultiIndex.from_frame(calls[["thread", "start"]]).isin(asked)
+
+
+def _idle_ms(found: Budget, calls: pd.DataFrame) -> pd.Series:
+    """What of the budget's idle time of its cause each call is laid."""
+    idle_ms = pd.Series(0.0, index=calls.index)
+    for cause, own in calls.groupby("cause", sort=False):
+        own = own.sort_values("start", kind="stable")
+        starts = np.maximum(own["start"].to_numpy(dtype=np.int64), found.window.start)
+        until = np.append(starts[1:], max(found.window.end, int(starts[-1])))
+        idle_ms[own.index] = intervals.covered(found.spans[cause], starts, until) / 1e6
+    return idle_ms
+
+
+# --- where a call was made --------------------------------------------------------------------------------------
+
+
+def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls with ``frame`` (None where no backtrace tells), ``range`` ("" where none runs) and ``how``."""
+    edges = window.start + report.origin, window.end + report.origin
+    frames, how = np.full(len(calls), None, dtype=object), np.full(len(calls), "", dtype=object)
+    marks = backtraces.python(report, edges[0] - 1000 * NEAR_US, edges[1] + 1000 * NEAR_US)
+    samples = marks["is_sample"].astype(bool)
+    sources = [
+        (backtraces.CALLED_BY, lambda: _marked(report, report.api, marks[~samples], NEAR_US)),
+        ("backtraces", lambda: _chains(report, calls)),
+        (backtraces.SAMPLED_BY, lambda: _met(report, marks[samples])),
+        (backtraces.ON_SAMPLES, lambda: _met(report, _sampled(report, *edges))),
+    ]
+    keys = list(zip(calls["thread"], calls["start"], calls["also"], strict=True))
+    for name, source in sources:
+        found = source()
+        for row in np.flatnonzero(frames == None) if found else ():  # noqa: E711 (element by element)
+            thread, start, also = keys[row]
+            if frame := found.get((thread, start)) or found.get((thread, also)):
+                frames[row], how[row] = frame, name
+    calls = calls.assign(frame=frames, range="")
+    open_ = calls["frame"].isna()
+    calls.loc[open_, "range"] = _ranges(report, window, calls[open_])
+    how[(open_ & (calls["range"] != "")).to_numpy()] = WITHIN
+    return calls.assign(how=how)
+
+
+def _chains(report: Report, calls: pd.DataFrame) -> dict[tuple[int, int], Frame]:
+    """(thread, start) → the user's frame, by the chains of the calls."""
+    parts = [backtraces.chained(report, table) for table in calls["table"].unique()]
+    return {
+        (thread, start - report.origin): frame
+        for part in parts
+        for start, thread, frame in part.itertuples(index=False, name=None)
+    }
+
+
+def _sampled(report: Report, first: int, last: int) -> pd.DataFrame:
+    return backtraces.sampled(report, first, last).rename(columns={"start": "time"})
+
+
+def _met(report: Report, samples: pd.DataFrame) -> dict[tuple[int, int], Frame]:
+    """(thread, start) → the user's frame, for the calls that samples lie in: CUDA's, and the system's inside them."""
+    return _marked(report, report.os_calls, samples, 0) | _marked(report, report.api, samples, 0)
+
+
+def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float) -> dict[tuple[int, int], Frame]:
+    """(thread, start) of calls → the user's frame of the mark in each, or no further from it than ``near_us``."""
+    found: dict[tuple[int, int], Frame] = {}
+    marks = marks[marks["frame"].notna()]
+    for thread, own in marks.groupby("thread", sort=False):
+        rows = calls[calls["thread"] == thread].sort_values("start", kind="stable")
+        if rows.empty:
+            continue
+        start, end = (rows[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+        times = own["time"].to_numpy(dtype=np.int64) - report.origin
+        before = np.searchsorted(start, times, side="right") - 1
+        after = np.minimum(before + 1, len(start) - 1)
+        since = np.where(before >= 0, np.maximum(times - end[before], 0), np.iinfo(np.int64).max)
+        until = np.where(start[after] > times, start[after] - times, np.iinfo(np.int64).max)
+        at = np.where(since <= until, before, after)
+        for row, distance, frame in zip(at, np.minimum(since, until), own["frame"], strict=True):
+            if distance <= 1000 * near_us:
+                found.setdefault((int(thread), int(start[row])), frame)
+    return found
+
+
+def _ranges(report: Report, window: Window, calls: pd.DataFrame) -> np.ndarray:
+    """For each call the innermost range around it, in words; "" where none runs.
+
+    Of its own thread, else (autograd's has operators alone, others may have none) the main thread's.
+    """
+    texts = np.full(len(calls), "", dtype=object)
+    ranges = report.ranges
+    own = ranges[threads.of(ranges, window)]
+    itself = (own["start"] == window.start) & (own["end"] == window.end)
+    own = threads.within(own[~itself], window)
+    main = threads.main_thread(report, window)
+    for thread in calls["thread"].unique():
+        rows = np.flatnonzero((calls["thread"] == thread).to_numpy())
+        for at in dict.fromkeys((thread, main)):
+            empty = rows[texts[rows] == ""]
+            texts[empty] = _paths_at(own[own["thread"] == at], calls["start"].to_numpy(dtype=np.int64)[empty])
+    return texts
+
+
+def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
+    """At each time the user's innermost range with the outermost and the innermost operator in it; "" for none."""
+    if ranges.empty or not len(times):
+        return np.full(len(times), "", dtype=object)
+    ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    is_operator = named(ranges["raw_name"], OPERATOR.search)
+    # Numbered steps are one place: "step 12" is "step #".
+    shown = {
+        name: re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name
+        for name in ranges["name"].unique()
+    }
+    names, operates = ranges["name"].map(shown).tolist(), is_operator.tolist()
+    starts, ends = ranges["start"].tolist(), ranges["end"].tolist()
+    found = np.full(len(times), "", dtype=object)
+    running: list[tuple[int, tuple[str, str, str]]] = []  # end, path
+    begun = 0
+    for at in np.argsort(times, kind="stable").tolist():
+        moment = int(times[at])
+        while begun < len(starts) and starts[begun] <= moment:
+            while running and running[-1][0] <= starts[begun]:
+                running.pop()
+            outer, name = running[-1][1] if running else ("", "", ""), names[begun]
+            path = (outer[0], outer[1] or name, name) if operates[begun] else (name, "", "")
+            running.append((ends[begun], path))
+            begun += 1
+        while running and running[-1][0] <= moment:
+            running.pop()
+        if running:
+            found[at] = " › ".join(dict.fromkeys(filter(None, running[-1][1])))
+    return found
