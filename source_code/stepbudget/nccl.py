@@ -22,8 +22,8 @@ from functools import lru_cache
 
 import pandas as pd
 
+from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import MOST_BYTES
-from stepbudget.export.slim import DOMAIN_CREATED
 from stepbudget.export.sqlite import RANGES, Export
 
 COLUMNS = ["start", "end", "thread", "process", "function", "communicator", "bytes", "rank", "ranks", "sequence"]
