@@ -35,6 +35,31 @@ PHASES = {
 }
 
 
+# What else a page is made of: its ground, words and lines, on light and on dark ground.
+LIGHT = {
+    "paper": PAPER,
+    "ink": INK,
+    "quiet": "#5A626C",  # secondary text: 5.8 to 1 on paper
+    "line": GRID,
+    "ground": "#F1EFE9",  # an empty row
+    "call": "#9AA4AF",  # CUDA calls that neither copy nor wait
+    "strokes": "rgba(34,38,43,.3)",  # hatching
+    "good": "#00734F",
+    "bad": "#B04A00",
+}
+DARK = {
+    "paper": "#15181C",
+    "ink": "#E8E6E1",
+    "quiet": "#A3ABB5",  # 7.7 to 1
+    "line": "#2E343B",
+    "ground": "#1F242A",
+    "call": "#737D88",
+    "strokes": "rgba(12,14,17,.45)",
+    "good": "#3CC79B",
+    "bad": "#F08A4B",
+}
+
+
 def rgb(colour: str) -> tuple[float, float, float]:
     """Red, green and blue of ``#RRGGBB``, each from 0 to 1."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
