@@ -1,1 +1,8 @@
 """Where does every nanosecond of a training step go? A reader of Nsight Systems' reports."""
+
+
+def load_ipython_extension(shell: object) -> None:
+    """``%load_ext stepbudget`` in a notebook: ``%%stepbudget`` profiles a cell's script (stepbudget.magic)."""
+    from stepbudget import magic
+
+    magic.register(shell)

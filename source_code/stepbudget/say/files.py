@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from stepbudget.ask.budget import budget
@@ -37,36 +38,46 @@ def written(
 
 
 def write(path: str | Path, pieces: Iterable[str], kept: Iterable[Path] = ()) -> int:
-    """Write a text, compressed where the name ends in ``.gz``; its bytes on disk.
+    """Write a text, compressed where the name ends in ``.gz``; its bytes on disk. ReportError as ``draft``."""
+    with draft(path, kept) as own:
+        try:
+            with own.open("wb") as stream, ExitStack() as opened:
+                if str(path).endswith(".gz"):  # no name and no time in it: the same answer, the same bytes
+                    stream = opened.enter_context(gzip.GzipFile("", "wb", 6, stream, mtime=0))
+                stream.writelines(piece.encode() for piece in pieces)
+            return own.stat().st_size
+        except OSError as error:
+            raise _not_written(path, error) from error
 
-    It is written under another name and moved, so that nobody ever meets half of it. ReportError, in one sentence,
-    where the folder is missing, where something stands there that is no regular file, or one of ``kept`` (the reports
-    that are read), or where it cannot be written.
+
+@contextmanager
+def draft(path: str | Path, kept: Iterable[Path] = ()) -> Iterator[Path]:
+    """An empty file to be filled, which comes into the place of ``path`` at the end: nobody ever meets half of it.
+
+    ReportError, in one sentence, where the folder is missing, where something stands there that is no regular file or
+    is one of ``kept`` (the reports that are read), or where it cannot be written.
     """
-    path = Path(path)
-    target = path.resolve()  # of a link, what it points to
-    draft = target.with_name(f".{target.name[:200]}.{os.getpid()}.draft")
     try:
+        target = Path(path).resolve()  # of a link, what it points to
         if target.exists() and not target.is_file():
             raise ReportError(f"{path} is no regular file: name another to write to.")
         if any(target == own.resolve() for own in kept):
             raise ReportError(f"{path} is a report that is read: name another file to write to.")
         if not target.parent.is_dir():
-            raise ReportError(f"{path} cannot be written: there is no folder {path.parent}.")
-        try:
-            with draft.open("xb") as stream:
-                if path.name.endswith(".gz"):
-                    with gzip.GzipFile(
-                        path.stem, "wb", 6, stream, mtime=0
-                    ) as packed:  # the same answer, the same bytes
-                        packed.writelines(piece.encode() for piece in pieces)
-                else:
-                    stream.writelines(piece.encode() for piece in pieces)
-            size = draft.stat().st_size
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+            raise ReportError(f"{path} cannot be written: there is no folder {Path(path).parent}.")
+        own = target.with_name(f".{target.name[:200]}.{os.getpid()}.draft")
+        own.touch(exist_ok=False)
     except (OSError, ValueError, RuntimeError) as error:  # the others: a name with a null in it, links in a circle
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ReportError(f"{path} cannot be written: {why}.") from error
-    return size
+        raise _not_written(path, error) from error
+    try:
+        yield own
+        try:
+            own.replace(target)
+        except OSError as error:
+            raise _not_written(path, error) from error
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _not_written(path: str | Path, error: Exception) -> ReportError:
+    return ReportError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.")

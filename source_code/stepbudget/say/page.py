@@ -80,21 +80,21 @@ def _head(found: dict) -> str:
 
 def _lead(found: dict) -> str:
     if not found["gpus_used"]:
-        return "<p class='lead'>The report holds no work of a GPU.</p>"
+        return "<p class='first'>The report holds no work of a GPU.</p>"
     idle = {cause: share for cause, share in found["budget"].items() if cause not in WORK and share > 0}
     lead = f"The GPU was busy for <b>{percent(found['gpu_busy_fraction'])}</b> of the time."
     if idle:
         cause = max(idle, key=idle.__getitem__)
         lead += f" What kept it idle most: <b>{escaped(found['causes'][cause])}</b>, {percent(idle[cause])}."
-    return f"<p class='lead'>{lead}</p>"
+    return f"<p class='first'>{lead}</p>"
 
 
 def _compared_lead(compared: dict) -> str:
     if not compared["comparable"]:
-        return "<p class='lead'>The two cannot be compared: what differs stands below.</p>"
+        return "<p class='first'>The two cannot be compared: what differs stands below.</p>"
     speedup = compared["before_ms"] / compared["after_ms"] if compared["after_ms"] else float("inf")
     took = f"{compared['before_ms']:,.1f} ms before, {compared['after_ms']:,.1f} ms after"
-    return f"<p class='lead'><b>{speedup:.2f} times as fast</b>: {took}.</p>"
+    return f"<p class='first'><b>{speedup:.2f} times as fast</b>: {took}.</p>"
 
 
 def _budget(found: dict) -> str:

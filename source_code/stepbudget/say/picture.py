@@ -48,7 +48,7 @@ def bar(parts: Sequence[tuple[str, str, float]], whole: float, label: str) -> st
             title = f"<title>{escaped(words)}: {ms:,.1f} ms</title>"
             shapes.append(f"<svg {place}>{title}{box(look)}{_text(look, '', 7, written)}</svg>")
             at += share
-    return _svg("bar", 40, label, shapes)
+    return _svg("stacked", 40, label, shapes)
 
 
 def box(look: str) -> str:
@@ -73,7 +73,7 @@ def columns(parts: Mapping[str, Sequence[float]], highest: float, label: str) ->
         )
         shapes += [f'<path class="{look}" d="{path}"/>'] if path else []
         below = above
-    return _svg("columns", 110, label, [_stretched(shapes)])
+    return _svg("each-step", 110, label, [_stretched(shapes)])
 
 
 def whisker(low: float, middle: float, high: float, reach: float) -> str:
@@ -110,9 +110,9 @@ def strip(
     length = max(1, window.end - window.start)
     edges = (events[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
     start, end = (edge.clip(window.start, window.end) - window.start for edge in edges)
+    codes, found = pd.factorize(events["look"])  # comparing numbers is faster than comparing words
+    known = {look: codes == found.get_loc(look) for look in (*(one for one in order if one in found), *found)}
     looks, names = (events[column].to_numpy(dtype=object) for column in ("look", "name"))
-    found = pd.unique(looks).tolist()
-    known = {look: looks == look for look in (*(one for one in order if one in found), *found)}
     at, widths = start * COLUMNS / length, (end - start) * COLUMNS / length
     wide = widths >= 1
     thin = {look: own & ~wide for look, own in known.items()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from stepbudget import intervals
 from stepbudget.ask.budget import WAITING_CALLS, Budget, causes_of_kernels
 from stepbudget.ask.copies import with_memory
 from stepbudget.ask.phases import named
@@ -45,7 +46,7 @@ def rows(report: Report, found: Budget, window: Window | None = None) -> Iterato
     """
     window = window or found.window
     ranges, calls = within(report.ranges, window), within(report.api, window)
-    yield Row(CAUSES, found.device, 0, within(causes(found), window))
+    yield Row(CAUSES, found.device, 0, causes(found, window))
     yield from _by(WORK, "gpu", "stream", work(report, window))
     yield from _by(RANGES, "process", "thread", ranges.assign(look=ranges["name"]))
     yield from _by(CALLS, "process", "thread", calls.assign(look=looks_of_calls(calls["name"])))
@@ -65,15 +66,13 @@ def work(report: Report, window: Window) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=OF_WORK)
 
 
-def causes(found: Budget) -> pd.DataFrame:
-    """The budget's stretches as events."""
-    parts = [
-        pd.DataFrame(spans, columns=["start", "end"]).assign(name=found.label(cause), look=cause)
-        for cause, spans in found.spans.items()
-        if len(spans)
-    ]
-    empty = pd.DataFrame({"start": [], "end": [], "name": [], "look": []})
-    return pd.concat(parts).sort_values("start", ignore_index=True) if parts else empty
+def causes(found: Budget, window: Window) -> pd.DataFrame:
+    """The budget's stretches within a window as events."""
+    parts = []
+    for cause, spans in found.spans.items():
+        inside = intervals.clip(spans, window.start, window.end)
+        parts.append(pd.DataFrame(inside, columns=["start", "end"]).assign(name=found.label(cause), look=cause))
+    return pd.concat(parts).sort_values("start", ignore_index=True)
 
 
 def looks_of_calls(names: pd.Series) -> pd.Series:
@@ -121,4 +120,5 @@ def _places(events: pd.DataFrame) -> list[tuple[int, int]]:
 
 def _by(kind: str, owner: str, number: str, table: pd.DataFrame) -> Iterator[Row]:
     for (whose, which), own in table.groupby([owner, number], sort=True) if len(table) else ():
-        yield Row(kind, int(whose), int(which), own.sort_values(["start", "end"], kind="stable", ignore_index=True))
+        own = own if own["start"].is_monotonic_increasing else own.sort_values(["start", "end"], kind="stable")
+        yield Row(kind, int(whose), int(which), own.reset_index(drop=True))

@@ -41,7 +41,7 @@ def sheet() -> str:
     )
     return (
         f".stepbudget{{{light}}}@media(prefers-color-scheme:dark){{.stepbudget{{{dark}}}}}"
-        f'[data-jp-theme-light="true"] .stepbudget{{{light}}}[data-jp-theme-light="false"] .stepbudget{{{dark}}}'
+        f"{_chosen('true', 'light')}{{{light}}}{_chosen('false', 'dark')}{{{dark}}}"
         f"{WHOLE}{_within(fills + '.hatch{fill:none}' + strokes + RULES)}"
         f"@media print{{.stepbudget{{{light}}}{PRINTED}{_within(PRINTED_RULES)}}}"
     ).replace("\n", "")
@@ -62,6 +62,11 @@ def _variables(is_dark: bool) -> str:
     inks = {f"on-{look}": palette.ink_on(colour) for look, colour in own.items()}
     scheme = f"color-scheme:{'dark' if is_dark else 'light'};"
     return scheme + "".join(f"--{name}:{value};" for name, value in (theme | own | inks).items())
+
+
+def _chosen(is_light: str, kind: str) -> str:
+    """Where JupyterLab or VS Code shows a page of ours in a theme of its own choice."""
+    return f'[data-jp-theme-light="{is_light}"] .stepbudget,[data-vscode-theme-kind="vscode-{kind}"] .stepbudget'
 
 
 def _within(rules: str) -> str:
@@ -102,7 +107,7 @@ small{color:var(--quiet);font-size:12.5px}
 .kicker{margin:0;color:var(--quiet);font-size:12px;letter-spacing:.12em;text-transform:uppercase}
 .facts{display:flex;flex-wrap:wrap;gap:0 8px;margin:0;padding:0;list-style:none;color:var(--quiet)}
 .facts li:not(:last-child)::after{content:"·";margin-left:8px}
-.lead{margin:18px 0 0;font-size:18px;line-height:1.5;max-width:46em}
+.first{margin:18px 0 0;font-size:18px;line-height:1.5;max-width:46em}
 .remark,.note,figcaption{color:var(--quiet);font-size:13px;overflow-wrap:anywhere}
 .remark{margin:8px 0 0}
 footer{margin-top:44px;padding-top:12px;border-top:1px solid var(--line);color:var(--quiet);font-size:12.5px;
@@ -124,7 +129,7 @@ th:last-child,td:last-child{padding-right:0}
 tfoot td{color:var(--quiet);border:0}
 .swatch{display:inline-block;margin-right:9px;vertical-align:-1px;border-radius:2px}
 .keyed{display:inline-block;padding-left:21px;text-indent:-21px}
-.bar{border-radius:3px;background:var(--ground)}
+.stacked{border-radius:3px;background:var(--ground)}
 .side{display:grid;grid-template-columns:52px 1fr 84px;gap:10px;align-items:center;margin:0 0 6px;font-size:13px;
 font-variant-numeric:tabular-nums}
 .side span:last-child{text-align:right}
@@ -143,16 +148,16 @@ figure{margin:0 0 18px}
 figcaption{margin:4px 0 6px}
 figcaption b{color:var(--ink)}
 .timeline{display:grid;gap:3px}
-.row{display:grid;grid-template-columns:clamp(96px,14vw,150px) 1fr;gap:12px;align-items:center}
-.row>span{color:var(--quiet);font-size:12px;line-height:1.2;text-align:right;overflow-wrap:anywhere}
-.row>div{width:calc(100%*var(--part,1));height:22px;background:var(--ground);border-radius:2px;overflow:hidden}
-.row.causes>div{height:36px}
-.row.work>div,.row.counter>div{height:28px}
-.row.time>div{background:none;overflow:visible}
-.row.time svg{overflow:visible}
+.lane{display:grid;grid-template-columns:clamp(96px,14vw,150px) 1fr;gap:12px;align-items:center}
+.lane>span{color:var(--quiet);font-size:12px;line-height:1.2;text-align:right;overflow-wrap:anywhere}
+.lane>div{width:calc(100%*var(--part,1));height:22px;background:var(--ground);border-radius:2px;overflow:hidden}
+.lane.causes>div{height:36px}
+.lane.work>div,.lane.counter>div{height:28px}
+.lane.time>div{background:none;overflow:visible}
+.lane.time svg{overflow:visible}
 .grid{fill:none;stroke:var(--line);vector-effect:non-scaling-stroke}
 .time text{fill:var(--quiet)}
-.columns{background:var(--ground);border-radius:2px}
+.each-step{background:var(--ground);border-radius:2px}
 .keys{display:flex;flex-wrap:wrap;gap:2px 18px;margin:8px 0 12px;padding:0 0 0 clamp(108px,calc(14vw + 12px),162px);
 list-style:none;color:var(--quiet);font-size:12.5px}
 .whisker{color:var(--quiet);shape-rendering:auto}

@@ -66,7 +66,7 @@ def _timeline(report: Report, found: Budget, window: Window, part: float = 1.0) 
     drawn += [("counter", *counter) for counter in _counters(report, window)]
     drawn.append(("time", "", picture.axis(window)))
     lines = "".join(
-        f"<div class='row {kind}'><span>{escaped(name)}</span><div>{own}</div></div>" for kind, name, own in drawn
+        f"<div class='lane {kind}'><span>{escaped(name)}</span><div>{own}</div></div>" for kind, name, own in drawn
     )
     return f"<div class='timeline' style='--part:{part:.4f}'>{lines}</div>", keys
 
