@@ -74,10 +74,21 @@ def tint(colour: str, strength: float = 0.22, paper: str = PAPER) -> str:
     )
 
 
-def ink_on(colour: str, light: str = "white") -> str:
+def ink_on(colour: str) -> str:
     """Dark or light text, whichever can be read on this colour."""
     red, green, blue = rgb(colour)
-    return INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.52 else light
+    return INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.52 else "white"
+
+
+def contrast(first: str, second: str) -> float:
+    """From 1, the same, to 21, black on white (W3C, WCAG 2.2, "contrast ratio"); small text asks for 4.5."""
+    dark, light = sorted(map(_luminance, (first, second)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 class Look(NamedTuple):

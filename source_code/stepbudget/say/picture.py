@@ -115,8 +115,8 @@ def strip(
     looks, names = (events[column].to_numpy(dtype=object) for column in ("look", "name"))
     at, widths = start * COLUMNS / length, (end - start) * COLUMNS / length
     wide = widths >= 1
-    thin = {look: own & ~wide for look, own in known.items()}
-    shapes = [_grid(length), *_shares([(look, start[own], end[own]) for look, own in thin.items()], length)]
+    thin = [(look, start[own & ~wide], end[own & ~wide]) for look, own in known.items()]
+    shapes = [_grid(length), *_shares(thin, intervals.from_edges(start[wide], end[wide]), length)]
     big = np.flatnonzero(widths >= TOLD_COLUMNS)
     told = big[np.argsort(-widths[big], kind="stable")][:TOLD]
     silent = wide.copy()
@@ -160,16 +160,19 @@ def axis(window: Window) -> str:
     return f'<svg width="100%" height="18" aria-hidden="true">{"".join(texts)}</svg>'
 
 
-def _shares(layers: Iterable[tuple[str, np.ndarray, np.ndarray]], length: int) -> list[str]:
-    """The share of each column's time in which any of the layers so far runs, the last layer drawn first."""
+def _shares(layers: Iterable[tuple[str, np.ndarray, np.ndarray]], taken: np.ndarray, length: int) -> list[str]:
+    """Of each column's time that is not taken, the share in which any of the layers so far runs; the last comes first.
+
+    What is ``taken`` is drawn over it.
+    """
     edges = (length * np.arange(COLUMNS + 1) / COLUMNS).astype(np.int64)
-    widths = np.maximum(np.diff(edges), 1)
+    widths = np.maximum(np.diff(edges) - intervals.covered(taken, edges[:-1], edges[1:]), 1)
     seen, shapes = intervals.EMPTY, []
     for look, start, end in layers:
         if len(start):
             seen = intervals.from_edges(np.append(seen[:, 0], start), np.append(seen[:, 1], end))
             share = intervals.covered(seen, edges[:-1], edges[1:]) / widths
-            heights = np.where(share > 0, np.maximum(np.round(HIGH * share), LEAST), 0)
+            heights = np.where(share > 0, np.clip(np.round(HIGH * share), LEAST, HIGH), 0)
             shapes.append(f'<path class="{look}" d="{_outline(heights)}"/>')
     return shapes[::-1]
 

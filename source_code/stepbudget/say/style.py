@@ -57,9 +57,14 @@ def looks(is_dark: bool) -> dict[str, str]:
     return causes | ranges | own
 
 
+def ink(colour: str) -> str:
+    """Of dark and white text the one that reads better on a colour."""
+    return max((palette.INK, "#FFFFFF"), key=lambda text: palette.contrast(text, colour))
+
+
 def _variables(is_dark: bool) -> str:
     theme, own = palette.DARK if is_dark else palette.LIGHT, looks(is_dark)
-    inks = {f"on-{look}": palette.ink_on(colour) for look, colour in own.items()}
+    inks = {f"on-{look}": ink(colour) for look, colour in own.items()}
     scheme = f"color-scheme:{'dark' if is_dark else 'light'};"
     return scheme + "".join(f"--{name}:{value};" for name, value in (theme | own | inks).items())
 
@@ -107,7 +112,7 @@ small{color:var(--quiet);font-size:12.5px}
 .kicker{margin:0;color:var(--quiet);font-size:12px;letter-spacing:.12em;text-transform:uppercase}
 .facts{display:flex;flex-wrap:wrap;gap:0 8px;margin:0;padding:0;list-style:none;color:var(--quiet)}
 .facts li:not(:last-child)::after{content:"·";margin-left:8px}
-.first{margin:18px 0 0;font-size:18px;line-height:1.5;max-width:46em}
+.first{margin:18px 0 0;font-size:18px;line-height:1.5;max-width:60em}
 .remark,.note,figcaption{color:var(--quiet);font-size:13px;overflow-wrap:anywhere}
 .remark{margin:8px 0 0}
 footer{margin-top:44px;padding-top:12px;border-top:1px solid var(--line);color:var(--quiet);font-size:12.5px;
@@ -128,6 +133,7 @@ th.w{text-align:center}
 th:last-child,td:last-child{padding-right:0}
 tfoot td{color:var(--quiet);border:0}
 .swatch{display:inline-block;margin-right:9px;vertical-align:-1px;border-radius:2px}
+.stacked rect,.swatch rect{stroke:var(--strokes);stroke-width:1}
 .keyed{display:inline-block;padding-left:21px;text-indent:-21px}
 .stacked{border-radius:3px;background:var(--ground)}
 .side{display:grid;grid-template-columns:52px 1fr 84px;gap:10px;align-items:center;margin:0 0 6px;font-size:13px;

@@ -83,7 +83,7 @@ def _strips(report: Report, found: Budget, window: Window) -> Iterator[Strip]:
         elif row.kind == rows.WORK and row.owner == found.device:
             work.append(row)
         elif row.kind == rows.RANGES and row.number == main:
-            yield from _levels(row.events, window)
+            yield from _levels(row.events, window, looks_of_ranges(report.ranges["name"].unique()))
         elif row.kind == rows.CALLS and row.number in drivers:
             calls.append(row)
     for row in sorted(calls, key=lambda row: (row.number != main, -len(row.events)))[:THREADS]:
@@ -100,18 +100,23 @@ def _strips(report: Report, found: Budget, window: Window) -> Iterator[Strip]:
         yield Strip(rows.WORK, "copies", pd.concat(copied))
 
 
-def _levels(events: pd.DataFrame, window: Window) -> Iterator[Strip]:
+def _levels(events: pd.DataFrame, window: Window, looks: dict[str, str]) -> Iterator[Strip]:
     """A thread's ranges, the outermost in the first row; no operators where there are other ranges."""
     events = events[(events["start"] > window.start) | (events["end"] < window.end)]
     operators = named(events["raw_name"], OPERATOR.search)
     events = events if operators.all() else events[~operators]
-    known = [*palette.PHASES]
-    others = [name for name in events["name"].unique() if name not in palette.PHASES]
-    numbers = {name: number % len(known) for names in (known, others) for number, name in enumerate(names)}
-    events = events.assign(look=[style.RANGES[numbers[name]] for name in events["name"]])
+    events = events.assign(look=events["name"].map(looks))
     depth = rows.depths(events)
     for level in range(min(LEVELS, int(depth.max(initial=-1)) + 1)):
         yield Strip(rows.RANGES, "within them" if level else "NVTX ranges", events[depth == level])
+
+
+def looks_of_ranges(names: Sequence[str]) -> dict[str, str]:
+    """A class for each name: the palette's own phases have theirs, the others share those that are left, in turn."""
+    looks = dict(zip(palette.PHASES, style.RANGES, strict=True))
+    left = [look for phase, look in looks.items() if phase not in set(names)] or style.RANGES
+    others = [name for name in names if name not in looks]
+    return looks | {name: left[number % len(left)] for number, name in enumerate(others)}
 
 
 def _counters(report: Report, window: Window) -> Iterator[tuple[str, str]]:

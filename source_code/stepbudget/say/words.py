@@ -18,7 +18,7 @@ def duration(ns: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}\u00a0%"  # never apart
 
 
 def sentence(text: str) -> str:
