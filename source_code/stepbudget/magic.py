@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,20 +63,23 @@ def stepbudget(line: str, cell: str) -> Answer | None:
     if asked is None:
         return None
     found = nsys.need_nsys()
-    with tempfile.TemporaryDirectory(prefix="stepbudget-cell-") as scratch, ExitStack() as opened:
-        keep = Path(asked.keep or "cell.nsys-rep").expanduser()
-        kept = opened.enter_context(files.draft(keep)) if asked.keep else None  # an error now, not after the run
+    keep = Path(asked.keep or "cell.nsys-rep").expanduser()
+    with tempfile.TemporaryDirectory(prefix="stepbudget-cell-") as scratch:
         script, report = Path(scratch) / "cell.py", Path(scratch) / keep.name
         script.write_text(cell, encoding="utf-8")
         program = [sys.executable, str(script), *_words("--args", asked.args)]
         words = profile.command(found, report, program, _words("--nsys", asked.nsys), asked.capture)
         # As if it lay in the notebook's folder: its modules are found.
         beside = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
-        profile.record(words, report, found, lambda text: print(printable(text)), environment={"PYTHONPATH": beside})
-        export = nsys.export(report)
-        if kept:
-            shutil.move(report, kept)
-        return answer(export, asked.range, asked.occurrence, asked.gpu)
+        with files.draft(keep) if asked.keep else nullcontext() as kept:  # what is wrong with it is said before the run
+            profile.record(words, report, found, _show, environment={"PYTHONPATH": beside})
+            if kept:
+                shutil.copyfile(report, kept)
+        return answer(nsys.export(report), asked.range, asked.occurrence, asked.gpu)
+
+
+def _show(line: str) -> None:
+    print(printable(line))
 
 
 def answer(path: Path, name: str | None = None, occurrence: int = 1, gpu: int | None = None) -> Answer:

@@ -59,7 +59,7 @@ def looks(is_dark: bool) -> dict[str, str]:
 
 def ink(colour: str) -> str:
     """Of dark and white text the one that reads better on a colour."""
-    return max((palette.INK, "#FFFFFF"), key=lambda text: palette.contrast(text, colour))
+    return max(("#0D0F12", "#FFFFFF"), key=lambda text: palette.contrast(text, colour))
 
 
 def _variables(is_dark: bool) -> str:
