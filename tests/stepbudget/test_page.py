@@ -23,6 +23,7 @@ from synthetic import SyntheticReport
 PROFILES = recorded.folder() / "profiles"
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
 EVIL = '<script>alert(1)</script>"><img src=x onerror=y> \x1b[31mred $x^2$ {0} %s ]]> --> \n \u202e </title></svg>'
+GROUND = "getComputedStyle(document.querySelector('main')).backgroundColor"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -286,6 +287,11 @@ def test_what_cannot_be_compared_says_why(tmp_path, capsys):
 # --- in a browser -------------------------------------------------------------------------------------------
 
 
+def rgb(colour: str) -> str:
+    """As a browser tells a colour."""
+    return "rgb({}, {}, {})".format(*(round(255 * part) for part in palette.rgb(colour)))
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
@@ -307,9 +313,33 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
                 assert tab.evaluate(wide) == 0, (name, width)
                 tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
                 assert tab.evaluate(tables) == 0, (name, width)
-                ground = tab.evaluate("getComputedStyle(document.querySelector('main')).backgroundColor")
+                ground = tab.evaluate(GROUND)
                 paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
-                assert ground == "rgb({}, {}, {})".format(*(round(255 * part) for part in palette.rgb(paper)))
+                assert ground == rgb(paper)
                 assert trouble == [file.as_uri()], "nothing else is fetched, nothing complains"
+                tab.emulate_media(media="print")
+                assert tab.evaluate(GROUND) == "rgb(255, 255, 255)"
+                assert tab.evaluate("getComputedStyle(document.querySelector('h1')).color") == rgb(palette.INK), (
+                    "on paper"
+                )
                 tab.close()
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("system", "is_light", "paper"), [("light", "false", "dark"), ("dark", "true", "light")])
+def test_a_notebooks_own_theme_comes_before_the_systems(build, tmp_path, system, is_light, paper):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with open_report(small(build).write()) as report:
+        own = budget(report)
+        found = summary.plain(summary.summary(report, own.window, own))
+        text = page.fragment(found, [timeline.draw(report, own)])
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<body data-jp-theme-light='{is_light}'><div>{text}</div></body>")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(color_scheme=system)
+        tab.goto(file.as_uri())
+        assert tab.evaluate(GROUND) == rgb(palette.DARK["paper"] if paper == "dark" else palette.PAPER)
+        assert tab.evaluate("getComputedStyle(document.body).marginTop") == "8px", "all around it stays as it is"
         browser.close()

@@ -43,7 +43,7 @@ def sheet() -> str:
         f".stepbudget{{{light}}}@media(prefers-color-scheme:dark){{.stepbudget{{{dark}}}}}"
         f"{_chosen('true', 'light')}{{{light}}}{_chosen('false', 'dark')}{{{dark}}}"
         f"{WHOLE}{_within(fills + '.hatch{fill:none}' + strokes + RULES)}"
-        f"@media print{{.stepbudget{{{light}}}{PRINTED}{_within(PRINTED_RULES)}}}"
+        f"@media print{{.stepbudget,{_chosen('false', 'dark')}{{{light}{PRINTED}}}{_within(PRINTED_RULES)}}}"
     ).replace("\n", "")
 
 
@@ -174,7 +174,7 @@ list-style:none;color:var(--quiet);font-size:12.5px}
 .whisker .zero{stroke:var(--quiet);stroke-width:1}
 """
 
-PRINTED = ".stepbudget{padding:0;background:none;font-size:10.5pt}@page{margin:16mm}"
+PRINTED = "padding:0;background:#fff;font-size:10.5pt"
 PRINTED_RULES = """
 figure,tr,.advice li{break-inside:avoid}
 h2,caption,thead{break-after:avoid}
