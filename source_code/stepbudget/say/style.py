@@ -12,6 +12,9 @@ from stepbudget.say import palette
 CALL, FILL, BUSY, TENSOR = "call", "fill", "busy", "tensor"  # classes beside the causes of the budget
 RANGES = [f"range{number}" for number in range(len(palette.PHASES))]  # of the palette's phases, in their order
 
+# What lies within a page of ours. The second, which nothing is called, makes it weigh more than a notebook's own rules.
+OWN = ":is(.stepbudget,#stepbudget)"
+
 # Strokes across a colour, as SVG patterns.
 HATCHES = {"/": "rising", "\\": "falling", "x": "crossed", ".": "dotted"}
 STROKES = {
@@ -78,7 +81,7 @@ def _within(rules: str) -> str:
     """The rules for what lies within a page of ours."""
 
     def rule(found: re.Match) -> str:
-        return ",".join(f".stepbudget {one.strip()}" for one in found[1].split(",")) + f"{{{found[2]}}}"
+        return ",".join(f"{OWN} {one.strip()}" for one in found[1].split(",")) + f"{{{found[2]}}}"
 
     return re.sub(r"([^{}]+)\{([^{}]*)\}", rule, rules)
 
@@ -118,7 +121,7 @@ small{color:var(--quiet);font-size:12.5px}
 footer{margin-top:44px;padding-top:12px;border-top:1px solid var(--line);color:var(--quiet);font-size:12.5px;
 overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;margin:0;font:inherit;font-size:14px;font-variant-numeric:tabular-nums;
+table{border-collapse:collapse;table-layout:auto;width:100%;margin:0;font:inherit;font-size:14px;font-variant-numeric:tabular-nums;
 color:inherit}
 caption{caption-side:top;text-align:left;color:var(--quiet);font-size:13px;padding:10px 0 4px}
 tr,tbody tr:nth-child(n),tbody tr:hover{background:none}
