@@ -72,6 +72,17 @@ def test_what_cannot_be_written_is_one_sentence_and_nothing_is_touched(report, t
         assert left(tmp_path) == there and report.read_bytes() == before
 
 
+def test_a_report_named_by_a_link_is_kept_too(report, tmp_path, capsys):
+    (tmp_path / "link.sqlite").symlink_to(report)
+    assert main([str(tmp_path / "link.sqlite"), "--html", str(report)]) == 2
+    assert "is a report that is read" in capsys.readouterr().err and report.read_bytes().startswith(b"SQLite")
+
+
+def test_a_files_name_does_not_steer_the_terminal(report, tmp_path, capsys):
+    assert main([str(report), "--html", str(tmp_path / "\x1b[31m.html")]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_half_an_answer_is_never_met(tmp_path):
     (tmp_path / "page.html").write_text("of yesterday")
 

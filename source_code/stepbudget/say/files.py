@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from stepbudget.ask.budget import budget
-from stepbudget.errors import ReportError
+from stepbudget.errors import ReportError, printable
 from stepbudget.report import Report
 from stepbudget.say import page, timeline
 from stepbudget.say import trace as traces
@@ -34,7 +34,7 @@ def written(
     if trace:
         told = {key: found[key] for key in ("report", "gpu", "nsys_version", "range", "start_ns", "end_ns")}
         sizes[trace] = write(trace, traces.trace(*looked_at[0], told), kept)
-    return [f"written: {path} ({size / 1e6:,.2f} MB)" for path, size in sizes.items()]
+    return [f"written: {printable(path)} ({size / 1e6:,.2f} MB)" for path, size in sizes.items()]
 
 
 def write(path: str | Path, pieces: Iterable[str], kept: Iterable[Path] = ()) -> int:
