@@ -103,15 +103,10 @@ class _Parser(argparse.ArgumentParser):
 def _options(line: str) -> argparse.Namespace | None:
     """The options of a cell's first line; None where only help was asked for."""
     parser = _Parser(prog="%%stepbudget", add_help=False, allow_abbrev=False)
-    for option, kind in (
-        ("range", str),
-        ("occurrence", int),
-        ("gpu", int),
-        ("keep", str),
-        ("nsys", str),
-        ("args", str),
-    ):
-        parser.add_argument(f"--{option}", type=kind, default=1 if option == "occurrence" else None)
+    for option in ("--range", "--keep", "--nsys", "--args"):
+        parser.add_argument(option)
+    parser.add_argument("--occurrence", type=int, default=1)
+    parser.add_argument("--gpu", type=int)
     parser.add_argument("--capture", action="store_true")
     parser.add_argument("--help", "-h", action="store_true")
     asked = parser.parse_args(_words("%%stepbudget", line))

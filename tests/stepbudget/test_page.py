@@ -169,6 +169,20 @@ def test_ranges_within_ranges_stand_below_one_another(build):
     ]
 
 
+def test_a_steps_kernels_look_as_in_the_budget(build):
+    """The counter tells in the first step; the step of median length has too few samples to tell by itself."""
+    build.range(0, 3000, "training").gpu("NVIDIA H200")
+    for at, length in ((0, 1900), (2000, 50), (2500, 60)):
+        build.range(at, at + 10, "data loading").range(at + 10, at + length, "forward")
+        build.kernel(at + 20, at + length, "triton_fused", call=(at + 12, at + 14))
+    for at in range(0, 3000, 100):
+        build.counter(at, 50 if at < 1900 else 0).counter(at, 100, "SMs Active [Throughput %]")
+    with open_report(build.write()) as report:
+        drawn = timeline.draw(report, budget(report))
+    told = re.compile(r'<rect class="(\w+)"[^>]*><title>triton_fused: ')
+    assert set(told.findall(drawn.timeline)) == set(told.findall(drawn.one_step)) == {"tensor_core_kernels"}
+
+
 # --- pictures -----------------------------------------------------------------------------------------------
 
 

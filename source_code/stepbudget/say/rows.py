@@ -47,17 +47,21 @@ def rows(report: Report, found: Budget, window: Window | None = None) -> Iterato
     window = window or found.window
     ranges, calls = within(report.ranges, window), within(report.api, window)
     yield Row(CAUSES, found.device, 0, causes(found, window))
-    yield from _by(WORK, "gpu", "stream", work(report, window))
+    yield from _by(WORK, "gpu", "stream", work(report, found, window))
     yield from _by(RANGES, "process", "thread", ranges.assign(look=ranges["name"]))
     yield from _by(CALLS, "process", "thread", calls.assign(look=looks_of_calls(calls["name"])))
     yield from _by(OS_CALLS, "process", "thread", within(report.os_calls, window).assign(look=CALL))
 
 
-def work(report: Report, window: Window) -> pd.DataFrame:
-    """Kernels, copies, fills and whole graphs of every GPU that run within the window; columns: OF_WORK."""
+def work(report: Report, found: Budget, window: Window) -> pd.DataFrame:
+    """Kernels, copies, fills and whole graphs of every GPU that run within a window; columns: OF_WORK.
+
+    Kernels look as in the budget, whatever part of its window is asked for.
+    """
     kernels, copies = within(report.kernels, window), with_memory(report, within(report.copies, window))
+    looks = causes_of_kernels(report, found.window, kernels["name"].unique())
     parts = [
-        kernels.assign(look=kernels["name"].map(causes_of_kernels(report, window, kernels["name"].unique()))),
+        kernels.assign(look=kernels["name"].map(looks)),
         copies.assign(name=copies["direction"] + ", " + copies["host_memory"], look="copies"),
         within(report.memsets, window).assign(name="memory fill", look=FILL),
         within(report.graphs, window).assign(name="CUDA graph", look="cuda_graph"),
