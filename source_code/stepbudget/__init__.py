@@ -5,4 +5,4 @@ def load_ipython_extension(shell: object) -> None:
     """``%load_ext stepbudget`` in a notebook: ``%%stepbudget`` profiles a cell's script (stepbudget.magic)."""
     from stepbudget import magic
 
-    magic.register(shell)
+    magic.load_ipython_extension(shell)

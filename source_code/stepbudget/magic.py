@@ -39,7 +39,7 @@ class Answer:
         return self.html
 
 
-def register(shell: object) -> None:
+def load_ipython_extension(shell: object) -> None:
     """Make ``%%stepbudget`` known to a notebook (IPython's InteractiveShell, which nothing here imports)."""
     shell.register_magic_function(stepbudget, "cell", "stepbudget")
 
