@@ -9,7 +9,8 @@
             print(one.upper_bound_ms, one.evidence)
 
 ``open_report`` opens a report; ``budget``, ``advice`` and ``compare`` ask it; ``answer`` is all of it as one object,
-which ``--json`` prints. What cannot be read raises ``ReportError``, whose message says what to do about it.
+which ``--json`` prints. What cannot be read raises ``ReportError``, whose message says what to do about it. In a
+notebook, ``%load_ext stepbudget`` brings a cell magic.
 
 A name is imported when it is first asked for: ``--tables`` answers sooner than pandas loads.
 """
@@ -26,6 +27,7 @@ _ROOMS = {
     "answer": "say.summary",
     "budget": "ask.budget",
     "compare": "ask.compare",
+    "load_ipython_extension": "magic",
     "open_report": "report",
 }
 

@@ -84,6 +84,15 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
             lines += ["", *text.comparison(made, said)]
             if args.fail_if_slower is not None:
                 status = SLOWER if said["slower_than_allowed"] else 0 if made.comparable else 2
+        if args.html or args.trace:
+            from stepbudget.say import files
+
+            looked_at = [list(zip(side, own, strict=True)) for side, own in zip(sides, windows, strict=True)]
+            lines += ["", *files.written(args.html, args.trace, looked_at, args.gpu, summary.plain(found))]
+        if args.markdown:
+            from stepbudget.say import markdown
+
+            return markdown.answer(summary.plain(found)), status
         return (json.text(summary.plain(found)) if args.json else "\n".join(lines)), status
 
 
@@ -142,12 +151,18 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     for option, value in {"--each": args.each, "--fail-if-slower": args.fail_if_slower}.items():
         if value is not None and not args.compare:
             parser.error(f"argument {option}: it needs --compare")
-    for option, value in {"--compare": args.compare or None, "--gpu": args.gpu}.items():
+    of_one_report = {"--html": args.html, "--trace": args.trace, "--markdown": args.markdown or None}
+    for option, value in {"--compare": args.compare or None, "--gpu": args.gpu, **of_one_report}.items():
         if args.ranks and value is not None:
             parser.error(f"argument --ranks: not allowed with argument {option}: it is about all ranks of one run")
+    if args.trace and args.compare:
+        parser.error("argument --trace: not allowed with argument --compare: it is of one report")
+    if args.trace and args.html and os.path.realpath(args.trace) == os.path.realpath(args.html):
+        parser.error("argument --trace: the same file as --html")
     if args.tables:
         about_a_part = {"--range": args.range, "--occurrence": args.occurrence, "--gpu": args.gpu}
-        for option, value in {**about_a_part, "--compare": args.compare or None, "--ranks": args.ranks or None}.items():
+        about_a_part |= {"--compare": args.compare or None, "--ranks": args.ranks or None, **of_one_report}
+        for option, value in about_a_part.items():
             if value is not None:
                 parser.error(f"argument --tables: not allowed with argument {option}: it is about the whole capture")
     return args
@@ -180,7 +195,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_number,
         help="number of the card (default: the lowest that ran the program's kernels)",
     )
-    add("--json", action="store_true", help="print one JSON object")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--json", action="store_true", help="print one JSON object")
+    printed.add_argument("--markdown", action="store_true", help="print Markdown, short, for a pull request")
+    page = "write the answer, or the comparison, with a timeline as one HTML file that opens anywhere"
+    add("--html", metavar="FILE", help=page)
+    trace = "write what ran when as a trace for Perfetto or chrome://tracing: .json, or .json.gz"
+    add("--trace", metavar="FILE", type=_trace, help=trace)
     add("--schema", action="store_true", help="print the JSON Schema of these objects: every key and its unit")
     add("--tables", action="store_true", help="only the plain sums of the whole capture, as nsys stats gives them")
     of_a_run = "the reports are those of one run's ranks: clocks aligned, who waited for whom, and why"
@@ -209,6 +230,12 @@ def _share(text: str) -> float:
     if not 0 <= share < float("inf"):
         raise argparse.ArgumentTypeError(f"'{text}' is no share from 0 on, such as 0.05")
     return share
+
+
+def _trace(text: str) -> str:
+    if not text.endswith((".json", ".json.gz")):
+        raise argparse.ArgumentTypeError(f"'{text}' ends in neither .json nor .json.gz")
+    return text
 
 
 def _number(text: str) -> int:

@@ -1,8 +1,7 @@
 """How does a figure of this course look? One palette, one typeface, one background, for plots and diagrams.
 
 Every figure carries its own light background, so that it reads the same on a light and on a dark page.
-The palette is Okabe and Ito's, which readers with any common colour blindness can tell apart
-(Okabe & Ito 2008, "Color Universal Design").
+The palette is that of the report reader's pages.
 """
 
 from __future__ import annotations
@@ -13,30 +12,25 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-PAPER = "#FBFAF7"  # background of every figure
-INK = "#22262B"  # text and main lines
-MUTED = "#7A828C"  # secondary text, axes
-GRID = "#E3E1DA"  # grid lines, empty bars
-IDLE = "#DAD7CE"  # the GPU doing nothing
-
-BLUE = "#0072B2"  # forward, kernels in general
-SKY = "#56B4E9"  # the CPU: Python, CUDA API calls
-GREEN = "#009E73"  # Tensor Core kernels; what the NVIDIA reader expects to be green
-ORANGE = "#E69F00"  # copies
-VERMILION = "#D55E00"  # waiting, trouble, the thing to look at
-PINK = "#CC79A7"  # optimizer
-YELLOW = "#F0E442"  # highlights only: too pale for text
+from stepbudget.say.palette import (  # noqa: F401 – the colours are read from here
+    BLUE,
+    GREEN,
+    GRID,
+    IDLE,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    PHASES,
+    PINK,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
 
 # What a thing is decides its colour, in every figure.
 COLOURS = {
-    "data loading": VERMILION,
-    "copy to device": ORANGE,
-    "zero grad": MUTED,
-    "forward": BLUE,
-    "loss": SKY,
-    "backward": GREEN,
-    "optimizer step": PINK,
-    "test": YELLOW,
+    **PHASES,
     "kernel": BLUE,
     "tensor core kernel": GREEN,
     "copy": ORANGE,

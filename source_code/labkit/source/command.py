@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,17 +16,11 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.paths import ROOT, typed
 from labkit.training import machine
+from stepbudget.errors import ReportError
+from stepbudget.export import profile
 from stepbudget.export.nsys import Nsys, need_nsys
 
-METRICS = "--gpu-metrics-devices"
-# Without --sample none and --cpuctxsw none the same run writes a thousand times as much.
-# fmt: off
-PROFILE_FLAGS = [
-    "--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none",
-    "--capture-range", "cudaProfilerApi", "--capture-range-end", "stop",
-    METRICS, "all",
-]
-# fmt: on
+PROFILE_FLAGS = [*profile.TRACED, *profile.CAPTURED, profile.METRICS, "all"]
 NO_GPU_FLAGS = ["--trace", "osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
 NO_GPU_LIMIT = [
     "--limit",
@@ -37,7 +30,6 @@ NO_GPU_LIMIT = [
     "--batch-size",
     "256",
 ]  # a CPU needs minutes for a full epoch
-METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
 
 
 def profile_command(name: str, program: str, more: Sequence[str] = ()) -> str:
@@ -66,17 +58,10 @@ def adapt(words: list[str], nsys: Nsys, has_gpu: bool) -> list[str]:
         flags, program = [*NO_GPU_FLAGS, *kept], [*program, *NO_GPU_LIMIT]
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if METRICS in flags and re.fullmatch(r"\d+(,\d+)*", visible):  # the other GPUs may be somebody else's
-            flags[flags.index(METRICS) + 1] = visible
-        if nsys.version < (2024, 1):
-            flags = ["--gpu-metrics-device" if flag == METRICS else flag for flag in flags]
+        if profile.METRICS in flags and re.fullmatch(r"\d+(,\d+)*", visible):  # the other GPUs may be somebody else's
+            flags[flags.index(profile.METRICS) + 1] = visible
+        flags = profile.spelled(flags, nsys)
     return [nsys.path, "profile", *flags, *program]
-
-
-def without_metrics(words: list[str]) -> list[str]:
-    """The same command without GPU metrics, for those who may not read them."""
-    at = next((i for i, word in enumerate(words) if word.startswith("--gpu-metrics-device")), None)
-    return words if at is None else words[:at] + words[at + 2 :]
 
 
 def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> None:
@@ -87,46 +72,15 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
     if not has_gpu:
         show("| no GPU here: CPU phases only, on a few digits")
     check_writable(report.parent)
-    for left_behind in (report, report.with_suffix(".qdstrm")):
-        left_behind.unlink(missing_ok=True)
-    status, said = stream(run, show)
-    if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(run) != run:
-        show("| no permission to read GPU metrics: profiling without them. To get them, run as root, add")
-        show("| --cap-add=SYS_ADMIN to the container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
-        status, said = stream(without_metrics(run), show)
-    if report.is_file() and status == 0:
-        return
-    if "importer" in said or report.with_suffix(".qdstrm").is_file():
-        raise LabError(
-            "nsys recorded the run but cannot make a report of it: its importer does not start. On Ubuntu install "
-            "libdw1 and libelf1; with Debian's package, link host-linux-x64 beside target-linux-x64 (see README.md)."
-        )
-    last = " / ".join(line for line in said.strip().splitlines()[-4:] if line.strip())
-    raise LabError(f"nsys profile failed with status {status}: {last or 'it said nothing'}")
+    try:
+        profile.record(run, report, nsys, lambda line: show(f"| {line}"), ROOT)
+    except ReportError as error:
+        raise LabError(str(error)) from None
 
 
 def stream(words: list[str], show: Callable[[str], None]) -> tuple[int, str]:
     """Run a command at the checkout's top, show its output line by line as it comes; exit status and all it said."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    said = []
-    with subprocess.Popen(
-        words,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        try:
-            for raw in process.stdout:  # bytes: text mode would end a line at each carriage return
-                line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, its last state
-                said.append(line)
-                if line:
-                    show(f"| {line}")
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
-    return process.returncode, "\n".join(said)
+    return profile.stream(words, lambda line: show(f"| {line}"), ROOT)
 
 
 def check_writable(folder: Path) -> None:

@@ -260,20 +260,33 @@ def _cpu_samples(report: Report, window: Window) -> pd.DataFrame:
     return report.cpu_samples(threads.main_thread(report, window) or 0, window)
 
 
+def causes_of_kernels(report: Report, window: Window, names: Iterable[str]) -> dict[str, str]:
+    """Of each (demangled) kernel name the cause that its time is: by Tensor Core use, or communication."""
+    known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
+    causes = {
+        kernel_names.YES: "tensor_core_kernels",
+        kernel_names.NO: "other_kernels",
+        kernel_names.UNKNOWN: "unknown_kernels",
+    }
+    # A kernel that began before the window is told by its name alone.
+    return {
+        name: "communication"
+        if kernel_names.is_collective(name)
+        else causes[known.get(name) or kernel_names.by_name(name)]
+        for name in names
+    }
+
+
 def _work(report: Report, window: Window, device: int | None) -> dict[str, np.ndarray]:
     """What the GPU does, by kind of work; of several at once, the first kind counts."""
     kernels = work_of(report.kernels, device)
-    known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
-    # A kernel that began before the window is told by its name alone.
-    known = {name: known.get(name) or kernel_names.by_name(name) for name in kernels["name"].unique()}
-    verdicts = kernels["name"].map(known)
-    verdicts[_named(kernels, kernel_names.is_collective)] = "communication"
+    causes = kernels["name"].map(causes_of_kernels(report, window, kernels["name"].unique()))
     kinds = {
-        "tensor_core_kernels": [kernels[verdicts == kernel_names.YES]],
-        "other_kernels": [kernels[verdicts == kernel_names.NO]],
-        "unknown_kernels": [kernels[verdicts == kernel_names.UNKNOWN]],
+        "tensor_core_kernels": [kernels[causes == "tensor_core_kernels"]],
+        "other_kernels": [kernels[causes == "other_kernels"]],
+        "unknown_kernels": [kernels[causes == "unknown_kernels"]],
         "cuda_graph": [work_of(report.graphs, device)],
-        "communication": [kernels[verdicts == "communication"]],
+        "communication": [kernels[causes == "communication"]],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
     spans, taken = {}, intervals.EMPTY

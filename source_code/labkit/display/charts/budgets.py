@@ -14,31 +14,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on, tint
+from labkit.display.diagrams.drawn import ink_on
 from stepbudget.ask.budget import CAUSES
+from stepbudget.say import palette
 
 if TYPE_CHECKING:
     from stepbudget.ask.budget import Budget
 
-# Colour and hatch of each cause of stepbudget.ask.budget.
-LOOKS: dict[str, tuple[str, str | None]] = {
-    "tensor_core_kernels": (style.GREEN, None),
-    "other_kernels": (style.BLUE, None),
-    "unknown_kernels": (tint(style.GREEN, 0.45), "////"),
-    "cuda_graph": (tint(style.BLUE, 0.5), "xxx"),
-    "communication": ("#005F73", None),
-    "copies": (style.SKY, None),
-    "loader": (tint(style.VERMILION, 0.85), None),
-    "pageable_copy": (style.ORANGE, None),
-    "synchronisation": ("#8C3B00", None),
-    "launch_overhead": (tint(style.ORANGE, 0.4), "\\\\\\"),
-    "optimizer": (style.PINK, None),
-    "python": (style.YELLOW, None),
-    "cuda_setup": (tint(style.PINK, 0.35), "..."),
-    "mpi": ("#6A4C93", None),
-    "os_wait": (style.MUTED, None),
-    "profiler": (style.INK, None),
-    "unexplained": (style.IDLE, "////"),
+HATCHES = {"": None, "/": "////", "\\": "\\\\\\", "x": "xxx", ".": "..."}  # for matplotlib: the more, the denser
+LOOKS: dict[str, tuple[str, str | None]] = {  # colour and hatch
+    cause: (look.light, HATCHES[look.hatch]) for cause, look in palette.CAUSES.items()
 }
 HATCH_ON = {"unexplained": style.MUTED}  # the hatch's colour where paper would not show
 

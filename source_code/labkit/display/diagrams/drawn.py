@@ -12,11 +12,11 @@ from math import cos, log10, radians, sin
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from labkit.display import style
+from stepbudget.say.palette import ink_on, tint
 
 WIDE = 10 * style.WIDTH_IN
 SMALL, BODY, HEADING = 9, 10, 12  # points; nothing is smaller than SMALL
@@ -35,18 +35,6 @@ def canvas(height: float) -> tuple[Figure, Axes]:
     ax.set(xlim=(0, WIDE), ylim=(0, height))
     ax.axis("off")
     return fig, ax
-
-
-def tint(colour: str, strength: float = 0.22) -> str:
-    """The colour thinned with paper: a fill on which dark text stays readable."""
-    pairs = zip(to_rgb(colour), to_rgb(style.PAPER), strict=True)
-    return to_hex([strength * pigment + (1 - strength) * paper for pigment, paper in pairs])
-
-
-def ink_on(colour: str) -> str:
-    """Dark or light text, whichever can be read on this colour."""
-    red, green, blue = to_rgb(colour)
-    return style.INK if 0.3 * red + 0.6 * green + 0.1 * blue > 0.52 else "white"
 
 
 def write(ax: Axes, x: float, y: float, words: str, size: float = BODY, va: str = "center", **look: object) -> None:

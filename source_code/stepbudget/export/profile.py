@@ -1,0 +1,105 @@
+"""How is a report made? ``nsys profile`` with few, cheap flags, run as this machine can run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from stepbudget.errors import ReportError
+from stepbudget.export.nsys import Nsys
+
+METRICS = "--gpu-metrics-devices"
+# Without --sample none and --cpuctxsw none the same run writes a thousand times as much.
+TRACED = ["--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
+CAPTURED = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]  # only what the program brackets
+METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
+PATIENCE_S = 10  # with a program that is asked to end: nsys takes 2
+
+
+def command(
+    nsys: Nsys, report: Path, program: Sequence[str], more: Sequence[str] = (), captured: bool = False
+) -> list[str]:
+    """The command that profiles a program into ``report``, with ``more`` flags.
+
+    ``captured``: only from the program's cudaProfilerStart to its cudaProfilerStop.
+    """
+    flags = [*TRACED, *(CAPTURED if captured else ()), METRICS, "all", *more]
+    flags += ["--output", str(report.with_suffix("")), "--force-overwrite", "true"]
+    return [nsys.path, "profile", *spelled(flags, nsys), *program]
+
+
+def spelled(flags: Sequence[str], nsys: Nsys) -> list[str]:
+    """The flags in the spelling that this nsys knows."""
+    older = {METRICS: "--gpu-metrics-device"} if nsys.version < (2024, 1) else {}
+    return [older.get(flag, flag) for flag in flags]
+
+
+def without_metrics(words: list[str]) -> list[str]:
+    """The same command without GPU metrics, for those who may not read them."""
+    at = next((i for i, word in enumerate(words) if word.startswith("--gpu-metrics-device")), None)
+    return words if at is None else words[:at] + words[at + 2 :]
+
+
+def record(
+    words: list[str],
+    report: Path,
+    nsys: Nsys,
+    show: Callable[[str], None],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a profiling command in a folder; afterwards ``report`` exists. ReportError with nsys's own words if not.
+
+    ``show`` gets each line of its output as it comes; ``environment``: variables beside those of this process.
+    """
+    for left_behind in (report, report.with_suffix(".qdstrm")):
+        left_behind.unlink(missing_ok=True)
+    status, said = stream(words, show, folder, environment)
+    if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(words) != words:
+        show("no permission to read GPU metrics: profiling without them. To get them, run as root, add")
+        show("--cap-add=SYS_ADMIN to the container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+        status, said = stream(without_metrics(words), show, folder, environment)
+    if report.is_file() and status == 0:
+        return
+    if not report.is_file() and ("importer" in said or report.with_suffix(".qdstrm").is_file()):
+        raise ReportError(
+            f"nsys {nsys.version_text} recorded the run but cannot make a report of it: its importer does not start. "
+            "On Ubuntu install libdw1 and libelf1; with Debian's package, link host-linux-x64 beside target-linux-x64."
+        )
+    lines = [line for line in said.splitlines() if line.strip()]
+    if report.is_file():  # it was made although the program failed, whose words stand before nsys's
+        lines = lines[: next((at for at, line in enumerate(lines) if line.startswith("Generat")), None)]
+    what = "the program" if report.is_file() else "nsys profile"
+    raise ReportError(f"{what} failed with status {status}: {' / '.join(lines[-4:]) or 'it said nothing'}")
+
+
+def stream(
+    words: Sequence[str],
+    show: Callable[[str], None],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Run a command, show its output line by line as it comes; exit status and all it said.
+
+    What interrupts this asks the command to end: nsys ends the program that it profiles.
+    """
+    own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    said = []
+    with subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            for raw in process.stdout:  # bytes: text mode would end a line at each carriage return
+                line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, its last state
+                said.append(line)
+                if line:
+                    show(line)
+        except BaseException:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    return process.returncode, "\n".join(said)

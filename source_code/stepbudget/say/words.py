@@ -1,0 +1,27 @@
+"""How is a number or a sentence written, for any reader?"""
+
+from __future__ import annotations
+
+
+def three(value: float) -> str:
+    """Three significant digits below 1,000, whole numbers above: 3.91, 45.2, 498, 3,912."""
+    decimals = next((d for d, limit in enumerate((100, 10, 1)) if value >= limit), 2)
+    return f"{value:,.{decimals}f}"
+
+
+def duration(ns: float) -> str:
+    """A time for people: ``4.95 s``, ``12.3 ms``, ``845 µs``, ``620 ns``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{three(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}\u00a0%"  # never apart
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,107 @@
+"""Markdown for a pull request: it renders as meant, and no name in it formats, links or calls anybody."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from labkit.source import recorded
+from stepbudget.__main__ import main
+from stepbudget.say import markdown
+from synthetic import SyntheticReport
+
+mistune = pytest.importorskip("mistune")  # comes with Jupyter
+
+PROFILES = recorded.folder() / "profiles"
+EVIL = "@team **b** _i_ ~~s~~ <b>x</b> | `code` ![p](http://x/y) [l](http://z) $m$ #12 :tada: www.x.org \n# h\n\x1b[3m"
+
+
+@pytest.fixture
+def build(tmp_path):
+    return SyntheticReport(tmp_path / "made.sqlite")
+
+
+@pytest.fixture
+def ask(capsys):
+    def run(*arguments: object) -> str:
+        assert main([str(argument) for argument in arguments]) in (0, 3)
+        return capsys.readouterr().out
+
+    return run
+
+
+def rendered(text: str) -> str:
+    return mistune.create_markdown(plugins=["table", "strikethrough", "url"])(text)
+
+
+def cells(html: str) -> list[list[str]]:
+    """The rows of all tables."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
+    return [[re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def test_the_answer_is_the_budget_and_what_to_do(ask):
+    path = PROFILES / "main_opt3.sqlite.xz"
+    found = json.loads(ask(path, "--json"))
+    text = ask(path, "--markdown")
+    rows = cells(rendered(text))
+    assert rows[0] == ["cause", "ms", "%"]
+    assert rows[1:] == [
+        [found["causes"][cause], f"{share * found['duration_ms']:,.1f}", f"{100 * share:.1f}"]
+        for cause, share in found["budget"].items()
+        if share
+    ]
+    html = rendered(text)
+    assert html.count("<li>") == 3 < len(found["advice"]), "the first three"
+    assert "at most 626.4 ms to gain" in html and "And 3 more." in html
+    assert len(text) < 3000 and "\x1b" not in text
+
+
+def test_a_comparison_is_its_verdict_and_what_changed(ask):
+    sides = PROFILES / "main_opt1.sqlite.xz", "--compare", PROFILES / "main_opt2.sqlite.xz", "--fail-if-slower", "0"
+    said = json.loads(ask(*sides, "--json"))["comparison"]
+    html = rendered(ask(*sides, "--markdown"))
+    rows = {row[0]: row[1:] for row in cells(html)}
+    own = said["causes"]["loader"]
+    assert rows["waiting for the loader"] == [
+        f"{said['budget_ms']['loader']['before']:,.1f}", f"{said['budget_ms']['loader']['after']:,.1f}",
+        f"{own['ms']:+,.1f}", f"{own['low_ms']:+,.1f} to {own['high_ms']:+,.1f} *",
+    ]  # fmt: skip
+    assert rows["training"][:2] == [f"{said['before_ms']:,.1f}", f"{said['after_ms']:,.1f}"]
+    assert "<strong>0.60 times as fast</strong>" in html and "<strong>Slower than allowed.</strong>" in html
+    assert said["verdict"][1:] in html.replace("&#x27;", "'")
+
+
+def test_what_cannot_be_compared_is_said_first(ask):
+    text = ask(PROFILES / "main_opt3.sqlite.xz", "--compare", PROFILES / "main_opt5.sqlite.xz", "--markdown")
+    assert text.startswith("**not comparable**") and "- differs: 188.6 MB copied to the device before" in text
+
+
+def test_names_neither_format_nor_call(build, ask):
+    build.range(0, 100, EVIL).gpu(EVIL).range(2, 80, f"loader {EVIL}").kernel(90, 95, EVIL, call=(85, 86))
+    html = rendered(ask(build.write(), "--range", EVIL, "--markdown"))
+    assert not re.search(r"<(em|del|img|a|b|h\d|i)\b", html), html
+    assert len(cells(html)[1]) == 3, "no name makes a column"
+    for calling in ("@team", "www.x.org", ":tada:"):
+        assert calling not in re.sub(r"<code>.*?</code>", "", html), "falls apart, or stands in a code span"
+
+
+@pytest.mark.parametrize("name", ["a`b", "``", "`", "a|b", " x ", "", "a\nb", "\\", "x" * 200])
+def test_a_code_span_holds_the_name(name):
+    table = f"| a |\n|:--|\n| {markdown.code(name, in_table=True)} |"
+    html = rendered(table)
+    held = [
+        text.replace("\\|", "|") for text in re.findall(r"<td[^>]*><code>(.*?)</code></td>", html)
+    ]  # as GitHub does
+    expected = " ".join(name.split()) or "(no name)"
+    assert held == [expected if len(expected) <= 80 else expected[:79] + "…"]
+
+
+def test_markdown_and_json_are_one_or_the_other(build, capsys):
+    path = build.range(0, 10, "training").write()
+    for words in (["--json", "--markdown"], ["--tables", "--markdown"], ["--tables", "--html", "x.html"]):
+        with pytest.raises(SystemExit) as end:
+            main([str(path), *words])
+        assert end.value.code == 2 and "not allowed with argument" in capsys.readouterr().err

@@ -1,0 +1,359 @@
+"""One HTML file: what stands in it is the report's, it needs nothing from outside, and names in it are harmless."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit.source import recorded
+from stepbudget.__main__ import main
+from stepbudget.ask.budget import CAUSES, budget
+from stepbudget.report import open_report
+from stepbudget.say import page, palette, picture, style, summary, timeline
+from stepbudget.window import Window
+from synthetic import SyntheticReport
+
+PROFILES = recorded.folder() / "profiles"
+GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
+EVIL = '<script>alert(1)</script>"><img src=x onerror=y> \x1b[31mred $x^2$ {0} %s ]]> --> \n \u202e </title></svg>'
+GROUND = "getComputedStyle(document.querySelector('main')).backgroundColor"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+class Read(HTMLParser):
+    """A page as a browser reads it: its elements, each table's rows, and whether all that opens is closed."""
+
+    EMPTY = frozenset({"meta", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+        if tag == "caption":
+            self.caption = ""
+        elif tag == "tr" and "tbody" in self.open:
+            self.tables.setdefault(self.caption, []).append([])
+        elif tag in ("th", "td") and "tbody" in self.open:
+            self.tables[self.caption][-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+        if "caption" in self.open:
+            self.caption += data
+        elif "tbody" in self.open and self.open[-1] != "title":
+            self.tables[self.caption][-1][-1] += data
+
+
+@pytest.fixture
+def build(tmp_path):
+    return SyntheticReport(tmp_path / "made.sqlite")
+
+
+def small(build: SyntheticReport) -> SyntheticReport:
+    """Two steps of 50 µs."""
+    build.range(0, 100, "training").gpu("NVIDIA H200")
+    for at in (0, 50):
+        build.range(at, at + 10, "data loading").range(at + 10, at + 30, "forward")
+        build.copy(at + 15, at + 17, 3000, memory="pinned", call=(at + 11, at + 12))
+        build.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
+    return build
+
+
+def made(path: Path) -> tuple[dict, str]:
+    """The answer as an object, and the page."""
+    with open_report(path) as report:
+        own = budget(report)
+        found = summary.plain(summary.summary(report, own.window, own))
+        return found, page.page(found, [timeline.draw(report, own)])
+
+
+def test_what_stands_in_the_page_is_the_answer():
+    found, text = made(PROFILES / "main_opt3.sqlite.xz")
+    read = Read(text)
+    causes = next(rows for caption, rows in read.tables.items() if "add up to 100" in caption)
+    shares = {found["causes"][cause]: share for cause, share in found["budget"].items() if share}
+    assert {row[0]: row[1:3] for row in causes} == {
+        name: [f"{share * found['duration_ms']:,.1f}", f"{100 * share:.1f}"] for name, share in shares.items()
+    }
+    phases = next(rows for caption, rows in read.tables.items() if caption.startswith("NVTX"))
+    assert [row[0] for row in phases] == [one["name"] for one in found["phases"]]
+    said = " ".join(" ".join(read.text).split())
+    for one in found["advice"]:
+        assert one["evidence"][1:].rstrip(".") in said and f"{one['upper_bound_ms']:,.1f} ms" in said
+    assert found["launches"]["evidence"][1:].rstrip(".") in said
+    assert len(text) < 400_000
+
+
+def test_the_bars_parts_are_as_wide_as_the_causes_shares():
+    found, text = made(PROFILES / "main_baseline.sqlite.xz")
+    bar = text[text.index('class="stacked"') :]
+    widths = [float(width) for width in re.findall(r'<svg x="[\d.]+%" y="0" width="([\d.]+)%"', bar)]
+    assert widths == pytest.approx([100 * share for share in found["budget"].values() if share], abs=0.001)
+    assert sum(widths) == pytest.approx(100, abs=0.01)
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_nothing():
+    _, text = made(PROFILES / "main_opt3.sqlite.xz")
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)|javascript", text)
+    for tag, attributes in Read(text).elements:
+        assert tag not in ("script", "link", "iframe", "img", "object", "form"), tag
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href")], attributes
+    assert "default-src 'none'" in text, "a browser is told so too"
+    references = set(re.findall(r"url\(#([\w-]+)\)", text))
+    assert references == set(re.findall(r'<pattern id="([\w-]+)"', text))
+
+
+def test_every_picture_has_a_title_and_every_table_a_caption():
+    _, text = made(PROFILES / "main_opt3.sqlite.xz")
+    assert text.count("<table>") == text.count("<caption>") > 3
+    pictures = re.findall(r'<svg [^>]*role="img">(.{0,12})', text)
+    assert len(pictures) > 10 and {start[:7] for start in pictures} == {"<title>"}
+
+
+def test_names_are_harmless(build, tmp_path):
+    small(build).range(41, 45, EVIL).kernel(45, 49, f"{EVIL}<float>", call=(42, 43)).gpu(EVIL, 1)
+    path = build.write().rename(tmp_path / "a&b <i>.sqlite")
+    elements = {tag for tag, _ in Read(made(path)[1]).elements}
+    plain = {tag for tag, _ in Read(made(PROFILES / "main_opt3.sqlite.xz")[1]).elements}
+    assert elements <= plain | {"i"}, "i: the meter beside a bound"
+    text = made(path)[1]
+    assert "\x1b" not in text and "\u202e" not in text and "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text, "the name itself is there"
+
+
+def test_a_report_without_gpu_and_one_without_anything_but_a_range_are_pages_too(build, tmp_path):
+    build.range(0, 100, "training").range(0, 50, "work").os_call(10, 20, "poll")
+    found, text = made(build.write())
+    assert "The report holds no work of a GPU." in text and found["gpus_used"] == []
+    assert Read(text).tables
+
+
+def test_ranges_within_ranges_stand_below_one_another(build):
+    small(build).range(11, 20, "inner").range(12, 13, "innermost")
+    with open_report(build.write()) as report:
+        drawn = timeline.draw(report, budget(report)).timeline
+    rows = re.findall(r"<div class='lane (\w+)'><span>([^<]*)</span>(.*?)</div></div>", drawn)
+    ranges = [
+        (name, re.findall(r"<title>([^:<]+): [\d.]+ [mµn]?s, from", shapes))
+        for kind, name, shapes in rows
+        if kind == "ranges"
+    ]
+    assert ranges == [
+        ("NVTX ranges", ["data loading", "forward", "data loading", "forward"]),
+        ("within them", ["inner"]),
+        ("within them", ["innermost"]),
+    ]
+
+
+def test_a_steps_kernels_look_as_in_the_budget(build):
+    """The counter tells in the first step; the step of median length has too few samples to tell by itself."""
+    build.range(0, 3000, "training").gpu("NVIDIA H200")
+    for at, length in ((0, 1900), (2000, 50), (2500, 60)):
+        build.range(at, at + 10, "data loading").range(at + 10, at + length, "forward")
+        build.kernel(at + 20, at + length, "triton_fused", call=(at + 12, at + 14))
+    for at in range(0, 3000, 100):
+        build.counter(at, 50 if at < 1900 else 0).counter(at, 100, "SMs Active [Throughput %]")
+    with open_report(build.write()) as report:
+        drawn = timeline.draw(report, budget(report))
+    told = re.compile(r'<rect class="(\w+)"[^>]*><title>triton_fused: ')
+    assert set(told.findall(drawn.timeline)) == set(told.findall(drawn.one_step)) == {"tensor_core_kernels"}
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def area(path: str) -> float:
+    """The area below an outline, as a share of the row."""
+    at, height, sum_ = 0.0, 0.0, 0.0
+    for letter, number in re.findall(r"([VH])([\d.]+)", path):
+        if letter == "V":
+            height = picture.HIGH - float(number)
+        else:
+            sum_ += (float(number) - at) * height
+            at = float(number)
+    return sum_ / (picture.COLUMNS * picture.HIGH)
+
+
+def events(spans: list[tuple[int, int]] | np.ndarray, look: str = "other_kernels") -> pd.DataFrame:
+    return pd.DataFrame(np.asarray(spans).reshape(-1, 2), columns=["start", "end"]).assign(name="k", look=look)
+
+
+def test_what_is_wide_is_drawn_where_it_is():
+    window = Window(1000, 101_000, "w")
+    drawn = picture.strip(events([(11_000, 21_000), (500, 2000), (100_000, 200_000)]), window, "row")
+    boxes = re.findall(r'<rect class="other_kernels" x="([\d.]+)" width="([\d.]+)"', drawn)
+    assert [float(x) for x, _ in boxes] == [0.0, 100.0, 990.0], "cut at the window's edges"
+    assert [float(width) for _, width in boxes] == pytest.approx([10, 100, 10], abs=0.5)
+
+
+def test_what_is_thin_is_drawn_as_high_as_its_share_of_the_time():
+    starts = np.arange(0, 10_000_000, 100)
+    thin = pd.concat([events(np.column_stack([starts, starts + 20])),
+                      events(np.column_stack([starts + 50, starts + 80]), "copies")])  # fmt: skip
+    drawn = picture.strip(thin, Window(0, 10_000_000, "w"), "row", ["other_kernels", "copies"])
+    paths = dict(re.findall(r'<path class="(\w+)" d="(M0 100V[^"]*)"', drawn))
+    assert area(paths["other_kernels"]) == pytest.approx(0.20, abs=0.005)
+    assert area(paths["copies"]) == pytest.approx(0.50, abs=0.005), "stacked: with what is below"
+    assert [*paths] == ["copies", "other_kernels"], "the lowest is drawn last"
+    assert len(drawn) < 1000, "columns of one height are one"
+
+
+def test_causes_fill_their_row_beside_what_is_wide():
+    window = Window(0, 1_000_000, "w")  # a column: 1,000 ns
+    wide, thin = events([(0, 10_500)]), events([(10_500, 10_700), (10_700, 11_000)], "copies")
+    drawn = picture.strip(pd.concat([wide, thin]), window, "row")
+    (path,) = re.findall(r'<path class="copies" d="([^"]*)"', drawn)
+    assert "V0H11" in path, "all of the time that is left in the column"
+
+
+def test_half_a_million_kernels_are_a_small_picture():
+    random = np.random.default_rng(0)
+    starts = np.sort(random.integers(0, 10**10, 500_000))
+    table = events(np.column_stack([starts, starts + random.integers(1000, 30_000, 500_000)]))
+    table["look"] = random.choice([*CAUSES][:3], 500_000)
+    drawn = picture.strip(table, Window(0, 10**10, "w"), "row", [*CAUSES])
+    assert len(drawn) < 60_000
+
+
+def test_a_counters_curve_is_its_mean():
+    window = Window(0, 1_000_000, "w")
+    time = np.arange(0, 1_000_000, 100)
+    value = np.where(time < 500_000, 20.0, 60.0)
+    (path,) = re.findall(r'<path class="busy" d="([^"]*)"', picture.curve(time, value, window, 100, "busy", "x"))
+    assert area(path) == pytest.approx(0.40, abs=0.001)
+    few = picture.curve(np.array([0, 250_000]), np.array([100.0, 0.0]), window, 100, "busy", "x")
+    assert area(re.findall(r'<path class="busy" d="([^"]*)"', few)[0]) == pytest.approx(0.25, abs=0.002), "held"
+
+
+def test_words_read_well_on_their_ground():
+    for is_dark, theme in ((False, palette.LIGHT), (True, palette.DARK)):
+        for name in ("ink", "quiet", "good", "bad"):
+            assert min(palette.contrast(theme[name], theme[ground]) for ground in ("paper", "ground")) >= 4.5, name
+        for look, colour in style.looks(is_dark).items():
+            assert palette.contrast(style.ink(colour), colour) >= 4.5, look
+
+
+def test_black_on_white_has_the_highest_contrast():
+    assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
+    assert palette.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.01), "W3C's own example"
+
+
+# --- the comparison -----------------------------------------------------------------------------------------
+
+
+def compared(tmp_path, capsys, *arguments: object) -> tuple[dict, str]:
+    file = tmp_path / "page.html"
+    words = [*map(str, arguments), "--html", str(file)]
+    assert main([*words, "--json"]) in (0, 3)
+    return json.loads(capsys.readouterr().out), file.read_text()
+
+
+def test_a_comparison_is_told_cause_by_cause_with_both_timelines(tmp_path, capsys):
+    found, text = compared(
+        tmp_path, capsys, PROFILES / "main_opt1.sqlite.xz", "--compare", PROFILES / "main_opt2.sqlite.xz",
+        "--fail-if-slower", "0.05",
+    )  # fmt: skip
+    said = found["comparison"]
+    read = Read(text)
+    changes = next(rows for caption, rows in read.tables.items() if caption.startswith("Cause by cause"))
+    loader = next(row for row in changes if row[0] == "waiting for the loader")
+    own = said["causes"]["loader"]
+    assert loader[1:3] == [f"{said['budget_ms']['loader'][side]:,.1f}" for side in ("before", "after")]
+    assert loader[3] == f"{own['ms']:+,.1f}* ({own['low_ms']:+,.1f} to {own['high_ms']:+,.1f})"
+    words = " ".join(" ".join(read.text).split())
+    assert said["verdict"][1:] in words and "Slower than allowed" in words
+    parts = [float(part) for part in re.findall(r"--part:([\d.]+)'", text)]
+    assert parts[:2] == pytest.approx([said["before_ms"] / said["after_ms"], 1], abs=1e-4), "on one scale"
+
+
+def test_what_cannot_be_compared_says_why(tmp_path, capsys):
+    found, text = compared(
+        tmp_path, capsys, PROFILES / "main_opt3.sqlite.xz", "--compare", PROFILES / "main_opt5.sqlite.xz"
+    )
+    assert "The two cannot be compared" in text and "times as fast" not in text
+    assert found["comparison"]["obstacles"][0] in " ".join(Read(text).text)
+
+
+# --- in a browser -------------------------------------------------------------------------------------------
+
+
+def rgb(colour: str) -> str:
+    """As a browser tells a colour."""
+    return "rgb({}, {}, {})".format(*(round(255 * part) for part in palette.rgb(colour)))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    long_name = "very_long_kernel_name_without_any_blank_" * 8
+    small(build).kernel(45, 49, long_name, call=(42, 43)).range(41, 45, long_name)
+    pages = {"long": made(build.write())[1], "recorded": made(PROFILES / "main_opt3.sqlite.xz")[1]}
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name, text in pages.items():
+            file = tmp_path / f"{name}.html"
+            file.write_text(text)
+            for width, scheme in ((700, "light"), (1400, "dark")):
+                tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                trouble: list[str] = []
+                tab.on("console", lambda message, to=trouble: to.append(message.text))
+                tab.on("request", lambda request, to=trouble: to.append(request.url))
+                tab.goto(file.as_uri())
+                wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                assert tab.evaluate(wide) == 0, (name, width)
+                tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
+                assert tab.evaluate(tables) == 0, (name, width)
+                ground = tab.evaluate(GROUND)
+                paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
+                assert ground == rgb(paper)
+                assert trouble == [file.as_uri()], "nothing else is fetched, nothing complains"
+                tab.emulate_media(media="print")
+                assert tab.evaluate(GROUND) == "rgb(255, 255, 255)"
+                assert tab.evaluate("getComputedStyle(document.querySelector('h1')).color") == rgb(palette.INK), (
+                    "on paper"
+                )
+                tab.close()
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("system", "is_light", "paper"), [("light", "false", "dark"), ("dark", "true", "light")])
+def test_a_notebooks_own_theme_comes_before_the_systems(build, tmp_path, system, is_light, paper):
+    playwright = pytest.importorskip("playwright.sync_api")
+    with open_report(small(build).write()) as report:
+        own = budget(report)
+        found = summary.plain(summary.summary(report, own.window, own))
+        text = page.fragment(found, [timeline.draw(report, own)])
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<body data-jp-theme-light='{is_light}'><div>{text}</div></body>")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(color_scheme=system)
+        tab.goto(file.as_uri())
+        assert tab.evaluate(GROUND) == rgb(palette.DARK["paper"] if paper == "dark" else palette.PAPER)
+        assert tab.evaluate("getComputedStyle(document.body).marginTop") == "8px", "all around it stays as it is"
+        browser.close()
