@@ -62,6 +62,7 @@ def parse_args(words=None):
     add("--heads", type=int, default=16)
     add("--layers", type=int, default=4)
     add("--vocabulary", type=int, default=32768)
+    add("--lr", type=float, default=3e-4)
     add("--warmup", type=int, default=5, help="steps before those that are counted or profiled")
     add("--steps", type=int, default=5)
     add("--compile", action="store_true", help="torch.compile the model")
@@ -87,6 +88,11 @@ def sentences(args, length, generator):
 def named(args, name):
     on = args.device == "cuda" and not args.no_ranges
     return torch.cuda.nvtx.range(name) if on else contextlib.nullcontext()
+
+
+def operators_named(args):
+    on = args.device == "cuda" and args.fault == "nvtx"
+    return torch.autograd.profiler.emit_nvtx(on, record_shapes=True)
 
 
 @contextlib.contextmanager
@@ -115,7 +121,7 @@ def make(args):
     if args.compile or args.fault == "recompile":
         model = torch.compile(model, backend=args.backend, dynamic=False)
     how = {"foreach": False, "fused": False} if args.fault == "optimizer" else {"fused": True}
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-4, **how)
+    return model, torch.optim.AdamW(model.parameters(), lr=args.lr, **how)
 
 
 def train(args):
@@ -149,8 +155,7 @@ def train(args):
             gc.collect()
         return loss.detach()
 
-    ranges = torch.autograd.profiler.emit_nvtx(args.fault == "nvtx" and args.device == "cuda", record_shapes=True)
-    with ranges:
+    with operators_named(args):
         losses = [train_step(batch) for batch in batches[: args.warmup]]
         with captured(args):
             losses += [train_step(batch) for batch in batches[args.warmup :]]

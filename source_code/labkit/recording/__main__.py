@@ -86,7 +86,7 @@ def without_missing(items: list[plan.Item]) -> list[plan.Item]:
     if "findings" in kinds:
         for name, tool in TOOLS.items():
             if tool.version() is None:
-                print(f"{tool.command.split()[0]} was not found: its findings are left out")
+                print(f"{tool.name} is not here: its findings are left out")
                 items = [item for item in items if not item.file.startswith(f"findings/{name}--")]
     return items
 

@@ -43,6 +43,11 @@ class Tool:
     ask: Callable[[Path], dict]
     version: Callable[[], str | None]
 
+    @property
+    def name(self) -> str:
+        """``nsys analyze``"""
+        return self.command.removesuffix(" {report}")
+
 
 def nsys_analyze(export: Path) -> dict:
     """Rule → number of rows, their durations' sum in ms, and the first EXAMPLES rows; a rule that failed says how."""
