@@ -24,7 +24,7 @@ from stepbudget.ask.budget import CAUSES
 CLINIC = SOURCE_CODE / "clinic"
 TINY = {
     "text": "--dim 16 --heads 2 --layers 1 --vocabulary 64 --batch 2 --length 64 --warmup 1 --steps 3 --objects 100",
-    "digits": "--batch 32 --size 16 --width 4 --batches 2 --warmup 2 --steps 2",
+    "digits": "--batch 32 --size 16 --hidden 32 --batches 2 --warmup 2 --steps 2",
     "images": "--batch 4 --size 32 --stored 16 --files 8 --workers 0 --warmup 1 --steps 1",
     "two_gpus": "--batch 8 --features 16 --dim 16 --layers 2 --warmup 1 --steps 2",
 }

@@ -15,7 +15,7 @@ from torch import nn
 FAULTS = {
     "fp32": "everything in FP32, TF32 off",
     "odd": "a vocabulary of 50,257 and a hidden layer of odd width",
-    "item": "the norm of each gradient is read with .item() in every step",
+    "item": "a hook reads the norm of each gradient with .item() in every step",
     "anomaly": "set_detect_anomaly was left on",
     "nvtx": "emit_nvtx was left on: a range for every operator, with shapes",
     "optimizer": "the optimizer goes through the parameters in a loop",
@@ -115,7 +115,8 @@ def make(args):
     """Model and optimizer."""
     torch.manual_seed(0)
     hidden = 4 * args.dim + (args.fault == "odd")
-    model = Model(args.vocabulary, args.dim, args.heads, args.layers, hidden, args.length).to(args.device)
+    with torch.device(args.device):
+        model = Model(args.vocabulary, args.dim, args.heads, args.layers, hidden, args.length)
     if args.fault != "fp32":
         model = model.to(torch.bfloat16)
     if args.compile or args.fault == "recompile":
@@ -137,6 +138,8 @@ def train(args):
     torch.autograd.set_detect_anomaly(args.fault == "anomaly")
     kept = [[number] for number in range(args.objects)] if args.fault == "gc" else []
     norms = []
+    for parameter in model.parameters() if args.fault == "item" else ():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: norms.append(parameter.grad.norm().item()))
 
     def train_step(batch):
         with named(args, "data"):
@@ -146,8 +149,6 @@ def train(args):
             loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         with named(args, "backward"):
             loss.backward()
-        if args.fault == "item":
-            norms.append([parameter.grad.norm().item() for parameter in model.parameters()])
         with named(args, "optimizer"):
             optimizer.step()
             optimizer.zero_grad()

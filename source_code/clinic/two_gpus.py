@@ -104,9 +104,10 @@ def train(args, rank):
     """Losses of all steps on this rank."""
     torch.manual_seed(0)
     device = torch.device(args.device, rank) if args.device == "cuda" else torch.device("cpu")
-    layers = [Residual(args.dim) for _ in range(args.layers)]
-    network = nn.Sequential(nn.Linear(args.features, args.dim), *layers, nn.Linear(args.dim, 10))
-    network = network.to(device, torch.bfloat16)
+    with device:
+        layers = [Residual(args.dim) for _ in range(args.layers)]
+        network = nn.Sequential(nn.Linear(args.features, args.dim), *layers, nn.Linear(args.dim, 10))
+    network = network.to(torch.bfloat16)
     model = DistributedDataParallel(network, device_ids=[rank] if args.device == "cuda" else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if args.fault == "backward" and rank == 1:

@@ -79,12 +79,12 @@ CASES = (
     Case(
         "text_item",
         f"--fault item {_SMALL} --batch 8",
-        "each gradient's norm is read with .item()",
+        "a hook reads each gradient's norm with .item()",
         {"synchronisation": PLANTED},
     ),
     Case(
         "text_anomaly",
-        f"--fault anomaly {_SMALL} --batch 8",
+        f"--fault anomaly {_SMALL} --batch 16",
         "set_detect_anomaly was left on",
         {
             "synchronisation": PLANTED,
@@ -126,7 +126,7 @@ CASES = (
     ),
     Case(
         "digits_launch",
-        "--fault launch --steps 30 --no-ranges",
+        "--fault launch --hidden 512 --steps 30 --no-ranges",
         "batches of 16",
         {"launch_overhead": PLANTED, "python": PREPARED, "optimizer": PREPARED},
     ),

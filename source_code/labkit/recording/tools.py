@@ -68,8 +68,8 @@ def nsys_analyze(export: Path) -> dict:
 def _rows(folder: Path, rule: str, printed: str) -> dict:
     files = [file for file in folder.glob(f"out_{rule}*.json") if file.stat().st_size]
     if not files:
-        problem = re.search(rf"\b{re.escape(rule)}\S*\.py\b[^\n]*\n(?:ERROR:)?\s*([^\n]+)", printed)
-        return {"error": problem.group(1).replace(str(folder), "").strip() if problem else "it said nothing"}
+        problem = re.search(rf"ERROR:[^\n]*\b{re.escape(rule)}\b[^\n]*", printed)
+        return {"error": problem.group().replace(str(folder), "") if problem else "it said nothing"}
     rows = json.loads(files[0].read_text())
     ns = sum(row.get("Duration (ns)") or row.get("Duration") or 0 for row in rows)
     return {"rows": len(rows), "total_ms": ns / 1e6, "first": rows[:EXAMPLES]}
