@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import lzma
 import stat
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkit import cases
 from labkit.cases import CASES
 from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
-from labkit.recording import make, plan, status, tools
+from labkit.recording import make, plan, status, tools, traced
 from labkit.recording.status import CURRENT, STALE, Reviewed
 from labkit.topics.diagnosis import answers, tables, words
 from labkit.topics.diagnosis.answers import Answer
@@ -274,11 +276,12 @@ def test_nsys_analyze_is_asked_for_all_rows_and_a_failed_rule_says_why(whole, mo
 
 
 def test_nsys_ai_s_words_are_kept_and_its_paths_are_not(whole, monkeypatch):
-    monkeypatch.setenv("LAB_NSYS_AI", program(whole.parent / "nsys-ai", FAKE_AI))
+    monkeypatch.setenv("LAB_TOOLS", str(whole.parent))
+    program(whole.parent / "nsys-ai", FAKE_AI)
     said = tools.nsys_ai(whole)
     assert said == {"findings": [{"label": "first"}] * tools.EXAMPLES, "patterns": [{"pattern": "a pattern"}]}
-    monkeypatch.setenv("LAB_NSYS_AI", program(whole.parent / "broken", "import sys; sys.exit('no such column')"))
-    with pytest.raises(LabError, match="broken diagnose failed: no such column"):
+    program(whole.parent / "nsys-ai", "import sys; sys.exit('no such column')")
+    with pytest.raises(LabError, match="nsys-ai diagnose failed: no such column"):
         tools.nsys_ai(whole)
 
 
@@ -299,6 +302,59 @@ def test_findings_need_the_whole_report_and_know_of_which_they_are(folder, monke
     assert status.judge(folder, item, Reviewed()).state == STALE, "the report was recorded again"
 
 
+def test_a_tool_that_fails_names_nothing_and_one_without_a_trace_was_not_asked(folder, monkeypatch):
+    def fail(export: Path) -> dict:
+        raise LabError("no such column")
+
+    monkeypatch.setattr(make, "REPORTS", folder)
+    monkeypatch.setitem(tools.TOOLS, "nsys_ai", tools.Tool("nsys-ai diagnose {report}", fail, lambda: "1.2.3"))
+    trace = tools.Tool("torch-tb-profiler {report}", fail, lambda: "0.4.3", f"{tools.TRACE}*.json")
+    monkeypatch.setitem(tools.TOOLS, "tb_profiler", trace)
+    put(folder, "text_item", busy(made(folder)))
+    (folder / "clinic_text_item.sqlite").write_bytes(b"an export")
+    for tool in ("nsys_ai", "tb_profiler"):
+        item = next(item for item in plan.plan() if item.file == f"findings/{tool}--text_item.json")
+        make.findings(item, folder / item.file)
+    row = tables.diagnose(folder).found["text_item"]
+    assert row["nsys-ai diagnose 1.2.3"] == Answer("failed: no such column", (), False)
+    assert set(row) == {*tables.OURS, "nsys-ai diagnose 1.2.3"}
+
+
+def test_a_recommendation_of_the_plugin_is_read_without_its_links():
+    first = "This run has high time cost on input data loading. <a href='x/num_workers'>enable</a>"
+    answer = answers.of_tb_profiler({"recommendations": [first, "other"]}, 100.0)
+    assert answer.causes == ("loader",) and answer.alarm and "<" not in answer.first
+    assert answers.of_tb_profiler({"recommendations": []}, 100.0) == Answer("nothing", (), False)
+
+
+def test_a_program_is_traced_where_nsight_systems_would_look(tmp_path, monkeypatch):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys, torch\ntorch.zeros(3).sin()\ntorch.cuda.profiler.start()\ntorch.ones(3).cos()\n"
+        "torch.cuda.profiler.stop()\ntorch.zeros(3).tan()\nprint(sys.argv[1:])\n"
+    )
+    for name in ("start", "stop"):
+        monkeypatch.setattr(torch.cuda.profiler, name, None)
+    for rank, file in (("", "out.json"), ("1", "out-1.json")):
+        monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK", raising=False)
+        monkeypatch.setattr(sys, "argv", ["traced", str(tmp_path / "out"), str(script), "--flag"])
+        traced.main()
+        names = {event.get("name") for event in json.loads((tmp_path / file).read_text())["traceEvents"]}
+        assert "aten::cos" in names and not {"aten::sin", "aten::tan"} & names
+
+
+@pytest.mark.parametrize("name", ["text_item", "two_log"])
+def test_the_traced_program_is_the_profiled_one(name, folder, monkeypatch):
+    monkeypatch.setattr(make, "REPORTS", folder)
+    case = cases.case(name)
+    (item,) = [item for item in plan.plan() if item.label == case.report]
+    words = make.traced_words(item)
+    at = words.index("labkit.recording.traced")
+    script, *flags = case.program.split()
+    assert words[at + 1 :] == [str(folder / f"{case.report}.trace"), f"source_code/{script}", *flags]
+    assert words[0] == sys.executable and ("torch.distributed.run" in words) == (case.gpus == 2)
+
+
 def test_a_case_s_manifest_names_its_script(folder, monkeypatch):
     monkeypatch.setattr(make, "REPORTS", folder)
     monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
@@ -306,6 +362,7 @@ def test_a_case_s_manifest_names_its_script(folder, monkeypatch):
     monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
     monkeypatch.setattr(nsys, "export", lambda report: report)
     monkeypatch.setattr(make, "slim", lambda export, file: file.write_bytes(b"a report"))
+    monkeypatch.setattr(make.command, "stream", lambda words, show: (1, "no profiler"))
     item = next(item for item in plan.plan() if item.label == "clinic_text_item")
     assert make.make(folder, [item], lambda item: (folder / item.file).is_file()) == []
     record = json.loads((folder / item.record).read_text())

@@ -25,7 +25,7 @@ from labkit.errors import LabError
 from labkit.paths import REPORTS
 from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
-from labkit.recording.tools import TOOLS
+from labkit.recording.tools import TOOLS, TRACE
 from labkit.source import command, counting, running
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
@@ -75,23 +75,44 @@ def profile(item: Item, file: Path) -> None:
 
 
 def case(item: Item, file: Path) -> None:
-    """Profile a program of the clinic, which knows nothing of the course; the whole report stays for other tools."""
+    """Profile a program of the clinic, which knows nothing of the course.
+
+    For other tools the whole report stays, and a trace by PyTorch's own profiler, where it can look at the program.
+    """
     report = REPORTS / f"{item.label}.nsys-rep"
     script = cases.case(item.label).script
     with _record_beside(item, file, script, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
         command.run_profile(shlex.split(item.command), report, show=lambda line: None)
         slim(nsys.export(report), file)
+    status, said = command.stream(traced_words(item), show=lambda line: None)
+    if status:
+        print(f"no trace of {item.label}: {said.strip().splitlines()[-1:]}", flush=True)
+
+
+def traced_words(item: Item) -> list[str]:
+    """The program of a case's profiling command, under PyTorch's profiler instead."""
+    words = shlex.split(item.command)
+    program = words[words.index("python3") + 1 :]
+    script = next(at for at, word in enumerate(program) if word.endswith(".py"))
+    trace = REPORTS / f"{item.label}{TRACE}"
+    for left_behind in REPORTS.glob(f"{trace.name}*.json"):
+        left_behind.unlink()
+    return [sys.executable, *program[:script], "-m", "labkit.recording.traced", str(trace), *program[script:]]
 
 
 def findings(item: Item, file: Path) -> None:
-    """What another tool says of a case's whole report."""
-    tool, _, name = file.stem.partition("--")
-    export = REPORTS / f"{cases.case(name).report}.sqlite"
-    source = stats_source(file)
-    if not export.is_file() or not source.is_file():
-        raise LabError(f"{export.name} is not in {export.parent}: profile it first (--only clinic).")
-    about = {"command": item.command, "version": TOOLS[tool].version(), "run_at": _now(), "of": checksum(source)}
-    write_json(file, about | {"manifest": manifest.manifest([TOOLS_MODULE]), "said": TOOLS[tool].ask(export)})
+    """What another tool says of a case's whole report: ``error`` where it fails, null where there is nothing to read."""
+    name, tool = file.stem.partition("--")[2], TOOLS[file.stem.partition("--")[0]]
+    report, source = cases.case(name).report, stats_source(file)
+    if not (REPORTS / f"{report}.sqlite").is_file() or not source.is_file():
+        raise LabError(f"{report}.sqlite is not in {REPORTS}: profile it first (--only clinic).")
+    about = {"command": item.command, "version": tool.version(), "run_at": _now(), "of": checksum(source)}
+    inputs = sorted(REPORTS.glob(f"{report}{tool.reads}"))
+    try:
+        said = tool.ask(inputs[0]) if inputs else None
+    except LabError as error:
+        said = {"error": str(error)}
+    write_json(file, about | {"manifest": manifest.manifest([TOOLS_MODULE]), "said": said})
 
 
 def count(item: Item, file: Path) -> None:

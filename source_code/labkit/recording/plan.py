@@ -256,7 +256,7 @@ def _case(case: cases.Case) -> Item:
 
 
 def _findings(case: cases.Case, tool: str) -> Item:
-    words = TOOLS[tool].command.format(report=f"reports/{case.report}.sqlite")
+    words = TOOLS[tool].command.format(report=f"reports/{case.report}{TOOLS[tool].reads}")
     return Item("findings", "findings", words, f"findings/{tool}--{case.name}.json", f"{tool} on {case.report}")
 
 

@@ -1,7 +1,10 @@
 """What do other tools say of a report? Each is run at full strength on the whole export, and what it said is kept.
 
-They need the export as nsys wrote it: the slim copy that ships lacks tables that they read. A tool's answer is read by
-labkit.topics.diagnosis, which also says which tools are not asked, and why.
+They need the export as nsys wrote it: the slim copy that ships lacks tables that they read. One reads traces of
+PyTorch's profiler instead, made of the same program. A tool's answer is read by labkit.topics.diagnosis, which also
+says which tools are not asked, and why. Those that pip installs have an environment of their own, beside the course's:
+
+python3 -m venv FOLDER; FOLDER/bin/pip install nsys-ai torch-tb-profiler; export LAB_TOOLS=FOLDER/bin
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -30,6 +34,7 @@ RULES = {
     ("gpu_gaps", "gpu-starv"): f"{ALL_ROWS}:gap=1",
     ("gpu_time_util", "gpu-low-util"): ALL_ROWS,
 }
+TRACE = ".trace"  # TRACE.json, or TRACE-<rank>.json, of the same program
 EXAMPLES = 3  # rows that are kept of each rule, and findings of each answer
 FINDING = ("label", "severity", "category", "note", "explanation", "suggested_actions", "headroom_ms")
 PATTERN = ("pattern", "severity", "evidence", "recommendation")
@@ -37,11 +42,15 @@ PATTERN = ("pattern", "severity", "evidence", "recommendation")
 
 @dataclass(frozen=True)
 class Tool:
-    """``command``: as one types it, for ``{report}``; ``ask``: runs it on an export; ``version``: None if not here."""
+    """``command``: as one types it, for ``{report}``; ``ask``: runs it; ``version``: None if not here.
+
+    ``reads``: the ending of the file that it is given, beside the whole report.
+    """
 
     command: str
     ask: Callable[[Path], dict]
     version: Callable[[], str | None]
+    reads: str = ".sqlite"
 
     @property
     def name(self) -> str:
@@ -77,7 +86,7 @@ def _rows(folder: Path, rule: str, printed: str) -> dict:
 
 def nsys_ai(export: Path) -> dict:
     """The ranked findings of ``nsys-ai diagnose``, and the patterns that its root_cause_matcher found, in its order."""
-    program = _nsys_ai()
+    program = str(_folder() / "nsys-ai")
     with tempfile.TemporaryDirectory() as scratch:
         copy, found = Path(scratch) / "report.sqlite", Path(scratch) / "findings.json"
         shutil.copyfile(export, copy)  # it leaves caches beside the file that it reads
@@ -91,6 +100,24 @@ def nsys_ai(export: Path) -> dict:
         "findings": [_kept(one, FINDING) for one in findings[:EXAMPLES]],
         "patterns": [_kept(one, PATTERN) for one in patterns[:EXAMPLES]],
     }
+
+
+# What the plugin shows in TensorBoard under "Performance Recommendation".
+RECOMMENDED = """
+import json, sys, tempfile
+from torch_tb_profiler.profiler.data import RunProfileData
+data = RunProfileData.parse("worker", "span", sys.argv[1], tempfile.mkdtemp())
+data.process()
+data.analyze()
+print(json.dumps(data.recommendations))
+"""
+
+
+def tb_profiler(trace: Path) -> dict:
+    """The recommendations that PyTorch's plugin for TensorBoard makes of a trace, in its order."""
+    with tempfile.TemporaryDirectory() as scratch:
+        said = _said([str(_folder() / "python"), "-c", RECOMMENDED, str(trace)], Path(scratch))
+    return {"recommendations": json.loads(said.splitlines()[-1])}
 
 
 def _kept(answer: dict, names: tuple[str, ...]) -> dict:
@@ -107,28 +134,29 @@ def _said(words: list[str], home: Path) -> str:
     return done.stdout
 
 
-def _nsys_ai() -> str | None:
-    """``LAB_NSYS_AI``, else the nsys-ai on PATH: it has an environment of its own, beside the course's."""
-    return os.environ.get("LAB_NSYS_AI") or shutil.which("nsys-ai")
-
-
 def _nsys_version() -> str | None:
     nsys = find_nsys()
     return nsys.version_text if nsys else None
 
 
-def _nsys_ai_version() -> str | None:
-    """Its package's version, told by the Python beside it."""
-    program = _nsys_ai()
-    if not program:
+def _folder() -> Path:
+    return Path(os.environ.get("LAB_TOOLS", ""))
+
+
+def _installed(package: str) -> str | None:
+    """The version of a package in the tools' environment."""
+    python = _folder() / "python"
+    if not os.environ.get("LAB_TOOLS") or not python.is_file():
         return None
-    python = Path(program).with_name("python")
-    asked = "from importlib.metadata import version; print(version('nsys-ai'))"
-    done = subprocess.run([python if python.exists() else "python3", "-c", asked], capture_output=True, text=True)
+    asked = f"from importlib.metadata import version; print(version({package!r}))"
+    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True)
     return done.stdout.strip() or None
 
 
 TOOLS = {
     "nsys_analyze": Tool("nsys analyze {report}", nsys_analyze, _nsys_version),
-    "nsys_ai": Tool("nsys-ai diagnose {report}", nsys_ai, _nsys_ai_version),
+    "nsys_ai": Tool("nsys-ai diagnose {report}", nsys_ai, partial(_installed, "nsys-ai")),
+    "tb_profiler": Tool(
+        "torch-tb-profiler {report}", tb_profiler, partial(_installed, "torch-tb-profiler"), f"{TRACE}*.json"
+    ),
 }

@@ -6,6 +6,8 @@ warning. So long as a program is healthy, there should be none.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.cases import Case
@@ -86,6 +88,13 @@ def of_nsys_ai(said: dict, window_ms: float) -> Answer:
     return Answer("; ".join(labels) or "nothing", words.named(text), _alarms(finding, window_ms), words.late_rank(text))
 
 
+def of_tb_profiler(said: dict, window_ms: float) -> Answer:
+    """The first of its recommendations; one is an alarm, whatever it would gain."""
+    first = next(iter(said["recommendations"]), "")
+    text = re.sub(r"<[^>]*>", "", first)
+    return Answer(text or "nothing", words.named(text), bool(text), words.late_rank(text))
+
+
 def _alarms(finding: dict | None, window_ms: float) -> bool:
     if finding is None:
         return False
@@ -102,4 +111,15 @@ def _text(said: object) -> str:
     return said if isinstance(said, str) else ""
 
 
-READ = {"nsys_analyze": of_nsys_analyze, "nsys_ai": of_nsys_ai}  # tool of labkit.recording.tools → how it is read
+def answer(read: Callable[[dict, float], Answer], said: dict | None, window_ms: float) -> Answer | None:
+    """What a tool said, read; a tool that failed named nothing. None where it had nothing to read."""
+    if said is None:
+        return None
+    return Answer(f"failed: {said['error']}", (), False) if "error" in said else read(said, window_ms)
+
+
+READ = {
+    "nsys_analyze": of_nsys_analyze,
+    "nsys_ai": of_nsys_ai,
+    "tb_profiler": of_tb_profiler,
+}  # tool of labkit.recording.tools → how it is read

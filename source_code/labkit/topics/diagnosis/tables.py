@@ -67,7 +67,8 @@ def diagnose(folder: Path) -> Diagnoses:
             said = folder / "findings" / f"{tool}--{case.name}.json"
             if said.is_file():
                 record = json.loads(said.read_text())
-                row[f"{TOOLS[tool].name} {record['version']}"] = read(record["said"], window_ms)
+                if answer := answers.answer(read, record["said"], window_ms):
+                    row[f"{TOOLS[tool].name} {record['version']}"] = answer
         found[case.name] = row
     return Diagnoses(found)
 

@@ -14,14 +14,14 @@ NAMES = {
     "loader": r"data ?load|num_workers|prefetch_factor|input pipeline|data pipeline",
     "pageable_copy": r"pageable|pin_memory|pinned|page-locked|H2D|host.to.device|PCIe|memory transfer|memcpy",
     "synchronisation": r"synchroni[sz]|\bsync\b|\.item\(\)|host.sync",
-    "launch_overhead": r"CUDA graph|launch overhead|launch.bound|(small|tiny|short)[ -]kernel|many launches",
+    "launch_overhead": r"CUDA graph|launch overhead|launch.bound|(small|tiny|short)[ -]kernel|increas\w+ (the )?batch",
     "python": r"cpu-bound|host-bound|\bpython\b|\bGIL\b|garbage|CPU overhead|eager overhead|cpu time",
     "optimizer": r"optimi[sz]er|foreach",
     "other_kernels": r"tensor cores?|mixed precision|half precision|\b(bf16|fp16|tf32|fp32)\b",
     "os_wait": r"blocked (in|by) the (OS|operating system)|OS runtime|futex|compil(e|ing|ation) (worker|process)",
     "profiler": r"profiler overhead|emit_nvtx|instrumentation overhead",
     "sizes": r"multiples? of \d|alignment|misaligned|padding|odd[ -]size|tile quanti[sz]ation",
-    "communication": r"\bNCCL\b|all-?reduce|collective",
+    "communication": r"\bNCCL\b|all-?reduce|collective|communication",
     "tensor_core_kernels": r"compute[ -]imbalance|more (work|compute) (on|than)",
 }
 NAMES = {cause: re.compile(pattern, re.IGNORECASE) for cause, pattern in NAMES.items()}
@@ -45,7 +45,6 @@ NOT_ASKED = {
     "HolisticTraceAnalysis 0.5.0": "reads traces of PyTorch's profiler, no reports of Nsight Systems, and answers with "
     "tables of idle and kernel time: the cause is left to the reader",
     "nsys recipe (Nsight Systems)": "makes tables and charts over reports; what of them is wrong is left to the reader",
-    "torch-tb-profiler 0.4.3": "reads traces of PyTorch's profiler, no reports of Nsight Systems",
     "nsys-tui 0.1.5": "shows a timeline in the terminal and diagnoses nothing; its author wrote nsys-ai",
     "nsys2prv 0.5.8": "converts reports for another viewer",
     "nsys-parser 0.0.1": "reads tables; no diagnosis",
