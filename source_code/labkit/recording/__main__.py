@@ -3,6 +3,7 @@
 python3 -m labkit.recording                       what is missing or no longer true, into reports/recorded/<gpu>/
 python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
 python3 -m labkit.recording --only profiles       one kind
+python3 -m labkit.recording --only clinic --only findings      the clinic's cases, and what other tools say of them
 python3 -m labkit.recording --named bench_peaks   only what has this in its name
 python3 -m labkit.recording --time-limit 500      begin nothing new after so many seconds
 python3 -m labkit.recording --machine h200-4cores --quick      part 1 and the ladder, as the labs run them live

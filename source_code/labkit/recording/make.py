@@ -101,7 +101,7 @@ def traced_words(item: Item) -> list[str]:
 
 
 def findings(item: Item, file: Path) -> None:
-    """What another tool says of a case's whole report: ``error`` where it fails, null where there is nothing to read."""
+    """What another tool says of a case's whole report; ``error`` where it fails, null where it has no input."""
     name, tool = file.stem.partition("--")[2], TOOLS[file.stem.partition("--")[0]]
     report, source = cases.case(name).report, stats_source(file)
     if not (REPORTS / f"{report}.sqlite").is_file() or not source.is_file():
