@@ -102,6 +102,7 @@ def test_a_case_is_recorded_as_the_labs_record(case):
     assert words[split:][-1 - len(shlex.split(case.program)) + 1] == f"source_code/{case.script}"
     assert ("--nproc-per-node 2" in item.command) == (case.gpus == 2)
     assert ("--cuda-graph-trace" in words[:split]) == case.graph
+    assert ("--gpu-metrics-frequency" in words[:split]) == (case.metrics_hz is not None)
 
 
 def test_the_programs_are_strangers():

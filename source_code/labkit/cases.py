@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 PREFIX = "clinic_"  # of the cases' reports
 OTHER_CAUSES = {"sizes": "sizes that are no multiple of 8"}
+SELDOM_HZ, RARE_HZ = 1000, 100
 PLANTED = ""  # the reason why the planted cause is right
 
 # Why a cause beside the planted one is right too.
@@ -33,6 +34,7 @@ class Case:
     late: int | None = None
     gpus: int = 1
     graph: bool = False  # its kernels lie in a CUDA graph
+    metrics_hz: int | None = None  # of GPU counters, fewer than usual where the steps are long and the GPU mostly idle
 
     @property
     def script(self) -> str:
@@ -59,19 +61,32 @@ _SMALL = "--dim 1024 --layers 8 --steps 3"  # in text.py: steps so short that wh
 
 CASES = (
     Case("images_good", ""),
-    Case("images_workers", "--fault workers", "one loader worker decodes all JPEGs", {"loader": PLANTED}),
-    Case("images_unnamed", "--fault workers --no-ranges", "the same, in a program without ranges", {"loader": PLANTED}),
+    Case(
+        "images_workers",
+        "--fault workers --steps 4",
+        "one loader worker decodes all JPEGs",
+        {"loader": PLANTED},
+        metrics_hz=SELDOM_HZ,
+    ),
+    Case(
+        "images_unnamed",
+        "--fault workers --steps 4 --no-ranges",
+        "the same, in a program without ranges",
+        {"loader": PLANTED},
+        metrics_hz=SELDOM_HZ,
+    ),
     Case(
         "images_augmentation",
-        "--fault augmentation",
+        "--fault augmentation --steps 4",
         "pictures are augmented one by one in the main process",
         {"python": PLANTED},
+        metrics_hz=SELDOM_HZ,
     ),
     Case("text_good", ""),
     Case("text_compiled", "--compile"),
     Case(
         "text_fp32",
-        "--fault fp32 --steps 3 --no-ranges",
+        "--fault fp32 --batch 8 --steps 3 --no-ranges",
         "matrix products in FP32, TF32 off",
         {"other_kernels": PLANTED, "unknown_kernels": UNKNOWN},
     ),
@@ -93,7 +108,7 @@ CASES = (
     ),
     Case(
         "text_nvtx",
-        f"--fault nvtx {_SMALL} --batch 8",
+        f"--fault nvtx {_SMALL} --batch 8 --steps 2",
         "emit_nvtx was left on",
         {
             "profiler": PLANTED,
@@ -115,6 +130,7 @@ CASES = (
             "python": PLANTED,
             "os_wait": "Inductor compiles in processes of its own, for which the main thread sleeps",
         },
+        metrics_hz=RARE_HZ,
     ),
     Case("text_gc", f"--fault gc {_SMALL} --batch 8", "gc.collect() in every step", {"python": PLANTED}),
     Case("digits_graph", "--graph", graph=True),
@@ -131,7 +147,15 @@ CASES = (
         {"launch_overhead": PLANTED, "python": PREPARED, "optimizer": PREPARED},
     ),
     Case("two_good", "", gpus=2),
-    Case("two_loader", "--fault loader", "rank 1 has a slow loader", {"loader": PLANTED}, late=1, gpus=2),
+    Case(
+        "two_loader",
+        "--fault loader",
+        "rank 1 has a slow loader",
+        {"loader": PLANTED},
+        late=1,
+        gpus=2,
+        metrics_hz=SELDOM_HZ,
+    ),
     Case(
         "two_backward",
         "--fault backward",
@@ -155,6 +179,7 @@ CASES = (
         },
         late=0,
         gpus=2,
+        metrics_hz=SELDOM_HZ,
     ),
 )  # fmt: skip
 

@@ -82,9 +82,11 @@ def case(item: Item, file: Path) -> None:
     report = REPORTS / f"{item.label}.nsys-rep"
     script = cases.case(item.label).script
     with _record_beside(item, file, script, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
-        command.run_profile(shlex.split(item.command), report, show=lambda line: None)
+        with _cold_caches():
+            command.run_profile(shlex.split(item.command), report, show=lambda line: None)
         slim(nsys.export(report), file)
-    status, said = command.stream(traced_words(item), show=lambda line: None)
+    with _cold_caches():
+        status, said = command.stream(traced_words(item), show=lambda line: None)
     if status:
         print(f"no trace of {item.label}: {said.strip().splitlines()[-1:]}", flush=True)
 
@@ -210,6 +212,19 @@ def make(
 def checksum(file: Path) -> str:
     """The file's SHA-256, in hexadecimal."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _cold_caches() -> Iterator[None]:
+    """Compilers find nothing that they made before, as in a program's first run."""
+    before = {name: os.environ.get(name) for name in running.CACHES}
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= {name: str(Path(scratch) / name) for name in running.CACHES}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

@@ -250,7 +250,9 @@ def _stats(name: str) -> Item:
 
 
 def _case(case: cases.Case) -> Item:
-    more = GRAPH_FLAGS if case.graph else ()
+    more = [*(GRAPH_FLAGS if case.graph else ())]
+    if case.metrics_hz:
+        more += ["--gpu-metrics-frequency", str(case.metrics_hz)]
     words = command.profile_command(case.report, case.program, more, case.gpus)
     return Item("clinic", "case", words, f"profiles/{case.report}.sqlite.xz", case.report)
 
