@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import stat
 import sys
 from pathlib import Path
@@ -358,13 +359,18 @@ def test_the_traced_program_is_the_profiled_one(name, folder, monkeypatch):
 def test_a_case_s_manifest_names_its_script(folder, monkeypatch):
     monkeypatch.setattr(make, "REPORTS", folder)
     monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
-    monkeypatch.setattr(make.command, "run_profile", lambda words, report, show: None)
+    caches = []
+    monkeypatch.setenv("TRITON_CACHE_DIR", "kept")
+    monkeypatch.setattr(
+        make.command, "run_profile", lambda words, report, show: caches.append(os.environ["TRITON_CACHE_DIR"])
+    )
     monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
     monkeypatch.setattr(nsys, "export", lambda report: report)
     monkeypatch.setattr(make, "slim", lambda export, file: file.write_bytes(b"a report"))
     monkeypatch.setattr(make.command, "stream", lambda words, show: (1, "no profiler"))
     item = next(item for item in plan.plan() if item.label == "clinic_text_item")
     assert make.make(folder, [item], lambda item: (folder / item.file).is_file()) == []
+    assert caches != ["kept"] and os.environ["TRITON_CACHE_DIR"] == "kept" and not Path(caches[0]).exists()
     record = json.loads((folder / item.record).read_text())
     assert (
         set(record["manifest"]["modules"]) == {"clinic/text.py", make.SLIM_MODULE} and record["command"] == item.command
