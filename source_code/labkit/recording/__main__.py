@@ -3,6 +3,7 @@
 python3 -m labkit.recording                       what is missing or no longer true, into reports/recorded/<gpu>/
 python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
 python3 -m labkit.recording --only profiles       one kind
+python3 -m labkit.recording --only clinic --only findings      the clinic's cases, and what other tools say of them
 python3 -m labkit.recording --named bench_peaks   only what has this in its name
 python3 -m labkit.recording --time-limit 500      begin nothing new after so many seconds
 python3 -m labkit.recording --machine h200-4cores --quick      part 1 and the ladder, as the labs run them live
@@ -15,14 +16,16 @@ import re
 import sys
 from pathlib import Path
 
-from labkit import course
+from labkit import cases, course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
 from labkit.recording import make, plan, provenance, status
+from labkit.recording.tools import TOOLS
 from labkit.source import command, quick
 from labkit.training import keras_run, machine
 
-WITHOUT_GPU = (*plan.ON_CPU, "work")  # kinds
+WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS, "work")  # kinds
+ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS)
 
 
 def parse_args() -> argparse.Namespace:
@@ -58,12 +61,34 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
     if absent := keras_run.missing("keras", "jax"):
         print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
         items = [item for item in items if not item.kind.startswith("keras")]
-    asked = args.only or [kind for kind in plan.KINDS if kind not in plan.ON_CPU]
-    items = [item for item in items if item.kind in asked]
+    asked = args.only or [kind for kind in plan.KINDS if kind not in ONLY_NAMED]
+    items = without_missing([item for item in items if item.kind in asked])
     if args.named:
         items = [item for item in items if any(text in item.label for text in args.named)]
         if not items:
             raise LabError(f"nothing that is recorded has {' or '.join(args.named)} in its name.")
+    return items
+
+
+def gpus() -> int:
+    """How many GPUs programs may use here."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def without_missing(items: list[plan.Item]) -> list[plan.Item]:
+    """The items without those cases of the clinic for which GPUs or another tool are missing here, which is said."""
+    kinds = {item.kind for item in items}
+    if "clinic" in kinds and gpus() < 2:
+        print("one GPU here: the clinic's programs for two are left out")
+        several = {case.report for case in cases.CASES if case.gpus > 1}
+        items = [item for item in items if item.kind != "clinic" or item.label not in several]
+    if "findings" in kinds:
+        for name, tool in TOOLS.items():
+            if tool.version() is None:
+                print(f"{tool.name} is not here: its findings are left out")
+                items = [item for item in items if not item.file.startswith(f"findings/{name}--")]
     return items
 
 

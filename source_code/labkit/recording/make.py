@@ -15,15 +15,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from labkit import cases
 from labkit.errors import LabError
 from labkit.paths import REPORTS
 from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
+from labkit.recording.tools import TOOLS, TRACE
 from labkit.source import command, counting, running
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
@@ -36,6 +38,7 @@ from stepbudget.report import open_report
 
 # What makes the files that ship of what the tools wrote: a change there makes them anew.
 SLIM_MODULE, STATS_MODULE = "stepbudget/export/slim.py", "stepbudget/export/stats.py"
+TOOLS_MODULE = "labkit/recording/tools.py"
 _warmed: set[str] = set()  # commands that this session has run: what they compile is in the caches
 
 
@@ -71,6 +74,49 @@ def profile(item: Item, file: Path) -> None:
         slim(nsys.export(report), file)
 
 
+def case(item: Item, file: Path) -> None:
+    """Profile a program of the clinic, which knows nothing of the course.
+
+    For other tools the whole report stays, and a trace by PyTorch's own profiler, where it can look at the program.
+    """
+    report = REPORTS / f"{item.label}.nsys-rep"
+    script = cases.case(item.label).script
+    with _record_beside(item, file, script, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+        with _cold_caches():
+            command.run_profile(shlex.split(item.command), report, show=lambda line: None)
+        slim(nsys.export(report), file)
+    with _cold_caches():
+        status, said = command.stream(traced_words(item), show=lambda line: None)
+    if status:
+        print(f"no trace of {item.label}: {said.strip().splitlines()[-1:]}", flush=True)
+
+
+def traced_words(item: Item) -> list[str]:
+    """The program of a case's profiling command, under PyTorch's profiler instead."""
+    words = shlex.split(item.command)
+    program = words[words.index("python3") + 1 :]
+    script = next(at for at, word in enumerate(program) if word.endswith(".py"))
+    trace = REPORTS / f"{item.label}{TRACE}"
+    for left_behind in REPORTS.glob(f"{trace.name}*.json"):
+        left_behind.unlink()
+    return [sys.executable, *program[:script], "-m", "labkit.recording.traced", str(trace), *program[script:]]
+
+
+def findings(item: Item, file: Path) -> None:
+    """What another tool says of a case's whole report; ``error`` where it fails, null where it has no input."""
+    name, tool = file.stem.partition("--")[2], TOOLS[file.stem.partition("--")[0]]
+    report, source = cases.case(name).report, stats_source(file)
+    if not (REPORTS / f"{report}.sqlite").is_file() or not source.is_file():
+        raise LabError(f"{report}.sqlite is not in {REPORTS}: profile it first (--only clinic).")
+    about = {"command": item.command, "version": tool.version(), "run_at": _now(), "of": checksum(source)}
+    inputs = sorted(REPORTS.glob(f"{report}{tool.reads}"))
+    try:
+        said = tool.ask(inputs[0]) if inputs else None
+    except LabError as error:
+        said = {"error": str(error)}
+    write_json(file, about | {"manifest": manifest.manifest([TOOLS_MODULE]), "said": said})
+
+
 def count(item: Item, file: Path) -> None:
     """Count a step under Nsight Compute and keep what the labs read of it."""
     log = REPORTS / f"{item.label}.csv"
@@ -93,8 +139,9 @@ def stats(item: Item, file: Path) -> None:
 
 
 def stats_source(file: Path) -> Path:
-    """The recorded report that the tables in ``file`` are about."""
-    return file.parents[1] / "profiles" / f"{file.stem}.sqlite.xz"
+    """The recorded report that the tables, or another tool's findings, in ``file`` are about."""
+    tool, _, name = file.stem.partition("--")
+    return file.parents[1] / "profiles" / f"{cases.PREFIX + name if name else tool}.sqlite.xz"
 
 
 def work(item: Item, file: Path) -> None:
@@ -123,7 +170,7 @@ def reference(item: Item, file: Path, script: Path) -> None:
     write_json(file, record | {"script_sha256": checksum(script), "manifest": manifest.manifest([])})
 
 
-WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, count, stats, work)}
+WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, case, findings, count, stats, work)}
 
 
 def make(
@@ -168,13 +215,28 @@ def checksum(file: Path) -> str:
 
 
 @contextmanager
+def _cold_caches() -> Iterator[None]:
+    """Compilers find nothing that they made before, as in a program's first run."""
+    before = {name: os.environ.get(name) for name in running.CACHES}
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= {name: str(Path(scratch) / name) for name in running.CACHES}
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
 def _record_beside(item: Item, file: Path, *modules: str, **tool: str | None) -> Iterator[None]:
     """While ``file`` is made, watch which of our modules run; then keep that in its record, beside it.
 
-    ``modules``: those that make ``file`` of what the tool wrote.
+    ``modules``: those that make ``file`` of what the tool wrote. A program of the clinic loads none of ours, so that
+    nothing is watched, and its script is one of these.
     """
     run_at, start = _now(), time.monotonic()
-    with running.watching(modules) as made_by:
+    unwatched = {"manifest": manifest.manifest(modules)} if item.how == "case" else {}
+    with nullcontext(unwatched) if unwatched else running.watching(modules) as made_by:
         yield
     took_s = time.monotonic() - start
     about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}

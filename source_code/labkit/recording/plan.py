@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit import course
+from labkit import cases, course
+from labkit.recording.tools import TOOLS
 from labkit.source import command, counting
 from labkit.source.quick import EPOCHS, FULL_ROUNDS, quick
 from labkit.source.recorded import TRACES, key, traced_name
@@ -18,12 +19,14 @@ from labkit.source.sweep import worker_counts
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
     "shapes", "loss_scaling",
+    "clinic", "findings",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
 )  # fmt: skip
-SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work")  # not timed: several fit on the machine
+SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings")  # not timed: several fit on the machine
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
+FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
 SEEDS = 10  # of the accuracy gate
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
@@ -182,6 +185,8 @@ def plan(
         *_shapes(rounds),
         *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
+        *(_case(case) for case in cases.CASES),
+        *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
         *_profiles("keras", KERAS_PROFILES),
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
@@ -242,6 +247,19 @@ def _profiles(kind: str, programs: dict[str, str]) -> Iterator[Item]:
 def _stats(name: str) -> Item:
     words = f"nsys stats {name}.sqlite.xz"
     return Item("nsys_stats", "stats", words, f"nsys_stats/{name}.json", f"nsys stats {name}")
+
+
+def _case(case: cases.Case) -> Item:
+    more = [*(GRAPH_FLAGS if case.graph else ())]
+    if case.metrics_hz:
+        more += ["--gpu-metrics-frequency", str(case.metrics_hz)]
+    words = command.profile_command(case.report, case.program, more, case.gpus)
+    return Item("clinic", "case", words, f"profiles/{case.report}.sqlite.xz", case.report)
+
+
+def _findings(case: cases.Case, tool: str) -> Item:
+    words = TOOLS[tool].command.format(report=f"reports/{case.report}{TOOLS[tool].reads}")
+    return Item("findings", "findings", words, f"findings/{tool}--{case.name}.json", f"{tool} on {case.report}")
 
 
 def _torch_profile(program: str) -> Item:

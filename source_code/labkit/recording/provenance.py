@@ -62,7 +62,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_report(item: plan.Item) -> bool:
-    return item.how == "profile"
+    return item.how in ("profile", "case")
 
 
 def _timed_baseline(items: list[plan.Item]) -> str:

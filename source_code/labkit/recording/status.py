@@ -105,7 +105,7 @@ def judge(folder: Path, item: Item, reviewed: Reviewed, source_code: Path = SOUR
     if kept is None:
         why = reviewed.before.get(item.kind)
         return Finding(item, BEFORE if why else STALE, why or "nobody knows which code made it")
-    if item.how == "stats" and record["of"] != make.checksum(make.stats_source(file)):
+    if item.how in ("stats", "findings") and record["of"] != make.checksum(make.stats_source(file)):
         return Finding(item, STALE, "the report that it is about is another one")
     changes = manifest.changed(kept["modules"], source_code)
     reasons = {path: reviewed.reasons(path, *hashes) for path, hashes in changes.items()}

@@ -32,13 +32,16 @@ NO_GPU_LIMIT = [
 ]  # a CPU needs minutes for a full epoch
 
 
-def profile_command(name: str, program: str, more: Sequence[str] = ()) -> str:
+def profile_command(name: str, program: str, more: Sequence[str] = (), processes: int = 1) -> str:
     """The command that profiles ``program`` (a script of source_code/ with its flags) into ``reports/<name>``.
 
-    ``more``: flags of nsys beside those that all labs use.
+    ``more``: flags of nsys beside those that all labs use. ``processes``: of the program, a GPU each; torchrun starts
+    them, by its module, since a script of that name is not on every PATH.
     """
     flags = [*PROFILE_FLAGS, *more, "--output", f"reports/{name}", "--force-overwrite", "true"]
-    return f"nsys profile {shlex.join(flags)} {typed(program)}"
+    python, program = typed(program).split(" ", 1)
+    launcher = f" -m torch.distributed.run --standalone --nproc-per-node {processes}" if processes > 1 else ""
+    return f"nsys profile {shlex.join(flags)} {python}{launcher} {program}"
 
 
 def check(command: str) -> list[str]:

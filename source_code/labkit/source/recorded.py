@@ -6,6 +6,7 @@ reports/recorded/<gpu>/provenance.json   GPU, driver, versions, commands, dates,
                        profiles/         slim Nsight Systems reports: <name>.sqlite.xz
                        benchmarks/       what the small benchmark scripts found: <key>-<round>.json
                        counters/         what Nsight Compute counted: <name>.csv
+                       findings/         what other tools said of the clinic's reports: <tool>--<case>.json
                        torch_profiler/   what PyTorch's profiler left: <step>.json and <step>.trace.json.gz
 """
 
