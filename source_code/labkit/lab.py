@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit import exercises, source
-from labkit.checks import begin, compare_prediction, conclude, expect, finish, invariant
+from labkit import checks, exercises, predictions, source
+from labkit.checks import conclude, expect, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
 from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import table
+from labkit.predictions import compare_prediction
 from labkit.source import quick
 from labkit.topics.ladder.tables import wall_clock
 from stepbudget.ncu.counters import Counted
@@ -30,15 +31,22 @@ from stepbudget.report import Report, open_report
 
 __all__ = [
     "Spread", "benchmark", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff", "difference",
-    "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise", "listing", "open_report",
-    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
+    "epoch_ms", "exercise", "expect", "finish", "hint", "in_rounds", "invariant", "is_beyond_noise", "listing",
+    "open_report", "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
-def start() -> None:
-    """Say in one line where the numbers of this notebook come from."""
-    begin()
+def start(number: int | None = None) -> None:
+    """Lab ``number`` begins: say in one line where the numbers of this notebook come from."""
+    checks.begin()
+    predictions.begin(number)
     print(source.current().greeting)
+
+
+def finish() -> None:
+    """A lab's end: what differed here from what it expects, and how good the reader's predictions were."""
+    checks.finish()
+    predictions.finish()
 
 
 def runs(commands: Sequence[str], repeats: int | None = None, when_quick: int = quick.ROUNDS) -> dict[str, list[dict]]:
@@ -72,3 +80,8 @@ def count(command: str, brief: bool = False) -> Counted:
 def exercise(number: str, answer: object, *context: object) -> None:
     """Check the answer to an exercise and print what is wrong with it, if anything; ``None`` is no answer yet."""
     exercises.exercise(number, answer, *context)
+
+
+def hint(number: str) -> None:
+    """Print a hint to an exercise."""
+    print(exercises.hint(number))
