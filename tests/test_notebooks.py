@@ -209,6 +209,16 @@ def test_only_what_gives_a_prediction_away_is_folded(path):
         assert not is_folded(cell) or cell.outputs, cell.id
 
 
+@by_name
+def test_the_line_that_jupyterlab_shows_of_a_fold_gives_nothing_away(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        if is_folded(cell):
+            first, data = cell.outputs[0], cell.outputs[0].get("data", {})
+            line = (first.get("text") or data.get("text/html") or data["text/plain"]).splitlines()[0]
+            line = re.sub(r" \[drawn data: .*\]$", "", line)
+            assert not re.search(r"~[+-]?\d", line), f"{cell.id}: {line}"
+
+
 @lab_by_name
 def test_a_fold_hides_what_a_prediction_asked_for(path):
     cells, found = nbformat.read(path, as_version=4).cells, predictions_of(path)

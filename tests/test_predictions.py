@@ -66,13 +66,16 @@ def said(capsys) -> list[str]:
 )
 def test_a_prediction_is_compared(predicted, measured, unit, says, capsys):
     compare_prediction(predicted, measured, unit, of="it")
+    assert said(capsys) == ["Prediction: it", says]
+    predictions.begin(2)
+    compare_prediction(predicted, measured, unit)
     assert said(capsys) == [says]
 
 
 def test_a_reader_without_a_prediction_is_asked_kindly_and_once(capsys, reports):
     compare_prediction(None, 2.5, " ms", of="it")
     compare_prediction(None, 3.5, " ms", of="that")
-    first, second = said(capsys)
+    _, first, _, second = said(capsys)
     assert first.startswith("no prediction made (next time") and first.endswith("; measured: ~2.5 ms")
     assert second == "no prediction made; measured: ~3.5 ms"
     predictions.finish()
@@ -91,7 +94,7 @@ def test_the_first_prediction_is_the_one_that_counts(capsys, reports):
     assert [(one["predicted"], one["measured"]) for one in lines(reports)] == [(10, 2.5)]
     predictions.begin(1)  # the notebook is run again
     compare_prediction(2.5, 2.5, " ms", of="it")
-    assert "your first, 10 ms" in said(capsys)[0]
+    assert "your first, 10 ms" in said(capsys)[1]
     predictions.finish()
     assert "it: you predicted 10 ms; measured: ~2.5 ms – over by a factor of ~4.00" in said(capsys)[1]
 

@@ -81,9 +81,12 @@ def begin(lab: int | None) -> None:
 def compare_prediction(predicted: object, measured: float | str, unit: str = "", of: str = "") -> None:
     """Print the reader's prediction beside what was measured, and keep it in her ledger as that ``of`` something.
 
-    ``None`` means that none was made; what is no number where one is wanted is told so. Nothing raises.
+    ``None`` means that none was made; what is no number where one is wanted is told so. Nothing raises. The first line
+    holds no answer, since it is what JupyterLab shows of an output that is folded.
     """
     global _asked
+    if of:
+        print(f"Prediction: {of}")
     words = isinstance(measured, str)
     nothing = not words and math.isnan(measured)
     answer = "not measured here" if nothing else f"measured: {MEASURED}{_said(measured, unit)}"

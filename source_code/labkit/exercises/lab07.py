@@ -133,10 +133,10 @@ LOWEST_LINE = Choice(
     f"Go up from {MANY_EPOCHS} on the lower axis: which line do you meet first?",
     right=_lowest,
     wrong={
-        "opt4: data on the GPU": "it begins low and is the steepest: at 200 epochs another line lies below it",
-        "opt5: one launch": "it begins lowest, but pays more for each epoch: at 200 another line lies below it",
-        "opt6: compiled": "its epochs are short, but here its start is not paid for yet at 200",
-        "opt6, cache cold": "it begins highest: at 200 epochs it has hardly caught up with the first",
+        "opt4: data on the GPU": "it begins low and rises the most: at 200 epochs another line lies below it",
+        "opt5: one launch": "it begins low, and pays for each epoch: at 200 another line lies below it",
+        "opt6: compiled": "its epochs are short, and its start is not paid for yet at 200",
+        "opt6, cache cold": "its start is not paid for yet at 200: another line still lies below it",
     },
 )
 
