@@ -76,7 +76,9 @@ class StepTrial:
         import torch
 
         gradients = [parameter.grad for parameter in model.parameters()]
-        return None if None in gradients else torch.cat([one.detach().flatten() for one in gradients]).clone()
+        if any(one is None for one in gradients):
+            return None
+        return torch.cat([one.detach().flatten() for one in gradients]).clone()
 
     def _weights(self):
         import torch
