@@ -31,8 +31,8 @@ from stepbudget.report import Report, open_report
 
 __all__ = [
     "Spread", "benchmark", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff", "difference",
-    "epoch_ms", "exercise", "expect", "finish", "hint", "in_rounds", "invariant", "is_beyond_noise", "listing",
-    "open_report", "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
+    "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise", "listing", "open_report",
+    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
@@ -78,10 +78,8 @@ def count(command: str, brief: bool = False) -> Counted:
 
 
 def exercise(number: str, answer: object, *context: object) -> None:
-    """Check the answer to an exercise and print what is wrong with it, if anything; ``None`` is no answer yet."""
+    """Check the answer to an exercise and print what is wrong with it, if anything.
+
+    ``None`` is no answer yet, ``"hint"`` asks for a hint.
+    """
     exercises.exercise(number, answer, *context)
-
-
-def hint(number: str) -> None:
-    """Print a hint to an exercise."""
-    print(exercises.hint(number))

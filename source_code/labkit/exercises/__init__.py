@@ -24,19 +24,14 @@ def exercises_of(lab: int) -> dict[str, Exercise]:
 def exercise(number: str, answer: object, *context: object) -> bool:
     """Check the answer to exercise ``number`` (``"2.1"``); ``context`` is what the exercise is about, such as a report.
 
-    ``None`` stands for no answer yet. Prints one line; True if the answer is right. LabError: no such exercise.
+    ``None`` stands for no answer yet, ``"hint"`` asks for one. Prints one line; True if the answer is right.
+    LabError: no such exercise.
     """
-    return _found(number).check(number, answer, *context)
-
-
-def hint(number: str) -> str:
-    """The hint to exercise ``number``. LabError: no such exercise."""
-    return _found(number).hint
-
-
-def _found(number: str) -> Exercise:
     lab = number.partition(".")[0]
     found = exercises_of(int(lab) if lab.isdecimal() else 0)
     if number not in found:
         raise LabError(f"lab {lab} has no exercise {number}: it has {', '.join(found)}.")
-    return found[number]
+    if isinstance(answer, str) and answer.strip().casefold() == "hint":
+        print(f"exercise {number}, a hint: {found[number].hint}")
+        return False
+    return found[number].check(number, answer, *context)

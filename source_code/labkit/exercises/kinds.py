@@ -139,7 +139,7 @@ Exercise = Number | Choice | Code
 def say(exercise: str, wrong: str | None) -> bool:
     """Print one line: ``wrong`` with it, right where that is empty, or not answered yet (None); True if it is right."""
     if wrong is None:
-        print(f'exercise {exercise}: no answer yet (lab.hint("{exercise}") helps)')
+        print(f'exercise {exercise}: no answer yet ("hint" as an answer gets you a hint)')
     elif wrong:
         print(f"exercise {exercise}: not yet – {wrong}")
     else:
