@@ -3,7 +3,7 @@
     from labkit import lab
     from labkit.display import tables
 
-    lab.start()
+    lab.start(2)
     report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
     tables.phases(report)
 
