@@ -15,6 +15,7 @@ def pytest_configure(config) -> None:
         option.nbval_current_env = option.nbval_kernel_name is None
         option.nbval_cell_timeout = min(option.nbval_cell_timeout, 1200)  # seconds; a dead kernel is noticed only then
         os.environ.setdefault("LAB_MODE", "recorded")
+        os.environ["LAB_PREDICTIONS"] = "off"
 
 
 def pytest_collectstart(collector) -> None:

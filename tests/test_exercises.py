@@ -1,26 +1,39 @@
-"""Each worked solution is right, and its check can fail: every lab runs again with the solutions in place."""
+"""Each worked solution is right, and no usual wrong answer is: every lab runs again with the solutions in place.
+
+Each exercise's wrong answers are tried where the lab asks, on what the lab asks about.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import re
+from contextlib import redirect_stdout
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 
 from labkit import course, exercises
 from labkit.display import show
 from labkit.errors import LabError
+from labkit.exercises import exercises_of
+from labkit.exercises.__main__ import overview
+from labkit.exercises.kinds import CODE, KINDS, Choice, NothingToAnswer, Number
 from labkit.recording.notebooks import execute, files
 from labkit.source import recorded
 from stepbudget.ask.budget import budget
-from stepbudget.ask.compare import compare
 from stepbudget.report import open_report
 
 LABS = [path for path in files() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
 NEW_KERNEL = {"09_triton"}  # Triton's interpreter has to be chosen before Triton is imported
+pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+EVERY = {number: one for lab in course.LABS for number, one in exercises_of(lab.number).items()}
 CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
 
 
@@ -56,12 +69,35 @@ def told_by_a_kernel(notebook: nbformat.NotebookNode, file: Path) -> str:
     return "\n".join(out.text for cell in cells for out in cell.outputs if "text" in out) + "\n"
 
 
+def tried(number: str, *context: object) -> dict[str, tuple[bool, str]]:
+    """Each usual wrong answer to an exercise, given: what went wrong → was it accepted, and what was said."""
+    found = {}
+    for why, answer in EVERY[number].usual(*context).items():
+        with redirect_stdout(io.StringIO()) as said:
+            found[why] = EVERY[number].check(number, answer, *context), said.getvalue()
+    return found
+
+
+def refused(number: str, *context: object) -> int:
+    """How many wrong answers were tried; each is refused, with the word on what went wrong."""
+    answers = tried(number, *context)
+    assert [why for why, (accepted, _) in answers.items() if accepted] == []
+    assert [(why, said) for why, (_, said) in answers.items() if why not in said] == []
+    return len(answers)
+
+
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
-def test_the_solutions_pass_their_checks(path, monkeypatch, capsys, tmp_path):
+def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("LAB_MODE", os.environ.get("LAB_MODE", "recorded"))
     monkeypatch.setattr(show, "_png", lambda figure: "")
     monkeypatch.chdir(path.parent)
-    notebook = solved(path)
+    notebook, check, counts = solved(path), exercises.exercise, {}
+
+    def checked(number, answer, *context):
+        counts[number] = refused(number, *context)
+        return check(number, answer, *context)
+
+    monkeypatch.setattr(exercises, "exercise", checked)
     if path.stem in NEW_KERNEL:
         told = told_by_a_kernel(notebook, tmp_path / path.name)
     else:
@@ -70,11 +106,37 @@ def test_the_solutions_pass_their_checks(path, monkeypatch, capsys, tmp_path):
     assert asked
     for number in asked:
         assert f"[ok] exercise {number}\n" in told
+    if path.stem not in NEW_KERNEL:
+        assert list(counts) == asked
+        for number, count in counts.items():  # on the recorded machine, all but those that happen to be right there
+            assert count >= max(3, len(EVERY[number].wrong) - 1), number
+
+
+def test_the_wrong_answers_of_lab_9():
+    for number, context in {"9.1": (), "9.2": (ENTRIES,), "9.3": (ENTRIES, 0.5)}.items():
+        assert refused(number, *context) >= 3
 
 
 def test_every_exercise_of_the_labs_has_a_check_and_the_other_way_round():
     asked = {number for path in LABS for number in CALL.findall(path.read_text().replace('\\"', '"'))}
-    assert asked == {number for lab in course.LABS for number in exercises.exercises_of(lab.number)}
+    assert asked == set(EVERY)
+
+
+@pytest.mark.parametrize("number", EVERY)
+def test_every_exercise_has_a_hint_and_usual_wrong_answers(number, capsys):
+    one = EVERY[number]
+    assert len(one.hint) > 20
+    assert not exercises.exercise(number, " Hint")
+    assert capsys.readouterr().out == f"exercise {number}, a hint: {one.hint}\n"
+    assert len(one.wrong) >= 3
+    assert one.kind in KINDS
+
+
+def test_every_lab_reads_computes_a_bound_and_writes_code():
+    table = overview().set_index("lab")
+    assert list(table.index) == [lab.number for lab in course.LABS]
+    assert (table[list(KINDS)] != "").all().all()
+    assert table["wrong answers"].sum() == sum(len(one.wrong) for one in EVERY.values())
 
 
 @pytest.mark.parametrize(
@@ -85,68 +147,241 @@ def test_an_exercise_that_there_is_not_is_named(number, said):
         exercises.exercise(number, 1)
 
 
-@pytest.mark.parametrize("number", ["1.2", "3.2", "4.2"])
+# What is handed in
+
+
+@pytest.mark.parametrize("number", [number for number, one in EVERY.items() if one.kind == CODE])
 def test_an_empty_function_is_no_answer(number, capsys):
     def unanswered(*_):
         raise NotImplementedError
 
-    assert not exercises.exercise(number, unanswered)
+    def kernel(x, bias, y, count, columns, BLOCK):
+        raise NotImplementedError
+
+    for none in (kernel if number == "9.1" else unanswered, None):
+        assert not exercises.exercise(number, none)
+        assert capsys.readouterr().out == f'exercise {number}: no answer yet ("hint" as an answer gets you a hint)\n'
+    assert not exercises.exercise(number, 7)
+    assert "the function itself is wanted, not 7" in capsys.readouterr().out
+
+
+def test_a_function_that_breaks_is_told_how(capsys):
+    assert not exercises.exercise("13.2", lambda events: events["kernel"])
+    assert "it raises TypeError" in capsys.readouterr().out
+
+
+SQUARE = Number("bound", "Two times two.", right=lambda: 4.0, wrong={"that is a sum": lambda: 40.0})
+SEVENTH = Number("read", "Count them.", right=lambda: 7, wrong={}, within=0.0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        4, 4.0, np.int64(4), np.float32(4), Fraction(8, 2), Decimal("4"), np.array(4), np.array([4.0]),
+        pd.Series([4.0]), pd.Series([1, 4]).max(), pd.DataFrame({"ms": [4.0]}).loc[0, "ms"],
+    ],
+    ids=lambda given: type(given).__name__,
+)  # fmt: skip
+def test_whatever_holds_one_number_is_a_number(given):
+    assert SQUARE.check("0.1", given)
+    assert not SEVENTH.check("0.2", given)
+    assert SEVENTH.check("0.2", np.int64(7))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (float("nan"), "nan is not a number"),
+        (np.nan, "nan is not a number"),
+        (pd.Series([float("nan")]), "nan is not a number"),
+        (pd.NA, "something of type NAType is not one number"),
+        (10**400, "larger than any measured one"),
+        (-(10**5000), "larger than any measured one"),
+        (float("inf"), "inf is too large. Two times two."),
+        ([4.0], "something of type list is not one number"),
+        (np.array([4.0, 4.0]), "something of type ndarray is not one number"),
+        (pd.Series([4.0, 4.0]), "something of type Series is not one number"),
+        ("4 ms", "'4 ms' is text"),
+        ("4" * 50, "something of type str is text"),
+        (True, "True is not a number"),
+        (np.True_, "True is not a number"),
+        (4j, "is not one number"),
+        (len, "this is a function"),
+        (40, "that is a sum"),
+        (4000, "a thousand times the answer: look at the units"),
+        (0.04, "1 % of the answer"),
+        (5, "5 is too large. Two times two."),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_is_no_right_number_gets_a_word(given, said, capsys):
+    assert not SQUARE.check("0.1", given)
+    assert said in capsys.readouterr().out
+
+
+def test_a_number_without_an_answer(capsys):
+    assert not SQUARE.check("0.1", None)
     assert "no answer yet" in capsys.readouterr().out
 
+    def nothing():
+        raise NothingToAnswer("there is no GPU")
 
-@pytest.mark.parametrize(
-    ("number", "wrong", "said"),
-    [
-        ("1.2", lambda work, synchronize: (work(), 0.0)[1], "before the GPU has finished"),
-        ("1.2", lambda work, synchronize: (work(), float("nan"))[1], "not seconds"),
-        ("3.2", lambda batch, device: batch.to(device), "pageable"),
-        ("3.2", lambda batch, device: batch.pin_memory().to("cpu", non_blocking=True), "not to the device"),
-        ("3.2", lambda batch, device: (batch.pin_memory().to(device, non_blocking=True), None)[1], "not the copy"),
-        ("3.2", lambda batch, device: batch.pin_memory().to(device), "still waits"),
-        ("3.2", lambda batch, device: None, "never copies"),
-        ("4.1", 2.0**-14, "too large"),
-        ("4.2", lambda *_: None, "FP32"),
-    ],
-)
-def test_a_wrong_answer_is_told_what_is_wrong(number, wrong, said, capsys):
-    assert not exercises.exercise(number, wrong)
-    assert said in capsys.readouterr().out
+    for given in (None, 4):
+        assert not Number("read", "", right=nothing, wrong={}).check("0.3", given)
+        assert "there is no GPU, so there is nothing to work out" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("number", "step", "wrong", "said"),
-    [
-        ("1.1", "main_baseline_nvtx", lambda whole, found: found.idle_ms / whole.duration_ms, "too small"),
-        ("1.1", "main_baseline_nvtx", lambda whole, found: 1 - found.idle_ms / whole.duration_ms, "units"),
-        ("2.1", "main_opt1", lambda whole, found: 59, "count the steps"),
-        ("2.2", "main_opt1", lambda whole, found: whole.duration_ms / found.ms["loader"], "What is left"),
-        ("3.1", "main_opt2", lambda whole, found: found.ms["loader"], "a row of the budget"),
-        ("3.1", "main_opt2", lambda whole, found: found.ms["copies"] / 1e3, "units"),
-        ("5.2", "main_opt3_tf32", lambda whole, found: "cuda_graph", "gains at most"),
-    ],
-)
-def test_a_wrong_reading_of_a_budget_is_told(number, step, wrong, said, capsys):
-    with open_report(recorded.folder() / "profiles" / f"{step}.sqlite.xz") as report:
-        whole = report.window()
-        context = (report, whole) if number == "1.1" else (report,)
-        assert not exercises.exercise(number, wrong(whole, budget(report)), *context)
-    assert said in capsys.readouterr().out
+def test_a_wrong_answer_that_a_machine_has_not_or_that_is_right_there_is_left_out():
+    one = Number(
+        "bound",
+        "",
+        right=lambda: 4.0,
+        wrong={
+            "the same": lambda: 4.01,
+            "over nothing": lambda: 1 / 0,
+            "none": lambda: float("nan"),
+            "other": lambda: 5,
+        },
+    )
+    assert one.usual() == {"other": 5}
+
+
+def test_a_word_is_right_whatever_its_case(capsys):
+    one = Choice("read", "Look.", right=lambda: ["Blue", "green"], wrong={"red": "that is hot", "blue": "that is cold"})
+    assert one.check("0.4", " blue ") and one.check("0.4", "GREEN")
+    assert one.usual() == {"that is hot": "red"}
+    capsys.readouterr()
+    for given, said in (
+        ("Red", "that is hot"),
+        ("pink", "'pink' is not it. Look."),
+        (7, "a word in quotes"),
+        (None, "no answer"),
+    ):
+        assert not one.check("0.4", given)
+        assert said in capsys.readouterr().out
+
+
+# Single exercises
+
+
+@pytest.mark.parametrize("machine", course.MACHINES)
+def test_what_the_hint_to_2_2_asks_for_is_accepted_on_every_machine(machine):
+    file = recorded.RECORDED / machine / "profiles" / "main_opt1.sqlite.xz"
+    with open_report(file) as report:
+        found = budget(report)
+        whole_ms = found.window.duration_ms
+        held_ms = min(found.held_ms["loader"], found.idle_ms)
+        assert exercises.exercise("2.2", whole_ms / (whole_ms - held_ms), report)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda score: score.share, "units"),
-        (lambda score: score.gained_ms, "too small"),
-        (lambda score: score.bound.at_most_ms, "not yet"),
-        (lambda score: score.bound.of_ms, "too large"),
-        (lambda score: 100 * score.share, "[ok] exercise 4.3"),
+        (lambda *_: None, "FP32"),
+        (lambda model, *_: model.missing, "it raises AttributeError"),
     ],
 )
-def test_the_share_of_a_bound(wrong, said, capsys):
-    profiles = recorded.folder() / "profiles"
-    names = ("main_opt3_tf32", "main_opt3_bf16")
-    tf32, bf16 = (open_report(profiles / f"{name}.sqlite.xz") for name in names)
-    with tf32, bf16:
-        exercises.exercise("4.3", wrong(compare(tf32, bf16).score("mixed_precision")), tf32, bf16)
+def test_a_step_that_does_nothing(wrong, said, capsys):
+    assert not exercises.exercise("4.2", wrong)
     assert said in capsys.readouterr().out
+
+
+def test_a_clip_that_is_written_by_hand_is_right():
+    import torch
+
+    def amp_step(model, loss_fn, data, target, optimizer, scaler, max_norm):
+        with torch.autocast(data.device.type, torch.float16):
+            loss = loss_fn(model(data), target)
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        own = [parameter.grad for parameter in model.parameters()]
+        factor = (max_norm / torch.cat([one.flatten() for one in own]).norm()).clamp(max=1.0)
+        for one in own:
+            one.mul_(factor)
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert exercises.exercise("4.2", amp_step)
+
+
+def run(process_s: float, epoch_s: float) -> dict:
+    return {"process_s": process_s, "epochs": [{"training_s": epoch_s - 0.1, "test_s": 0.1}] * 10}
+
+
+def test_the_break_even_of_a_cold_start(capsys):
+    runs, cold = [run(7.0, 0.5)] * 3, run(20.0, 0.25)  # fixed: 2 and 17.5 s
+    assert exercises.exercise("7.1", 62, runs, cold)
+    assert not exercises.exercise("7.1", 52, runs, cold)
+    assert "differ by their epochs, too" in capsys.readouterr().out
+    assert not exercises.exercise("7.1", 60, [], None)
+    assert "nothing to work out" in capsys.readouterr().out
+
+
+LIMITS = pd.DataFrame({"limit": ["waiting", "memory", "memory"], "mb": [200.0, 100.0, 50.0], "us": [90.0, 30.0, 40.0]})
+
+
+def test_a_fused_kernel_saves_half_if_memory_limits_it(capsys):
+    assert exercises.exercise("8.3", 15.0, LIMITS)
+    assert refused("8.3", LIMITS) == 5
+    assert not exercises.exercise("8.3", None, LIMITS[LIMITS["limit"] == "waiting"])
+    assert "nothing to work out" in capsys.readouterr().out
+
+
+ENTRIES = pd.DataFrame(
+    {
+        "step": ["main_baseline.py", "main_opt5.py", "main_opt7.py"],
+        "process_s": [40.0, 6.0, 3.0],
+        "process_low_s": [39.0, 5.8, 2.9],
+        "process_high_s": [41.0, 6.2, 3.1],
+        "cold_s": [None, None, 9.0],
+        "training_s": [30.0, 1.0, 1.0],
+    }
+)
+
+
+def test_the_first_time_counts_compiling():
+    assert exercises.exercise("9.2", "main_opt5.py", ENTRIES)
+    near = ENTRIES.assign(process_s=[6.3, 6.0, 3.0], process_low_s=[6.1, 5.8, 2.9])
+    assert exercises.exercise("9.2", "main_baseline.py", near) and exercises.exercise("9.2", "main_opt5.py", near)
+    assert not exercises.exercise("9.2", "main_baseline.py", ENTRIES), (
+        "rungs whose ranges overlap are told apart by none"
+    )
+
+
+def test_the_last_rung_is_the_one_that_ran():
+    assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES, 0.5)
+    assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES.replace("main_opt7.py", "main_opt6.py"), 0.5)
+
+
+def test_a_size_may_be_any_whole_number():
+    assert exercises.exercise(
+        "10.1", lambda size, dtype: np.int64(-(-size * dtype.itemsize // 16) * 16 // dtype.itemsize)
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(64.0, "[ok]"), (32.0, "too small"), (6, "that is the exponent"), (-6, "below zero")]
+)
+def test_the_smallest_scale(answer, said, capsys):
+    exercises.exercise("11.2", answer, [0.02, 0.48, 0.5], -30)
+    assert said in capsys.readouterr().out
+
+
+def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
+    healthy = {"skipped": 0, "zero_share": 0.0, "subnormal_share": 0.0}
+    return [healthy, {"skipped": skipped, "zero_share": zero, "subnormal_share": subnormal}]
+
+
+def test_the_logs():
+    logs = [windows(skipped=1), windows(zero=0.9, subnormal=0.08), windows(skipped=10)]
+    assert exercises.exercise("11.3", ("healthy", "underflow", "Overflow "), *logs)
+    assert refused("11.3", *logs) == 5
+
+
+@pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])
+def test_a_newer_keras_may_keep_the_scale_in_either_way(answer):
+    ways = pd.DataFrame({"way": ["asked for", "asked for and kept"], "fixed_scale": [1024.0, 1024.0]})
+    assert exercises.exercise("12.3", answer, ways)
+    ways["fixed_scale"] = None
+    assert not exercises.exercise("12.3", answer, ways)

@@ -149,3 +149,20 @@ def test_a_lab_runs_from_top_to_bottom(page, server):
     run_all(page)
     assert page.locator(SHOWN).locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
     assert page.missing == []
+
+
+def test_an_answer_stays_folded_until_its_cell_is_opened_or_run(page, server):
+    open_notebook(page, server, "labs/01_introduction.ipynb")
+    table = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="One product of 4096")
+    table.scroll_into_view_if_needed()
+    folded = table.locator(".jp-OutputPlaceholder")
+    folded.wait_for(timeout=60_000)
+    assert table.locator(".jp-OutputArea-output").count() == 0
+    folded.click()
+    table.locator(".jp-OutputArea-output").first.wait_for(timeout=60_000)
+    compared = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="my_product_ms, by")
+    compared.locator(".jp-OutputPlaceholder").wait_for(timeout=60_000)
+    assert "measured" not in compared.inner_text(), "what is shown of a fold is its first line"
+    run_all(page)
+    compared.locator(".jp-OutputArea-output", has_text="no prediction made").wait_for(timeout=60_000)
+    assert page.locator(f"{SHOWN} .jp-OutputPlaceholder").count() == 0

@@ -14,7 +14,7 @@ from labkit import course
 from labkit.errors import LabError
 from labkit.recording import pages
 from labkit.recording.live_check import NAME
-from labkit.recording.notebooks import files
+from labkit.recording.notebooks import REVEALS, files, fold, is_folded
 from labkit.training.record import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -184,6 +184,89 @@ def test_the_parts_of_a_lab(path):
     assert len(re.findall(r"<details><summary>Solution</summary>", text)) == code.count("lab.exercise(") >= 2
     remember = text.split("## To remember")[1].split("##")[0]
     assert len(re.findall(r"^\d\. ", remember, re.MULTILINE)) == 3
+
+
+MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
+COMPARED = re.compile(r"lab\.compare_prediction\(\s*(my_\w+)")
+TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: ~(\S+?)(?: |×|$)", re.MULTILINE)
+NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?![\w.,]*\d)")
+
+
+def predictions_of(path: Path) -> list[tuple[str, int, int]]:
+    """Each prediction of a lab: its variable, the cell that asks for it, the cell that compares it."""
+    asked, found = {}, []
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type == "code" and "lab.exercise(" not in cell.source:
+            asked |= dict.fromkeys(MADE.findall(cell.source), number)
+            found += [(name, asked[name], number) for name in COMPARED.findall(cell.source)]
+    assert asked.keys() == {name for name, *_ in found}, "asked for and never compared"
+    return found
+
+
+@by_name
+def test_only_what_gives_a_prediction_away_is_folded(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert cell.metadata.get("jupyter", {}).get("outputs_hidden", False) == is_folded(cell), cell.id
+        assert not is_folded(cell) or cell.outputs, cell.id
+
+
+@by_name
+def test_the_line_that_jupyterlab_shows_of_a_fold_gives_nothing_away(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        if is_folded(cell):
+            first, data = cell.outputs[0], cell.outputs[0].get("data", {})
+            line = (first.get("text") or data.get("text/html") or data["text/plain"]).splitlines()[0]
+            line = re.sub(r" \[drawn data: .*\]$", "", line)
+            assert not re.search(r"~[+-]?\d", line), f"{cell.id}: {line}"
+
+
+@lab_by_name
+def test_a_fold_hides_what_a_prediction_asked_for(path):
+    cells, found = nbformat.read(path, as_version=4).cells, predictions_of(path)
+    for number, cell in enumerate(cells):
+        if name := cell.metadata.get(REVEALS):
+            assert any(name == own and asked < number < compared for own, asked, compared in found), (number, name)
+    for _, asked, compared in found:
+        for told in TOLD.findall(outputs(cells[compared])):
+            for number in range(asked + 1, compared):
+                if cells[number].cell_type == "code" and not is_folded(cells[number]):
+                    assert told not in tokens(outputs(cells[number]), told), f"cell {number} gives {told} away"
+
+
+def tokens(text: str, like: str) -> set[str]:
+    """The numbers of a text, to three digits; none where ``like`` is whole or a ratio near 1, as many others are."""
+    if "." not in like or 0.9 < float(like) < 1.1:
+        return set()
+    return {f"{float(one.replace(',', '')):.3g}" for one in NUMBER.findall(text)}
+
+
+@lab_by_name
+def test_predictions_are_stored_unmade_and_kept_by_name(path):
+    cells, names = nbformat.read(path, as_version=4).cells, []
+    for _, _, compared in predictions_of(path):
+        assert "you predicted" not in outputs(cells[compared])
+    for cell in cells:
+        if cell.cell_type == "code":
+            calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+            mine = [call for call in calls if getattr(call.func, "attr", "") == "compare_prediction"]
+            given = [word.value.value for call in mine for word in call.keywords if word.arg == "of"]
+            assert len(given) == len(mine), "of=… names it in the reader's ledger"
+            names += given
+            assert "Your predictions in this lab" not in outputs(cell)
+    assert len(set(names)) == len(names) >= 1
+    assert f"lab.start({int(path.stem[:2])})" in "".join(cell.source for cell in cells)
+
+
+def test_a_fold_leaves_other_metadata_alone():
+    cell = nbformat.v4.new_code_cell("lab.compare_prediction(mine, 1)", metadata={"jupyter": {"source_hidden": True}})
+    fold(cell)
+    assert cell.metadata["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
+    cell.source = "lab.expect(1)"
+    fold(cell)
+    assert cell.metadata == {"jupyter": {"source_hidden": True}}
+    plain = nbformat.v4.new_markdown_cell("text", metadata={"jupyter": {"outputs_hidden": True}})
+    fold(plain)
+    assert plain.metadata == {}
 
 
 @lab_by_name

@@ -3,7 +3,7 @@
     from labkit import lab
     from labkit.display import tables
 
-    lab.start()
+    lab.start(2)
     report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
     tables.phases(report)
 
@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit import exercises, source
-from labkit.checks import begin, compare_prediction, conclude, expect, finish, invariant
+from labkit import checks, exercises, predictions, source
+from labkit.checks import conclude, expect, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
 from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import table
+from labkit.predictions import compare_prediction
 from labkit.source import quick
 from labkit.topics.ladder.tables import wall_clock
 from stepbudget.ncu.counters import Counted
@@ -35,10 +36,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-def start() -> None:
-    """Say in one line where the numbers of this notebook come from."""
-    begin()
+def start(number: int | None = None) -> None:
+    """Lab ``number`` begins: say in one line where the numbers of this notebook come from."""
+    checks.begin()
+    predictions.begin(number)
     print(source.current().greeting)
+
+
+def finish() -> None:
+    """A lab's end: what differed here from what it expects, and how good the reader's predictions were."""
+    checks.finish()
+    predictions.finish()
 
 
 def runs(commands: Sequence[str], repeats: int | None = None, when_quick: int = quick.ROUNDS) -> dict[str, list[dict]]:
@@ -70,5 +78,8 @@ def count(command: str, brief: bool = False) -> Counted:
 
 
 def exercise(number: str, answer: object, *context: object) -> None:
-    """Check the answer to an exercise and print what is wrong with it, if anything; ``None`` is no answer yet."""
+    """Check the answer to an exercise and print what is wrong with it, if anything.
+
+    ``None`` is no answer yet, ``"hint"`` asks for a hint.
+    """
     exercises.exercise(number, answer, *context)

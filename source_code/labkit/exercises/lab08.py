@@ -1,4 +1,4 @@
-"""The exercises of lab 8."""
+"""The exercises of lab 8: an intensity, the roof above a product, what fusing saves, and where two roofs meet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.checks import answer_function, answer_number
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
+from labkit.numbers import shown
 from labkit.topics.roofline.readings import MEMORY, Peaks, matmul_point
 
+FC1 = (1024, 128, 9216)
 
-def _intensity(number: str, answer: float | None) -> bool:
-    hint = "Two operations for each row, column and inner number; three matrices, two bytes a number."
-    return answer_number(number, answer, matmul_point(1024, 128, 9216, 1.0).intensity, hint)
 
+def _flop_per_byte(rows: int, columns: int, inner: int, operations: float = 2, byte: float = 2) -> float:
+    moved = byte * (rows * inner + inner * columns + rows * columns)
+    return operations * rows * columns * inner / moved
+
+
+INTENSITY = Number(
+    BOUND,
+    "Two operations for each row, column and inner number; three matrices, two bytes a number.",
+    right=lambda: matmul_point(*FC1, 1.0).intensity,
+    wrong={
+        "that is half of it: each product is added, too, and a number in BF16 has two bytes, not four": (
+            lambda: _flop_per_byte(*FC1, operations=1)
+        ),
+        "that is with FP32's four bytes, and without the additions": lambda: _flop_per_byte(*FC1, 1, 4),
+        "those are operations for each number: a number has two bytes": lambda: _flop_per_byte(*FC1, byte=1),
+        "the result moves, too: three matrices": lambda: 2 * 1024 * 128 * 9216 / (2 * (1024 * 9216 + 9216 * 128)),
+        "the weights move, too: three matrices": lambda: 2 * 1024 * 128 * 9216 / (2 * (1024 * 9216 + 1024 * 128)),
+        "that is turned over: bytes for each operation": lambda: 1 / _flop_per_byte(*FC1),
+    },
+    within=0.01,  # the smallest matrix is little beside the others
+)
 
 # Peaks of GPUs that nobody has, and sizes on either side of their ridges, so that no answer fits by chance.
 TRIED = [
@@ -29,34 +49,103 @@ TRIED = [
     (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (4096, 4096, 64)),
     (Peaks("low ridge", {"bf16": 200.0, "fp32": 50.0}, 4.0, {}), "fp32", (100, 100, 100)),
 ]
+NAMES = ("memory", "arithmetic")
 
 
-def _roof_above(number: str, answer: Callable | None) -> bool:
-    def trial(roof_above: Callable) -> str | None:
-        for peaks, dtype, (rows, columns, inner) in TRIED:
-            right = matmul_point(rows, columns, inner, 1.0, dtype).bound(peaks)
-            said = roof_above(rows, columns, inner, dtype, peaks)
-            if said not in ("memory", "arithmetic"):
-                return f"it returns {said!r}: 'memory' or 'arithmetic' is wanted"
-            if said != right:
-                point = matmul_point(rows, columns, inner, 1.0, dtype)
-                return (
-                    f"({rows}, {inner}) by ({inner}, {columns}) in {dtype} has {point.intensity:.3g} FLOP/byte, the "
-                    f"roofs meet at {peaks.ridge(dtype):.3g}, and it says {said!r}"
-                )
+def _rule(operations: float = 2, byte: float = 1, dtype: str | None = None, turned: bool = False) -> Callable:
+    """The rule, with so many operations and as many bytes as a number really has; ``dtype`` in the place of its own."""
+
+    def roof_above(rows, columns, inner, own, peaks):
+        own = dtype or own
+        size = byte * {"bf16": 2, "fp32": 4}[own]
+        above = _flop_per_byte(rows, columns, inner, operations, size) >= peaks.ridge(own)
+        return NAMES[above != turned]
+
+    return roof_above
+
+
+MISTAKES = {
+    "it counts one operation where a product is also added": _rule(operations=1),
+    "it counts half of the bytes": _rule(byte=0.5),
+    "it takes BF16's bytes and roof for every type": _rule(dtype="bf16"),
+    "it names the other roof: few operations for each byte, and memory binds": _rule(turned=True),
+    "it says so of every product": lambda *_: "memory",
+    "it says the same of every product": lambda *_: "arithmetic",
+}
+
+
+def _try_roof_above(roof_above: Callable) -> str | None:
+    said = [roof_above(*size, dtype, peaks) for peaks, dtype, size in TRIED]
+    for one in said:
+        if one not in NAMES:
+            return f"it returns {shown(one)}: 'memory' or 'arithmetic' is wanted"
+    right = [matmul_point(*size, 1.0, dtype).bound(peaks) for peaks, dtype, size in TRIED]
+    if said == right:
         return None
+    (peaks, dtype, (rows, columns, inner)), one = next(
+        (tried, one) for tried, one, other in zip(TRIED, said, right, strict=True) if one != other
+    )
+    where = (
+        f"({rows}, {inner}) by ({inner}, {columns}) in {dtype} has "
+        f"{matmul_point(rows, columns, inner, 1.0, dtype).intensity:.3g} FLOP/byte, the roofs meet at "
+        f"{peaks.ridge(dtype):.3g}, and it says '{one}'"
+    )
+    for why, mistake in MISTAKES.items():
+        if said == [mistake(*size, dtype, peaks) for peaks, dtype, size in TRIED]:
+            return f"{where}: {why}"
+    return where
 
-    return answer_function(number, answer, trial)
+
+ROOF_ABOVE = Code(
+    "Operations over bytes is the intensity; left of the ridge, peak over bandwidth, memory is the roof.",
+    _try_roof_above,
+    wrong=MISTAKES | {"'memory' or 'arithmetic' is wanted": lambda *_: "both"},
+)
 
 
-def _fused(number: str, answer: float | None, limits: pd.DataFrame) -> bool:
+def _most(limits: pd.DataFrame, column: str = "mb") -> float:
     bound = limits[limits["limit"] == MEMORY]
     if bound.empty:
-        print(f"exercise {number}: memory limits none of the kernels counted here, so there is nothing to work out")
-        return False
-    right = float(bound.loc[bound["mb"].idxmax(), "us"]) / 2
-    hint = "Where memory limits, time is in proportion to bytes; look only at kernels that it limits."
-    return answer_number(number, answer, right, hint)
+        raise NothingToAnswer("memory limits none of the kernels counted here")
+    return float(bound.loc[bound[column].idxmax(), "us"])
 
 
-EXERCISES = {"8.1": _intensity, "8.2": _roof_above, "8.3": _fused}
+FUSED = Number(
+    BOUND,
+    "Where memory limits, time is in proportion to bytes; look only at kernels that it limits.",
+    right=lambda limits: _most(limits) / 2,
+    wrong={
+        "that is all of its time: half of the bytes still move": _most,
+        "that is a kernel that something else limits: fewer bytes save it nothing": lambda limits: (
+            float(limits.loc[limits["mb"].idxmax(), "us"]) / 2
+        ),
+        "that is half of the longest kernel that memory limits: another moves more": lambda limits: (
+            _most(limits, "us") / 2
+        ),
+        "those are its bytes, in MB: how many microseconds do they take?": lambda limits: float(
+            limits.loc[limits["limit"] == MEMORY, "mb"].max()
+        ),
+        "that is half of all kernels that memory limits: one of them is asked for": lambda limits: (
+            float(limits.loc[limits["limit"] == MEMORY, "us"].sum()) / 2
+        ),
+    },
+)
+
+RIDGE = Number(
+    READ,
+    "Follow the slope to where it becomes level, and go straight down to the lower axis.",
+    right=lambda peaks: peaks.ridge(peaks.narrow),
+    wrong={
+        "that is the height of the level roof: the intensity is on the lower axis": lambda peaks: peaks.tflops[
+            peaks.narrow
+        ],
+        "that is where the slope meets FP32's roof": lambda peaks: peaks.ridge("fp32"),
+        "that is the memory's TB/s: where does its slope end?": lambda peaks: peaks.tb_per_s,
+        "that is in thousands: 1 TFLOP/s over 1 TB/s is one operation for each byte": lambda peaks: (
+            1e3 * peaks.ridge(peaks.narrow)
+        ),
+    },
+    within=0.15,  # read off an axis that is logarithmic
+)
+
+EXERCISES = {"8.1": INTENSITY, "8.2": ROOF_ABOVE, "8.3": FUSED, "8.4": RIDGE}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from labkit.paths import ROOT
 from labkit.recording import pages
 
 CELL_TIMEOUT_S = 600
+REVEALS = "reveals"  # in a cell's metadata: the prediction, by its variable, whose answer the output gives away
+COMPARES = re.compile(r"^\s*lab\.compare_prediction\(", re.MULTILINE)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -38,12 +41,30 @@ def execute(file: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def is_folded(cell: nbformat.NotebookNode) -> bool:
+    """Does the cell's output give away what a prediction above it asked for?"""
+    return REVEALS in cell.metadata or (cell.cell_type == "code" and bool(COMPARES.search(cell.source)))
+
+
+def fold(cell: nbformat.NotebookNode) -> None:
+    """Hide the output of such a cell, and of no other, until the reader opens it or runs the cell.
+
+    JupyterLab and Notebook 7 read this; nbconvert does not, and shows all.
+    """
+    jupyter = dict(cell.metadata.pop("jupyter", {}))
+    jupyter.pop("outputs_hidden", None)
+    jupyter |= {"outputs_hidden": True} if is_folded(cell) else {}
+    if jupyter:
+        cell.metadata["jupyter"] = jupyter
+
+
 def store(notebook: nbformat.NotebookNode, file: Path) -> None:
     """Write the notebook without what would change from run to run: times, versions of this machine."""
     notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:02d}"
         cell.metadata.pop("execution", None)
+        fold(cell)
     draft = file.with_suffix(".tmp")
     nbformat.write(notebook, draft)
     draft.replace(file)
@@ -56,6 +77,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, help="default: the whole course")
     args = parser.parse_args()
     os.environ.setdefault("LAB_MODE", "recorded")
+    os.environ["LAB_PREDICTIONS"] = "off"
     pages.README.write_text(pages.filled(pages.README.read_text()))
     for file in args.files or files():
         try:
