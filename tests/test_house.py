@@ -25,9 +25,9 @@ SCRIPTS = {step.name for step in course.STEPS} | {Path(script).stem for script i
 # From the ground up: a room imports from its own floor and from those below.
 FLOORS = (
     {"stepbudget"},
-    {"labkit", "labkit.paths", "labkit.errors", "labkit.course"},
+    {"labkit", "labkit.paths", "labkit.errors", "labkit.numbers", "labkit.course", "labkit.cases"},
     {"labkit.training", "labkit.kernels"},
-    {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks"},
+    {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},
     {"labkit.topics", "labkit.exercises"},
     {"labkit.lab", "labkit.images", "benchmarks", *SCRIPTS},
 )
@@ -99,7 +99,7 @@ def test_the_face_stays_small():
 def first_cells(notebook: Path) -> str:
     """A notebook's code up to the cell in which it says where its numbers come from."""
     sources = [source for _, source in code_cells(notebook)]
-    last = next(number for number, source in enumerate(sources) if "lab.start()" in source)
+    last = next(number for number, source in enumerate(sources) if "lab.start(" in source)
     return "\n".join(sources[: last + 1])
 
 
