@@ -258,7 +258,7 @@ events = st.tuples(st.integers(0, 900), st.integers(0, 200))
 @given(
     work=st.lists(events, max_size=12),
     waits=st.lists(st.integers(5, 95), min_size=2, max_size=9),
-    origin=st.sampled_from([0, 5000, 9 * 10**12]),
+    origin=st.sampled_from([1, 5000, 9 * 10**12]),  # from 0 to 0 is work whose times could not be had
 )
 def test_steps_against_counting_microseconds(tmp_path_factory, work, waits, origin):
     made = SyntheticReport(tmp_path_factory.mktemp("steps") / "made.sqlite", origin_us=origin)
