@@ -108,6 +108,23 @@ def test_what_stands_in_the_page_is_the_answer():
     assert len(text) < 400_000
 
 
+def test_lines_memory_and_arithmetic_have_their_place(build):
+    small(build).range(12.5, 14.5, "aten::mm, op_id = 1, sizes = [[8, 16], [16, 4], []]")
+    build.allocate(5, 4096, 3_000_000).api(40, 49, "cudaDeviceSynchronize").chain(("wait_here", "/home/ann/run"))
+    found, text = made(build.write())
+    read = Read(text)
+    tables = {caption.split(",")[0]: rows for caption, rows in read.tables.items()}
+    lines = tables["Where calls were made that the GPU waited for"]
+    assert [(row[1], row[2], row[3]) for row in lines] == [
+        (one["where"], one["call"], f"{one['count']:,}") for one in found["lines"]
+    ]
+    assert any("wait_here" in row[1] for row in lines)
+    assert tables["Convolutions and matrix products by the sizes of their inputs"][0][:3] == [
+        "aten::mm [[8, 16], [16, 4]]", "1", "0.00",
+    ]  # fmt: skip
+    assert "at most 3.0 MB held at once" in " ".join(read.text)
+
+
 def test_the_bars_parts_are_as_wide_as_the_causes_shares():
     found, text = made(PROFILES / "main_baseline.sqlite.xz")
     bar = text[text.index('class="stacked"') :]

@@ -34,6 +34,7 @@ UNMEASURED = {
     "labkit/source/*": "opens results and starts processes; a process that is measured imports it without using it",
     "labkit/display/*": "draws",
     **dict.fromkeys(("stepbudget/report.py", "stepbudget/window.py", "stepbudget/metrics.py"), _READS),
+    "stepbudget/say/*": "words and colours of answers",
     **dict.fromkeys(("stepbudget/export/sqlite.py", "stepbudget/export/nsys.py", "stepbudget/ask/*"), _READS),
 }
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing

@@ -16,9 +16,10 @@ from stepbudget.say import picture, style
 from stepbudget.say.picture import escaped
 from stepbudget.say.text import LEAST_CHANGE_MS
 from stepbudget.say.timeline import Pictures
-from stepbudget.say.words import percent, sentence
+from stepbudget.say.words import held, percent, sentence, shaped
 
 KERNELS, PHASES, CHANGED = 20, 30, 15  # rows of a table; the others are counted
+LINES = 12  # lines of the program, shapes of operators
 NAME = 90  # letters of a kernel's name; all of it is told when pointed at
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -52,7 +53,8 @@ def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
     if found.get("comparison"):
         parts += [_comparison(found), f"<h2 class='divider'>Before: {_code(found['report'])}</h2>{_lead(found)}"]
     parts += [_budget(found), _advice(found), _timelines(drawn), _steps(found, drawn[0])]
-    parts += [_phases(found), _copies(found), _kernels(found), _communication(found), _launches(found)]
+    parts += [_phases(found), _lines(found), _copies(found), _memory(found), _kernels(found), _flops(found)]
+    parts += [_communication(found), _launches(found)]
     parts += [_not_looked_at(found), _foot(found)]
     return f'<style>{style.sheet()}</style><main class="stepbudget">{style.PATTERNS}\n{"".join(parts)}</main>'
 
@@ -202,6 +204,33 @@ def _kernels(found: dict) -> str:
     caption = "Longest first; in brackets what the verdict on Tensor Cores rests on"
     table = _table(caption, ["kernel", "count", "GPU ms", "Tensor Cores"], body, "nnt", KERNELS)
     return _section("Kernels", f"<p>{' '.join(lines)}</p>{table}")
+
+
+def _lines(found: dict) -> str:
+    body = [
+        (_keyed(one["cause"], found["causes"][one["cause"]]), escaped(one["where"]), escaped(one["call"]),
+         f"{one['count']:,}", f"{one['cpu_ms']:,.1f}", f"{one['idle_ms']:,.1f}")
+        for one in found["lines"]
+    ]  # fmt: skip
+    caption = "Where calls were made that the GPU waited for, the longest idle time first"
+    columns = ["cause", "where", "call", "count", "CPU ms", "GPU idle ms"]
+    return _section("Lines", _table(caption, columns, body, "ttnnn", LINES)) if body else ""
+
+
+def _memory(found: dict) -> str:
+    return _section("Memory", f"<p>{escaped(sentence(held(found['memory'])))}</p>") if found["memory"] else ""
+
+
+def _flops(found: dict) -> str:
+    body = [
+        (f"<code>{escaped(shaped(one))}</code>", f"{one['ops']:,}", f"{one['gflop']:,.2f}", f"{one['gpu_ms']:,.2f}",
+         f"{one['tflops']:,.1f}", escaped(one["group"]))
+        for one in found["flops"]
+        if one["unknown"] is None
+    ]  # fmt: skip
+    caption = "Convolutions and matrix products by the sizes of their inputs, the longest first"
+    columns = ["operator", "count", "GFLOP each", "GPU ms", "TFLOP/s", "Tensor Cores"]
+    return _section("Arithmetic", _table(caption, columns, body, "nnnnt", LINES)) if body else ""
 
 
 def _communication(found: dict) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable
 from statistics import median
@@ -10,6 +9,7 @@ from statistics import median
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import Change, Comparison
 from stepbudget.errors import printable
+from stepbudget.say.words import held, shaped
 
 WIDTH = 120
 BAR = 40  # characters for the whole window
@@ -17,7 +17,6 @@ NAME = 60  # letters of a name in a table, so that its numbers stay in view
 LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 KERNELS = 10  # the longest; the others are counted
 FIRST = 5  # lines of the program, shapes of operators
-NO_TENSORS = r"(, \[\])+(?=\]$)"  # what follows the tensors among the sizes of an operator's inputs
 
 
 def answer(found: dict) -> list[str]:
@@ -198,25 +197,14 @@ def _flops(found: dict) -> list[str]:
     rows = []
     for one in found["flops"]:
         if one["unknown"] is None:
-            op = f"{one['op']} {re.sub(NO_TENSORS, '', one['sizes'])}"
             numbers = f"{one['ops']:,}", f"{one['gflop']:,.2f}", f"{one['gpu_ms']:,.2f}", f"{one['tflops']:,.1f}"
-            rows.append((_cut(op, NAME), *numbers, one["group"]))
+            rows.append((_cut(shaped(one), NAME), *numbers, one["group"]))
     columns = ["arithmetic, longest first", "count", "GFLOP each", "GPU ms", "TFLOP/s", "Tensor Cores"]
     return ["", *_table(columns, rows[:FIRST])] if rows else []
 
 
 def _memory(found: dict) -> list[str]:
-    held = found["memory"]
-    if held is None:
-        return []
-    text = (
-        f"GPU memory: at most {held['peak_bytes'] / 1e6:,.1f} MB held at once, {held['end_bytes'] / 1e6:,.1f} MB at "
-        f"the end, of what was allocated since the capture began ({held['allocations']:,} allocations here"
-    )
-    largest = held["largest_bytes"]
-    text += f", the largest {largest[0] / 1e6:,.1f} MB); " if largest else "); "
-    text += "this is the driver's count: PyTorch's cache reserves more than its tensors need"
-    return ["", *textwrap.wrap(text, WIDTH)]
+    return ["", *textwrap.wrap(held(found["memory"]), WIDTH)] if found["memory"] else []
 
 
 def _lines(found: dict) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+NO_TENSORS = re.compile(r"(, \[\])+(?=\]$)")  # what follows the tensors among the sizes of an operator's inputs
+
 
 def three(value: float) -> str:
     """Three significant digits below 1,000, whole numbers above: 3.91, 45.2, 498, 3,912."""
@@ -25,3 +29,19 @@ def sentence(text: str) -> str:
     """With a capital and a full stop."""
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def shaped(one: dict) -> str:
+    """An operator of the answer's ``flops`` with the sizes of its tensors: ``aten::mm [[8, 16], [16, 4]]``"""
+    return f"{one['op']} {NO_TENSORS.sub('', one['sizes'])}"
+
+
+def held(memory: dict) -> str:
+    """The answer's ``memory`` in a sentence."""
+    text = (
+        f"GPU memory: at most {memory['peak_bytes'] / 1e6:,.1f} MB held at once, {memory['end_bytes'] / 1e6:,.1f} MB "
+        f"at the end, of what was allocated since the capture began ({memory['allocations']:,} allocations here"
+    )
+    largest = memory["largest_bytes"]
+    text += f", the largest {largest[0] / 1e6:,.1f} MB); " if largest else "); "
+    return text + "this is the driver's count: PyTorch's cache reserves more than its tensors need"
