@@ -349,7 +349,7 @@ def test_a_live_recording_names_the_function_that_slept(tmp_path):
     session = f"lines-{os.getpid()}"
     made = [found.path, "profile", *options, "--session-new", session, "--output", "rest", "./rest"]
     with contextlib.suppress(subprocess.TimeoutExpired), (tmp_path / "log").open("w") as log:
-        subprocess.run(made, cwd=tmp_path, stdout=log, stderr=log, timeout=20)
+        subprocess.run(made, cwd=tmp_path, stdout=log, stderr=log, timeout=10)
     end_agents(session)
     if not (tmp_path / "rest.nsys-rep").is_file():  # nsys 2022.4 does not always come to an end where it samples
         pytest.skip(f"nsys records no backtraces here: {(tmp_path / 'log').read_text()[-200:]}")
