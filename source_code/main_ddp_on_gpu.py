@@ -17,6 +17,8 @@ def train(run, model, images, labels, optimizer, autocast, epoch):
         same = torch.Generator(run.device).manual_seed(1_000 * run.args.seed + epoch)  # on every rank
         order = torch.randperm(len(labels), device=run.device, generator=same)
     for step, batch in enumerate(order.split(run.args.batch_size)):
+        if len(batch) < run.ranks:  # a rest that does not go round
+            break
         with phase("gather"):
             batch = run.own(batch)
             data, target = normalise(images[batch]), labels[batch]

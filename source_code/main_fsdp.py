@@ -1,6 +1,7 @@
 """A transformer shared out among GPUs: each rank keeps a part of every weight and fetches the rest (torchrun)."""
 
 import argparse
+import itertools
 import statistics
 import time
 
@@ -47,51 +48,68 @@ def train_step(model, optimizer, symbols, autocast):
 def main():
     args = parse_args()
     ranks = Ranks()
-    ranks.take_gpu(args.device)
-    device = steps.pick_device(args.device)
+    device = ranks.take_gpu(args.device)
     ranks.join(device)
     steps.set_fp32_precision(tf32=False)
     switch(args.profile)
     cuda = device.type == "cuda"
 
     torch.manual_seed(args.seed)
-    model = text.Transformer(args.width, args.depth, args.heads, args.length).to(device)
+    model = text.Transformer(args.width, args.depth, args.heads, args.length)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     autocast = torch.autocast(device.type, getattr(torch, args.param_dtype), enabled=args.param_dtype != "float32")
-    if args.share == "fsdp":
+    if args.share == "fsdp":  # block by block to the GPU: no rank ever holds all of it there
         model, autocast = sharded(model, ranks, device, args), torch.autocast(device.type, enabled=False)
-    elif args.share == "ddp":
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    else:
+        model = DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
     symbols = text.sequences(args.batch_size * args.pool, args.length + 1, args.seed).to(device)
+    batches = [batch[ranks.rank :: ranks.ranks] for batch in symbols.split(args.batch_size)]
 
-    seconds, losses = [], []
-    for step in range(args.warm_up + args.steps):
-        if args.profile and cuda and step == args.warm_up:
+    losses = [train_step(model, optimizer, batches[step % args.pool], autocast) for step in range(args.warm_up)]
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        if args.profile:
             torch.cuda.profiler.start()
-        batch = symbols[(step % args.pool) * args.batch_size :][ranks.rank : args.batch_size : ranks.ranks]
-        start = time.perf_counter()
-        with phase("training"):
-            loss = train_step(model, optimizer, batch, autocast)
-            if cuda:
-                torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        dist.all_reduce(loss)
-        losses.append(loss.item() / ranks.ranks)
+    dist.barrier()
+    clock = [read_clock(cuda)]
+    with phase("training"):
+        for step in range(args.warm_up, args.warm_up + args.steps):
+            losses.append(train_step(model, optimizer, batches[step % args.pool], autocast))
+            clock.append(read_clock(cuda))
+        if cuda:
+            torch.cuda.synchronize()
     if args.profile and cuda:
         torch.cuda.profiler.stop()
 
-    peak = torch.cuda.max_memory_allocated() / 1e6 if cuda else None
-    row = {"step_s": seconds[args.warm_up :], "peak_memory_mb": peak}
+    means = torch.stack(losses)
+    dist.all_reduce(means)
+    losses = (means / ranks.ranks).tolist()
+    step_s = [seconds_between(one, other) for one, other in itertools.pairwise(clock)]
+    row = {"step_s": step_s, "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else None}
     of_each = [row | {"rank": rank} for rank, row in enumerate(ranks.of_each(row))]
-    step_s = statistics.median(row["step_s"])
-    per_s = args.batch_size * args.length / step_s
+    slowest_s = max(statistics.median(row["step_s"]) for row in of_each)
+    per_s = args.batch_size * args.length / slowest_s
     print(f"{parameters / 1e6:.1f} million parameters, {args.share}: loss {losses[0]:.3f} to {losses[-1]:.3f} nats")
-    print(f"a step takes {1e3 * step_s:.2f} ms (median of {args.steps}): {per_s:,.0f} symbols a second")
+    print(f"a step takes {1e3 * slowest_s:.2f} ms (median of {args.steps}): {per_s:,.0f} symbols a second")
     if ranks.leads:
         more = {"ranks": ranks.ranks, "backend": dist.get_backend(), "parameters": parameters, "losses": losses}
         steps.write_benchmark_record(args, device, of_each, **more)
     dist.destroy_process_group()
+
+
+def read_clock(cuda):
+    """Now, on the GPU's own clock where there is one: the program does not wait for it between steps."""
+    if not cuda:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(one, other):
+    return other - one if isinstance(one, float) else one.elapsed_time(other) / 1e3
 
 
 def parse_args():
@@ -106,7 +124,7 @@ def parse_args():
     add("--steps", type=int, default=20, help="that are measured (default: %(default)s)")
     add("--warm-up", type=int, default=5, help="steps before these (default: %(default)s)")
     add("--pool", type=int, default=8, help="batches to train on in turn (default: %(default)s)")
-    add("--prefetch", type=int, default=1, help="blocks to fetch ahead (default: %(default)s)")
+    add("--prefetch", type=int, default=1, help="blocks to fetch ahead, from 1 on (default: %(default)s)")
     add("--param-dtype", choices=("bfloat16", "float32"), default="bfloat16", help="to compute in (default: bfloat16)")
     add("--lr", type=float, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
     add("--seed", type=int, default=1, help="random seed (default: %(default)s)")
@@ -114,6 +132,8 @@ def parse_args():
     add("--profile", action="store_true", help="bracket the measured steps for the profiler, with NVTX ranges")
     add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
+    if args.prefetch < 1:
+        parser.error(f"--prefetch {args.prefetch}: one block at least is fetched ahead")
     if args.batch_size % world_size():
         parser.error(f"--batch-size {args.batch_size}: {world_size()} ranks do not divide it")
     return args

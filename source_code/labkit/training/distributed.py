@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from labkit.errors import LabError, one_sentence
 from labkit.training import cli, machine
+from labkit.training.devices import pick_device
 from labkit.training.run import Run
 
 
@@ -38,9 +40,10 @@ def parse_args(doc: str, workers: int | None = None, **more: object) -> argparse
     if {"-h", "--help"} & set(sys.argv):
         flags.print_help()  # and the flags of all steps come after it
     own, sys.argv[1:] = flags.parse_known_args()
-    if (own.per_gpu_batch is not None and own.per_gpu_batch < 1) or own.bucket_mb <= 0:
+    if (own.per_gpu_batch is not None and own.per_gpu_batch < 1) or (own.bucket_mb is not None and own.bucket_mb <= 0):
         flags.error("--per-gpu-batch and --bucket-mb are numbers above 0")
-    workers = max(1, cli.spare_cores() // world_size()) if workers is None else workers
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks that share this machine's cores
+    workers = max(1, cli.spare_cores() // here) if workers is None else workers
     args = cli.parse_args(doc, workers=workers, **more)
     vars(args).update(vars(own))
     if args.per_gpu_batch is not None:
@@ -59,7 +62,7 @@ def _flags() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage="torchrun … %(prog)s [flags]")
     add = parser.add_argument_group("several GPUs").add_argument
     add("--per-gpu-batch", type=int, metavar="N", help="N samples a GPU and step: another experiment, not the recipe")
-    add("--bucket-mb", type=float, default=25, metavar="MB", help="gradients averaged at once (default: %(default)s)")
+    add("--bucket-mb", type=float, metavar="MB", help="gradients averaged at once (default: 1 first, then 25)")
     add("--checkpoint", metavar="FILE", help="keep the state of the training in FILE after each epoch")
     add("--resume", action="store_true", help="go on from --checkpoint, to the end that a whole run would come to")
     return parser
@@ -73,14 +76,16 @@ class Ranks:
         self.local = int(os.environ.get("LOCAL_RANK", "0"))
         self.leads = self.rank == 0
 
-    def take_gpu(self, wanted: str) -> None:
-        """Each rank its own GPU, unless ``cpu`` is wanted; only rank 0 speaks from here on. LabError: a GPU lacks."""
+    def take_gpu(self, wanted: str) -> torch.device:
+        """Each rank its own GPU, unless ``cpu`` is wanted; only rank 0 speaks from here on. SystemExit(2): no GPU."""
         if not self.leads:
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 – as long as the process lives
-        if wanted != "cpu" and machine.gpu_name():
-            if self.local >= torch.cuda.device_count():
-                raise LabError(f"rank {self.rank} has no GPU: {torch.cuda.device_count()} are visible here.")
-            torch.cuda.set_device(self.local)
+        with one_sentence():
+            if wanted != "cpu" and machine.gpu_name():
+                if self.local >= torch.cuda.device_count():
+                    raise LabError(f"rank {self.rank} has no GPU: {torch.cuda.device_count()} are visible here.")
+                torch.cuda.set_device(self.local)
+            return pick_device(wanted)
 
     def join(self, device: torch.device) -> None:
         """Meet the other ranks."""
@@ -105,8 +110,7 @@ class DistributedRun(Run):
         self.rank, self.ranks = self.group.rank, self.group.ranks
         self.share = args.batch_size // self.ranks
         self._first_epoch, self._states = 1, {}
-        with one_sentence():
-            self.group.take_gpu(args.device)
+        self.group.take_gpu(args.device)
         if not self.group.leads:
             args.record = None
         super().__init__(args, **more)
@@ -123,6 +127,14 @@ class DistributedRun(Run):
         if error is None:
             dist.destroy_process_group()
         return handled
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """As ``Run.timed``; all ranks begin together, also where one wrote a record or a profiler started meanwhile."""
+        self.synchronize()
+        dist.barrier()
+        with super().timed(name):
+            yield
 
     def kept(self, **states: torch.nn.Module | torch.optim.Optimizer | object) -> None:
         """Name what ``--checkpoint`` keeps (each has ``state_dict``), and with ``--resume`` put it back as it was."""
