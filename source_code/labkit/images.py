@@ -52,13 +52,13 @@ IMAGES = {
     "ladder": (
         ladder,
         "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "
-        "workers the time falls to about a quarter; pinned copies and mixed precision change little more.",
+        "workers the time falls to less than a quarter; pinned copies and mixed precision change little more.",
     ),
     "whole_ladder": (
         whole_ladder,
         "For each of the eight steps a dot for the seconds of the training loop and one for the whole process, on a "
-        "logarithmic axis. The loop falls from about half a minute to about a fifth of a second, a few times the "
-        "floor; the process falls from three quarters of a minute to a few seconds.",
+        "logarithmic axis. The loop falls from about a minute to a fraction of a second, a few times the "
+        "floor; the process falls from more than a minute to a few seconds.",
     ),
 }
 

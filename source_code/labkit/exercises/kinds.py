@@ -75,7 +75,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Choice:
-    """Asks for a word, whatever its case; ``right``: the word, or several, of what the exercise is about.
+    """Asks for a word, whatever its case, with blanks, hyphens or underscores.
+
+    ``right``: the word, or several, of what the exercise is about.
 
     ``wrong``: a word → what went wrong with it, where it is not right.
     """
@@ -148,4 +150,4 @@ def say(exercise: str, wrong: str | None) -> bool:
 
 
 def _plain(word: str) -> str:
-    return word.strip().casefold()
+    return word.strip().casefold().replace(" ", "_").replace("-", "_")

@@ -92,7 +92,7 @@ class StepTrial:
         if self.error and not self.types:
             raise self.error
         if torch.float32 in self.types or not self.types:
-            return "the forward pass runs in FP32: it belongs into torch.autocast"
+            return "the forward pass runs in FP32: it belongs into torch.autocast, for the data's device"
         if torch.bfloat16 in self.types:
             return "autocast computes in BF16, which needs no scaler: name torch.float16"
         if "scale" not in self.asked:

@@ -58,6 +58,7 @@ ROUNDS = (  # seconds before and after, and what is to be said of them
     ([10.0, 10.0, 10.0], [9.0, 11.0, 9.5], None),  # faster, slower, faster
     ([10.0, 10.0, 10.0], [12.5, 20.0, 16.0], 0.625),  # slower each time
     ([10.0, 9.0, 11.0], [10.0, 8.0, 9.0], None),  # one round knows no difference
+    ([10.0, 10.0, 10.0, 10.0, 10.0], [8.0, 5.0, 4.0, 2.5, 2.0], 2.5),  # five rounds
 )
 
 
