@@ -126,7 +126,7 @@ def test_a_lab_ends_with_its_predictions(capsys):
 def test_the_last_lab_of_a_part_looks_back_on_all(number, capsys):
     compare_prediction(5, 2.5, " ms", of="one product")
     predictions.begin(number)
-    compare_prediction(1, 1.2, "×", of="another")
+    compare_prediction(1.17, 1.2, "×", of="another")
     capsys.readouterr()
     predictions.finish()
     told = said(capsys)
@@ -154,6 +154,20 @@ def made(*factors: float) -> list[Prediction]:
 )
 def test_getting_better_or_not(factors, says):
     assert says in predictions.trend(made(*factors))
+
+
+@pytest.mark.parametrize(
+    ("said", "measured", "is_right"),
+    [(1.2, 1.0, False), (1.04, 1.0, True), (2.1, 2.34, True), (1.9, 2.34, False), (0.8, 0.75, True), (1.1, 0.9, False)],
+)
+def test_a_ratio_is_right_by_what_it_gains(said, measured, is_right):
+    assert Prediction(2, "it", said, measured, "×").is_right == is_right
+
+
+def test_ratios_near_1_are_no_progress():
+    ratios = [Prediction(5, f"ratio {place}", 1.1, 1.0, " times") for place in range(6)]
+    alone, with_ratios = made(4, 4, 4, 4, 4, 4), [*made(4, 4, 4, 4, 4, 4), *ratios]
+    assert "no better yet" in predictions.trend(alone) and "no better yet" in predictions.trend(with_ratios)
 
 
 def test_words_are_right_or_not_and_move_no_factor():

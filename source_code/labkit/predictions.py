@@ -2,7 +2,7 @@
 
 It lies in ``reports/predictions.jsonl``, which git ignores: a JSON object a line, so that two notebooks can add to it
 at once, and so that a line that breaks off costs no other. Only the first prediction of a thing is kept: who has seen
-the answer predicts no more. ``LAB_PREDICTIONS=off`` keeps and shows none.
+its score predicts no more. ``LAB_PREDICTIONS=off`` keeps and shows none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from labkit.numbers import NotANumber, number, shown
 FILE = "predictions.jsonl"
 FEW = 6  # predictions, with fewer of which no trend is read
 RIGHT = 1.25  # a factor by which one may be off and still be right
+RATIOS = ("×", "times")  # "as fast as before": what counts is how far it lies from 1
 LONGEST = 80  # characters of what was predicted
 ASKED = "no prediction made (next time, write one into its cell first: a miss teaches, too)"
 
@@ -47,7 +48,9 @@ class Prediction:
 
     @property
     def is_right(self) -> bool:
-        """The word itself, or a number within a factor of ``RIGHT``."""
+        """The word itself, or a number within a factor of ``RIGHT``; of a ratio, what it gains or loses (or a 20th)."""
+        if self.off is not None and self.unit.strip() in RATIOS:
+            return abs(self.predicted - self.measured) <= max(0.05, (RIGHT - 1) * abs(self.measured - 1))
         if self.off is not None:
             return self.off <= RIGHT
         return str(self.predicted).casefold() == str(self.measured).casefold()
@@ -171,8 +174,11 @@ def by_lab(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def trend(predictions: Sequence[Prediction]) -> str:
-    """In one sentence: are the later predictions closer than the earlier ones? By medians, of at least ``FEW``."""
-    off = [one.off for one in predictions if one.off is not None]
+    """In one sentence: are the later predictions closer than the earlier ones? By medians, of at least ``FEW``.
+
+    Ratios are left out: most lie near 1, and the later labs ask for more of them.
+    """
+    off = [one.off for one in predictions if one.off is not None and one.unit.strip() not in RATIOS]
     right = sum(one.is_right for one in predictions)
     count = f"{len(predictions)} prediction{'' if len(predictions) == 1 else 's'}"
     so_far = f"Over all labs: {count}, {right} of them right (within {100 * (RIGHT - 1):.0f} %, or the right word)"
