@@ -33,21 +33,6 @@ each_step = pytest.mark.parametrize("step", STEPS)
 
 
 @pytest.fixture
-def ask(capsys):
-    """Runs the command line in this process: its exit status, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as end:  # argparse
-            status = end.code
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
 def answer(ask):
     """The answer as an object; the JSON has to be strict."""
 

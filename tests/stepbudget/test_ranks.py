@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp import ALLREDUCE, TRANSFER, Ddp
-from stepbudget.__main__ import main
 from stepbudget.ask import clocks, collectives, ranks
 from stepbudget.report import open_report
 from stepbudget.say import ranks as say
@@ -24,21 +23,6 @@ from synthetic import SyntheticReport
 
 def together(paths: list[Path], *more: object) -> ranks.Ranks:
     return ranks.together([open_report(path) for path in paths], *more)
-
-
-@pytest.fixture
-def ask(capsys):
-    """Runs the command line in this process: its exit status, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as end:  # argparse
-            status = end.code
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
 
 
 # --- clocks -------------------------------------------------------------------------------------------------
