@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import os
 import shlex
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from labkit.source import command
 from stepbudget.ask.budget import CAUSES
+from support.scripts import script
 
 CLINIC = SOURCE_CODE / "clinic"
 TINY = {
@@ -39,14 +38,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"clinic_{name}", CLINIC / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PROGRAMS = {name: loaded(name) for name in TINY}
+PROGRAMS = {name: script(f"clinic/{name}.py") for name in TINY}
 
 
 def arguments(name: str, flags: str = "") -> argparse.Namespace:

@@ -4,7 +4,6 @@ What needs a GPU is skipped without one; the Triton kernels then run in Triton's
 """
 
 import functools
-import importlib.util
 import math
 import os
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit import paths
 from labkit.kernels import conv1, conv2, triton_or_not
 from labkit.kernels.adadelta import adadelta, adadelta_reference
 from labkit.kernels.conv1 import conv1_relu
@@ -27,6 +25,7 @@ from labkit.training import data, steps
 from labkit.training import run as training_run
 from labkit.training.data import normalise
 from labkit.training.model import LeanNet, Net
+from support.scripts import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
 
@@ -46,14 +45,6 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
     assert found.shape == expected.shape
     return float((found - expected).norm() / expected.norm())
-
-
-def script(name: str):
-    """A step script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), paths.script(name))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import math
 import sys
@@ -15,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from labkit import paths
 from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
@@ -25,21 +23,14 @@ from labkit.topics.loss_scaling import charts as figures
 from labkit.topics.loss_scaling import readings, tables
 from labkit.training import steps
 from stepbudget.report import open_report
+from support.scripts import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
 CPU = torch.device("cpu")
 
 
-def script(name: str):
-    """A script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name, paths.script(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SIN, GAN, DEEP = script("bench_sin_fit"), script("bench_gan"), script("bench_deep")
+SIN, GAN, DEEP = script("bench_sin_fit.py"), script("bench_gan.py"), script("bench_deep.py")
 
 
 @pytest.fixture(autouse=True)

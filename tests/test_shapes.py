@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import re
@@ -14,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit import paths
 from labkit.display.fingerprint import drawn_data
 from labkit.display.runs import difference
 from labkit.display.spread import Spread
@@ -28,19 +26,12 @@ from labkit.training.number_types import missing
 from stepbudget import kernel_names
 from stepbudget.ask import ops
 from stepbudget.report import open_report
+from support.scripts import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
 SIMT, TENSOR = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1", "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_NNT"
 LAYOUT = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(T1 *)"
-
-
-def script(name: str):
-    """A script as a module: its functions, without a run."""
-    spec = importlib.util.spec_from_file_location(name, paths.script(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -50,7 +41,7 @@ def recorded_by(tmp_path, monkeypatch):
 
     def run(name: str, flag: str) -> dict:
         file = tmp_path / "record.json"
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", flag, "--record", str(file)])
+        monkeypatch.setattr(sys, "argv", [name, flag, "--record", str(file)])
         script(name).main()
         return json.loads(file.read_text())
 
@@ -66,7 +57,7 @@ def recorded_by(tmp_path, monkeypatch):
 
 
 def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(recorded_by):
-    record = recorded_by("bench_shapes", "--tiny")
+    record = recorded_by("bench_shapes.py", "--tiny")
     products, convolutions = shapes.products([record]), shapes.convolutions([record])
     assert {"one", "all", "stride", "layout"} < set(products["part"])
     assert (products[products["part"] == "one"]["varied"].value_counts() > 0).reindex(["", "m", "n", "k"]).all()
@@ -83,7 +74,7 @@ def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(r
 
 
 def test_matrices_lie_in_memory_as_the_row_says():
-    bench = script("bench_shapes")
+    bench = script("bench_shapes.py")
     values = torch.randn(3, 5)
     assert bench.stored(values, "n").stride() == (5, 1)
     assert bench.stored(values, "t").stride() == (1, 3)
@@ -101,7 +92,7 @@ def test_matrices_lie_in_memory_as_the_row_says():
 
 
 def test_a_convolution_goes_back_as_autograd_does():
-    bench = script("bench_shapes")
+    bench = script("bench_shapes.py")
     case = {"what": "conv", "layer": "wide", "padding": 1}
     x, weight = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
     result = F.conv2d(x, weight, padding=1)
@@ -127,7 +118,7 @@ def test_operations_are_counted_from_the_sizes():
 def test_a_probe_is_a_process_of_its_own_and_says_what_was_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    bench = script("bench_tf32")
+    bench = script("bench_tf32.py")
     statements = "import os; assert 'NVIDIA_TF32_OVERRIDE' not in os.environ; torch.no_such_switch"
     found = bench.ask("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", statements)
     assert (found["matmul"], found["conv"]) == ("FP32", "FP32"), "a CPU has no TF32"
@@ -144,7 +135,7 @@ def test_a_probe_is_a_process_of_its_own_and_says_what_was_refused(monkeypatch):
 
 def test_only_operators_tell_their_kernels():
     """As torch 2.11 has it: a runtime call with an operator's number, and the kernels of another operator."""
-    bench = script("bench_shapes")
+    bench = script("bench_shapes.py")
 
     def event(name, kernels=(), inner=()):
         kernels = [SimpleNamespace(name=kernel, duration=us) for kernel, us in kernels]
@@ -282,7 +273,7 @@ def test_the_table_of_switches_says_what_was_refused():
 
 
 def test_the_table_of_environments_has_a_row_for_each_and_a_column_for_each_statement():
-    both = script("bench_tf32").OLD_OFF
+    both = script("bench_tf32.py").OLD_OFF
     rows = [probe("", "", "FP32", "TF32"), probe("", both, "FP32", "FP32")]
     rows += [probe("A=1", "", "TF32", "TF32"), probe("A=1", both, None, "FP32")]
     found = tables.environment(rows, "by environment")
@@ -304,7 +295,7 @@ def test_types_came_with_generations(monkeypatch, capability, lacks):
 
 
 def test_a_type_that_the_gpu_lacks_has_rows_without_times(monkeypatch):
-    bench = script("bench_shapes")
+    bench = script("bench_shapes.py")
     monkeypatch.setattr(bench, "missing", lambda device: {"tf32", "bf16", "fp8"})
     device = torch.device("cpu")
     cases = [case for case in bench.products(bench.TINY) if case["part"] == "layout"][:1]
@@ -369,7 +360,7 @@ def test_rounds_in_pairs_say_whether_two_times_differ(rounds, said):
 
 
 def test_padded_classes_never_win_and_change_no_gradient():
-    main = script("main_shapes")
+    main = script("main_shapes.py")
     torch.manual_seed(1)
     padded, plain = main.shaped(127, 16), main.shaped(127, 10)
     same = dict(padded.state_dict(), **{name: padded.state_dict()[name][:10] for name in ("fc2.weight", "fc2.bias")})
@@ -390,7 +381,7 @@ def test_padded_classes_never_win_and_change_no_gradient():
 
 
 def test_padding_stays_padding_through_training():
-    main = script("main_shapes")
+    main = script("main_shapes.py")
     torch.manual_seed(1)
     model = main.shaped(16, 16)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
@@ -405,7 +396,7 @@ def test_padding_stays_padding_through_training():
 
 
 def test_the_usual_sizes_are_the_course_s_network_number_for_number():
-    main = script("main_shapes")
+    main = script("main_shapes.py")
     torch.manual_seed(1)
     found = main.shaped(128, 10).state_dict()
     torch.manual_seed(1)
@@ -415,7 +406,7 @@ def test_the_usual_sizes_are_the_course_s_network_number_for_number():
 
 @pytest.mark.parametrize("words", [["--hidden", "0"], ["--classes", "9"], ["--hidden", "many"], ["--channels"]])
 def test_wrong_sizes_are_refused_with_status_2(monkeypatch, capsys, words):
-    main = script("main_shapes")
+    main = script("main_shapes.py")
     monkeypatch.setattr(sys, "argv", ["main_shapes.py", *words])
     with pytest.raises(SystemExit) as end:
         main.parse_args()
@@ -424,7 +415,7 @@ def test_wrong_sizes_are_refused_with_status_2(monkeypatch, capsys, words):
 
 
 def test_its_own_flags_are_recorded_beside_the_common_ones(monkeypatch):
-    main = script("main_shapes")
+    main = script("main_shapes.py")
     monkeypatch.setattr(sys, "argv", ["main_shapes.py", "--hidden", "127", "--seed", "3", "--channels-last"])
     args = main.parse_args()
     assert (args.hidden, args.classes, args.channels_last, args.seed, args.epochs) == (127, 10, True, 3, 10)

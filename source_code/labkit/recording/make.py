@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -80,8 +80,7 @@ def case(item: Item, file: Path) -> None:
     For other tools the whole report stays, and a trace by PyTorch's own profiler, where it can look at the program.
     """
     report = REPORTS / f"{item.label}.nsys-rep"
-    script = cases.case(item.label).script
-    with _record_beside(item, file, script, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
         with _cold_caches():
             command.run_profile(shlex.split(item.command), report, show=lambda line: None)
         slim(nsys.export(report), file)
@@ -231,13 +230,15 @@ def _cold_caches() -> Iterator[None]:
 def _record_beside(item: Item, file: Path, *modules: str, **tool: str | None) -> Iterator[None]:
     """While ``file`` is made, watch which of our modules run; then keep that in its record, beside it.
 
-    ``modules``: those that make ``file`` of what the tool wrote. A program of the clinic loads none of ours, so that
-    nothing is watched, and its script is one of these.
+    ``modules``: those that make ``file`` of what the tool wrote. A program that loads none of ours, as in the clinic,
+    names none: then its script is all of our code that ran.
     """
     run_at, start = _now(), time.monotonic()
-    unwatched = {"manifest": manifest.manifest(modules)} if item.how == "case" else {}
-    with nullcontext(unwatched) if unwatched else running.watching(modules) as made_by:
+    with running.watching(modules) as made_by:
         yield
+    if made_by["manifest"] is None:
+        script = next(word for word in shlex.split(item.command) if word.endswith(".py"))
+        made_by["manifest"] = manifest.manifest([script.removeprefix("source_code/"), *modules])
     took_s = time.monotonic() - start
     about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
     about |= {"cpu": machine.cpu_name(), "cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": took_s}

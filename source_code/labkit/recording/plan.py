@@ -19,7 +19,7 @@ from labkit.source.sweep import worker_counts
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
     "shapes", "loss_scaling",
-    "clinic", "findings",
+    "clinic", "findings", "examples",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
@@ -89,6 +89,27 @@ SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" f
 # Lab 11: each once, with its seeds inside.
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
+
+# Worked examples, each mend added to those before it; name of the mended program's report → flags.
+EXAMPLES = {
+    "train_resnet": {
+        "train_resnet": "",
+        "train_resnet_workers": "--workers 14",
+        "train_resnet_pinned": "--workers 14 --pinned",
+        "train_resnet_amp": "--workers 14 --pinned --amp --channels-last",
+        "train_resnet_log": "--workers 14 --pinned --amp --channels-last --log-every 10",
+    },
+    "train_transformer": {
+        "train_transformer": "",
+        "train_transformer_amp": "--amp",
+        "train_transformer_log": "--amp --log-every 10",
+        "train_transformer_fused": "--amp --log-every 10 --fused",
+        "train_transformer_compiled": "--amp --log-every 10 --fused --compile",
+    },
+}
+EXAMPLE_STEPS = {
+    name: f"examples/{script}.py {flags}".strip() for script, mends in EXAMPLES.items() for name, flags in mends.items()
+}
 
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
@@ -187,6 +208,8 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
+        *_in_turn("examples", list(EXAMPLE_STEPS.values()), "examples", rounds),
+        *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
         *_profiles("keras", KERAS_PROFILES),
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
@@ -227,7 +250,7 @@ def _in_turn(kind: str, commands: list[str], folder: str, rounds: int) -> Iterat
 
 
 def _timed(kind: str, step: str, folder: str, number: int) -> Item:
-    warm = step.split()[0] in COMPILED
+    warm = step.split()[0] in COMPILED or "--compile" in step.split()
     file = f"{folder}/{key(step)}-{number:02d}.json"
     return Item(kind, "warm" if warm else "run", step, file, f"{step}, round {number}")
 

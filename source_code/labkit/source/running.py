@@ -29,8 +29,8 @@ TRACE = ".trace.json.gz"
 def run_once(command: str, file: Path, environment: Mapping[str, str] | None = None) -> dict:
     """Run ``source_code/<command>`` as a process of its own and keep its record in ``file``, with ``process_s`` added.
 
-    ``environment`` holds variables beside those that the process has anyway. Raises LabError with the script's last
-    words where it fails; ``file`` is then not written.
+    ``environment`` holds variables beside those that the process has anyway. A script that loads no module of ours is
+    all of our code that ran. Raises LabError with the script's last words where it fails; ``file`` is then not written.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
@@ -48,7 +48,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             command=command,
             process_s=process_s,
             run_at=started.isoformat(timespec="seconds"),
-            manifest=manifest.gathered(Path(scratch)),
+            manifest=manifest.gathered(Path(scratch)) or manifest.manifest([shlex.split(command)[0]]),
         )
         draft.write_text(json.dumps(record, indent=1) + "\n")
         draft.replace(file)

@@ -1,0 +1,93 @@
+"""The worked examples of the last lab, and the template that one pastes into a script of one's own."""
+
+import ast
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.paths import SOURCE_CODE
+from labkit.recording import plan
+from support.scripts import script
+
+EXAMPLES = SOURCE_CODE / "examples"
+SMALL = {
+    "train_resnet": "--batch 4 --size 32 --files 8 --workers 0 --warmup 1 --steps 2",
+    "train_transformer": "--batch 2 --length 16 --dim 32 --heads 2 --layers 1 --vocabulary 64 --warmup 1 --steps 2",
+}
+
+
+def template() -> str:
+    tree = ast.parse((EXAMPLES / "template.py").read_text())
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return ast.get_source_segment((EXAMPLES / "template.py").read_text(), function)
+
+
+def test_the_template_is_short_and_stands_in_both_examples_word_by_word():
+    assert len(template().splitlines()) - 1 <= 15, "its docstring aside"
+    for name in plan.EXAMPLES:
+        assert template() in (EXAMPLES / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("name", plan.EXAMPLES)
+def test_an_example_needs_nothing_of_the_course(name):
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not {name.split(".")[0] for name in names} & {"labkit", "stepbudget"}
+
+
+@pytest.mark.parametrize("name", plan.EXAMPLES)
+def test_an_example_trains_on_a_cpu_and_says_how_long_a_step_takes(name, tmp_path):
+    words = [sys.executable, str(EXAMPLES / f"{name}.py"), *SMALL[name].split()]
+    words += ["--device", "cpu", "--record", str(tmp_path / "record.json")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["status"] == "complete" and record["step_ms"] > 0
+    assert len(record["losses"]) == 3 and all(loss > 0 for loss in record["losses"])
+    assert f"{record['step_ms']:.2f} ms a step" in done.stdout
+
+
+@pytest.mark.parametrize("name", plan.EXAMPLES)
+def test_each_flag_of_the_plan_is_one_of_the_script(name):
+    parse = script(f"examples/{name}.py").parse_args
+    before: dict = vars(parse([]))
+    for flags in plan.EXAMPLES[name].values():
+        after = vars(parse(flags.split()))
+        assert after != before or not flags
+        before = after
+
+
+def test_a_profiler_sees_the_steps_after_the_first_and_then_the_loop_ends(monkeypatch):
+    module = script("examples/template.py")
+    said: list[str] = []
+    cuda = SimpleNamespace(
+        synchronize=lambda: said.append("wait"),
+        profiler=SimpleNamespace(start=lambda: said.append("start"), stop=lambda: said.append("stop")),
+        nvtx=SimpleNamespace(
+            range_push=lambda name: said.append(f"push {name}"),
+            range_pop=lambda: said.append("pop"),
+            range=lambda name: Range(name, said),
+        ),
+    )
+    monkeypatch.setattr(module, "torch", SimpleNamespace(cuda=cuda))
+    assert list(module.watched([1, 2, 3, 4, 5], skip=1, steps=2)) == [1, 2, 3]
+    data, end = ["data", "end of data"], ["wait", "pop", "stop"]
+    assert said == [*data, "wait", "start", "push training", *data, *data, *end]
+    said.clear()
+    assert list(module.watched([1, 2], skip=1, steps=5)) == [1, 2]
+    assert said == [*data, "wait", "start", "push training", *data, *data, *end]
+
+
+class Range:
+    def __init__(self, name, said):
+        self.name, self.said = name, said
+
+    def __enter__(self):
+        self.said.append(self.name)
+
+    def __exit__(self, *problem):
+        self.said.append(f"end of {self.name}")
