@@ -208,7 +208,7 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
-        *_in_turn("examples", list(EXAMPLE_STEPS.values()), "examples", rounds),
+        *_in_turn("examples", list(EXAMPLE_STEPS.values()), "runs", rounds),
         *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
         *_profiles("keras", KERAS_PROFILES),
