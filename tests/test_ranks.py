@@ -204,7 +204,7 @@ def test_the_provenance_of_several_gpus(recorded):
 
 
 def test_accuracy_is_trained_seed_by_seed(tmp_path):
-    (item,) = [item for item in plan.of_ranks(2) if item.file == "ranks/main_ddp-accuracy-x2-01.json"]
+    (item,) = [item for item in plan.of_ranks(2) if item.file == "ranks/main_ddp-accuracy-x1-01.json"]
     make.make(tmp_path, [tiny(item)], lambda item: False)
     rows = json.loads((tmp_path / item.file).read_text())["rows"]
     assert [row["arguments"]["seed"] for row in rows] == [1, 2, 3]
@@ -231,7 +231,10 @@ def test_each_rank_leaves_a_report(tmp_path, stand_in):
 
 def test_a_rank_without_a_report_leaves_nothing(tmp_path, stand_in, monkeypatch):
     monkeypatch.setenv("LOSES", "rank1")
+    (tmp_path / "nothing.py").touch()
     item = next(tiny(item) for item in plan.of_ranks(2) if item.label == "main_ddp_on_gpu_x2")
+    words = f"{item.command.partition(' python3 ')[0]} python3 {tmp_path / 'nothing.py'}"
+    item = dataclasses.replace(item, command=words)
     with pytest.raises(LabError, match=r"nsys left no test_ranks_main_ddp_on_gpu_x2_rank1\.nsys-rep\.$"):
         make.make(tmp_path, [item], lambda item: False)
     assert list((tmp_path / "profiles").iterdir()) == []
