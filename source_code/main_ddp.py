@@ -70,7 +70,7 @@ def main():
             with run.timed("test"), autocast:
                 test(run, model, run.device, test_loader)
             scheduler.step()
-        run.extras["final_loss_scale"] = scaler.get_scale()
+        run.extras |= {"final_loss_scale": scaler.get_scale(), "buckets": distributed.buckets(parallel)}
 
 
 if __name__ == "__main__":

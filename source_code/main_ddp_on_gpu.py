@@ -69,6 +69,7 @@ def main():
             with run.timed("test"), autocast:
                 test(run, model, *own_test_set)
             scheduler.step()
+        run.extras["buckets"] = distributed.buckets(parallel)
 
 
 if __name__ == "__main__":

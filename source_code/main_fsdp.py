@@ -13,7 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.training import steps, text
-from labkit.training.distributed import Ranks, world_size
+from labkit.training.distributed import Ranks, buckets, world_size
 from labkit.training.ranges import phase, switch
 
 
@@ -94,9 +94,10 @@ def main():
     print(f"{parameters / 1e6:.1f} million parameters, {args.share}: loss {losses[0]:.3f} to {losses[-1]:.3f} nats")
     print(f"a step takes {1e3 * slowest_s:.2f} ms (median of {args.steps}): {per_s:,.0f} symbols a second")
     if ranks.leads:
-        more = {"ranks": ranks.ranks, "backend": dist.get_backend(), "parameters": parameters, "losses": losses}
+        more = ranks.about() | {"parameters": parameters, "losses": losses}
+        more |= {"buckets": buckets(model)} if args.share == "ddp" else {}
         steps.write_benchmark_record(args, device, of_each, **more)
-    dist.destroy_process_group()
+    ranks.leave()
 
 
 def read_clock(cuda):

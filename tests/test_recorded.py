@@ -25,6 +25,8 @@ BEFORE_MANIFESTS = {"h200": 152}  # recordings that do not say which code made t
 PRIVATE = re.compile(rb"/(?:home|root|work)/|LD_LIBRARY_PATH|PYTHONPATH|HOSTNAME|ENVIRONMENT_VARIABLE")
 
 by_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+MACHINES = [folder for folder in FOLDERS if folder.name in course.MACHINES]
+HOSTS = [folder for folder in FOLDERS if folder.name in course.HOSTS]
 
 
 def test_there_are_recordings():
@@ -89,7 +91,21 @@ def test_sizes():
     assert sum(clinic) < 5e6 and all(size < 300e3 for size in clinic)
 
 
-@by_folder
+@pytest.mark.parametrize("folder", HOSTS, ids=lambda path: path.name)
+def test_numbers_of_gpus_alternate_and_every_rank_is_there(folder):
+    files = sorted((folder / "ranks").glob("scaling-*.json"), key=lambda path: path.stem.split("-")[::-1])
+    records = [json.loads(file.read_text()) for file in files]
+    assert [record["run_at"] for record in records] == sorted(record["run_at"] for record in records)
+    assert {record["omp_threads"] for record in records} == {1}
+    assert {record["ranks"] for record in records} == {size for size in plan.SIZES if size <= records[0]["gpus"]}
+    for record in records:
+        assert (record["status"], record["backend"]) == ("complete", "nccl")
+        for row in record["rows"]:
+            of_each = row.get("of_each_rank") or row.get("rows")
+            assert of_each is None or len(of_each) == record["ranks"], row["program"]
+
+
+@pytest.mark.parametrize("folder", MACHINES, ids=lambda path: path.name)
 def test_runs_alternate_and_are_whole(folder, monkeypatch):
     monkeypatch.setenv("LAB_RECORDED", folder.name)
     steps = [step.script for step in course.ladder()]

@@ -41,14 +41,15 @@ def test_every_rung_and_variant_runs_in_each_round_in_turn():
 
 
 def test_every_item_has_files_of_its_own_and_a_script_that_is_there():
-    for items in (plan.plan(reference=True), plan.plan(is_quick=True)):
+    full, of_ranks = plan.plan(reference=True), plan.of_ranks(8)
+    for items in (full, plan.plan(is_quick=True), of_ranks):
         assert len({item.file for item in items}) == len(items) == len({item.record for item in items})
         for item in items:
             assert item.how in (*make.WAYS, "reference")
             if item.how not in ("stats", "findings", "reference"):
                 words = item.command.split(" source_code/")[-1].split()
                 assert (paths.SOURCE_CODE / words[0]).is_file() or paths.script(words[0]).is_file(), item.command
-    assert {item.kind for item in plan.plan(reference=True)} == set(plan.KINDS)
+    assert {item.kind for item in [*full, *of_ranks]} == set(plan.KINDS)
 
 
 def test_the_reference_runs_beside_the_baseline():

@@ -17,6 +17,9 @@ MACHINES = {  # recorded machines in the order in which tables show them: folder
     "h200-4cores": "one H200, 4 cores",
     "h200-2cores": "one H200, 2 cores",
 }
+HOSTS = {  # hosts whose GPUs are recorded together, and nothing else of them: folder → what it is
+    "h200-x2": "two H200s of one host, 32 cores",
+}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import ClassVar
 from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.pretend.replay import Replay, drop, tables
-from labkit.source import counting, door, recorded
+from labkit.source import counting, door
 from stepbudget.ncu.counters import DENIED, what_went_wrong
 
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
@@ -236,7 +236,7 @@ _scratch: list[tempfile.TemporaryDirectory] = []  # kept while the process lives
 
 def names() -> list[str]:
     """All that can be pretended: the recorded machines, then the made-up ones."""
-    return [*sorted(file.parent.name for file in recorded.RECORDED.glob("*/provenance.json")), *MACHINES]
+    return [*sorted(course.MACHINES), *MACHINES]
 
 
 def live(name: str) -> door.Live:

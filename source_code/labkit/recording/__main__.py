@@ -4,6 +4,7 @@ python3 -m labkit.recording                       what is missing or no longer t
 python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
 python3 -m labkit.recording --only profiles       one kind
 python3 -m labkit.recording --only clinic --only findings      the clinic's cases, and what other tools say of them
+python3 -m labkit.recording --only ranks --only ranks_accuracy    all GPUs of this host, into …/recorded/<gpu>-x<n>/
 python3 -m labkit.recording --named bench_peaks   only what has this in its name
 python3 -m labkit.recording --time-limit 500      begin nothing new after so many seconds
 python3 -m labkit.recording --machine h200-4cores --quick      part 1 and the ladder, as the labs run them live
@@ -25,7 +26,7 @@ from labkit.source import command, quick
 from labkit.training import keras_run, machine
 
 WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS, "work")  # kinds
-ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS)
+ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.OF_RANKS)
 
 
 def parse_args() -> argparse.Namespace:
@@ -58,6 +59,8 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
     """The items that the command line asks for."""
     rounds = args.rounds or (quick.ROUNDS if args.quick else quick.FULL_ROUNDS)
     items = plan.plan(rounds, args.seeds, args.quick, args.reference is not None, machine.usable_cores())
+    if of_ranks(args):
+        items += plan.of_ranks(gpus(), rounds)
     if absent := keras_run.missing("keras", "jax"):
         print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
         items = [item for item in items if not item.kind.startswith("keras")]
@@ -68,6 +71,18 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
         if not items:
             raise LabError(f"nothing that is recorded has {' or '.join(args.named)} in its name.")
     return items
+
+
+def of_ranks(args: argparse.Namespace) -> bool:
+    """Are the GPUs of this host asked for, together? LabError where they cannot be recorded so."""
+    named = set(args.only or ())
+    if not named & set(plan.OF_RANKS):
+        return False
+    if named - set(plan.OF_RANKS) or gpus() < 2:
+        raise LabError(
+            f"{' and '.join(plan.OF_RANKS)} want two GPUs or more (here: {gpus()}), and a call of their own."
+        )
+    return True
 
 
 def gpus() -> int:
@@ -138,7 +153,7 @@ def main() -> None:
         gpu = machine.gpu_name()
         if gpu is None and not (args.machine and args.only and set(args.only) <= set(WITHOUT_GPU)):
             raise LabError("recording needs a GPU, and none answers here.")
-        folder = RECORDED / (args.machine or folder_name(gpu))
+        folder = RECORDED / (args.machine or folder_name(gpu) + (f"-x{gpus()}" if of_ranks(args) else ""))
         command.check_writable(folder)
         items = chosen(args)
         try:

@@ -116,6 +116,20 @@ def findings(item: Item, file: Path) -> None:
     write_json(file, about | {"manifest": manifest.manifest([TOOLS_MODULE]), "said": said})
 
 
+def rank_reports(item: Item, file: Path) -> None:
+    """Run the ranks of a program, each under an Nsight Systems of its own, and keep their slim reports, all or none."""
+    kept = [file.parents[1] / name for name in item.files]
+    reports = [REPORTS / f"{one.name.partition('.')[0]}.nsys-rep" for one in kept]
+    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+        command.run_rank_profiles(item.command, reports)
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            slims = [Path(scratch) / one.name for one in kept]
+            for report, draft in zip(reports, slims, strict=True):
+                slim(nsys.export(report), draft)
+            for draft, one in zip(slims, kept, strict=True):
+                draft.replace(one)
+
+
 def count(item: Item, file: Path) -> None:
     """Count a step under Nsight Compute and keep what the labs read of it."""
     log = REPORTS / f"{item.label}.csv"
@@ -169,7 +183,10 @@ def reference(item: Item, file: Path, script: Path) -> None:
     write_json(file, record | {"script_sha256": checksum(script), "manifest": manifest.manifest([])})
 
 
-WAYS = {way.__name__: way for way in (run, warm, cold, torch_profile, profile, case, findings, count, stats, work)}
+WAYS = {
+    way.__name__: way
+    for way in (run, warm, cold, torch_profile, profile, case, rank_reports, findings, count, stats, work)
+}
 
 
 def make(

@@ -23,10 +23,13 @@ KINDS = (
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
+    "ranks", "ranks_accuracy",
 )  # fmt: skip
-SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings")  # not timed: several fit on the machine
+# Not timed: several fit on the machine.
+SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
+OF_RANKS = ("ranks", "ranks_accuracy")  # several GPUs of one host: a folder of their own, only where --only names them
 SEEDS = 10  # of the accuracy gate
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
@@ -151,6 +154,20 @@ KERAS_CPU_RUNS = [
     for jit in ("off", "on")
 ]
 
+# Several GPUs: how many, as far as a host has them. Each round is a process a GPU with all programs in it, and has
+# every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
+SIZES = (1, 2, 4, 8)
+SCALING = "bench_ranks.py"
+RANKS_ACCURACY = {  # script → what trains it, seed by seed
+    script: f"{SCALING} --accuracy {script} '--digits-flags=--workers 4'"
+    for script in ("main_ddp_on_gpu.py", "main_ddp.py")
+}
+RANKS_PROFILES = [
+    "main_ddp_on_gpu.py --profile --epochs 2",
+    "main_fsdp.py --profile --steps 6 --batch-size 64",
+    "main_ddp.py --profile --epochs 2",
+]
+
 LIMIT = [step.script for step in course.STEPS if not step.loader]
 ACCURACY = ["main_baseline.py", "main_opt3.py", *VARIANTS, *LIMIT, *SHAPES[2:]]
 # Whose work is described, on a CPU: each way in which a step computes.
@@ -169,6 +186,12 @@ class Item:
     command: str
     file: str
     label: str
+    ranks: int = 1  # how many leave a file each
+
+    @property
+    def files(self) -> list[str]:
+        """All that is made, beside the record: ``file``, of the first rank, and its like of each further one."""
+        return [self.file.replace("_rank0.", f"_rank{rank}.") for rank in range(self.ranks)]
 
     @property
     def record(self) -> str:
@@ -221,6 +244,27 @@ def plan(
     ]
 
 
+def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
+    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, the accuracy.
+
+    Nothing for one GPU. Numbers of GPUs alternate within a round; the reports are of all GPUs.
+    """
+    sizes = [size for size in SIZES if size <= gpus]
+    if len(sizes) < 2:
+        return []
+    first, *others = (
+        [_of_ranks("ranks", SCALING, size, f"scaling-x{size}-{one:02d}", f"round {one}") for size in sizes]
+        for one in range(1, rounds + 1)
+    )
+    accuracy = [
+        _of_ranks("ranks_accuracy", program, size, f"{key(script)}-accuracy-x{size}-01", "seed by seed")
+        for script, program in RANKS_ACCURACY.items()
+        for size in sizes
+    ]
+    reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
+    return [*first, *reports, *(item for round_ in others for item in round_), *accuracy]
+
+
 def profile_command(name: str, program: str) -> str:
     """The command that profiles ``program`` into the report ``name``."""
     has_graphs = name in WITH_GRAPHS or name in KERAS_PROFILES
@@ -265,6 +309,17 @@ def _seeds(kind: str, commands: list[str], seeds: int, more: str = "") -> Iterat
 def _profiles(kind: str, programs: dict[str, str]) -> Iterator[Item]:
     for name, program in programs.items():
         yield Item(kind, "profile", profile_command(name, program), f"profiles/{name}.sqlite.xz", name)
+
+
+def _of_ranks(kind: str, program: str, ranks: int, name: str, what: str) -> Item:
+    label = f"{program} on {ranks} GPU{'s' * (ranks > 1)}, {what}"
+    return Item(kind, "run", command.ranks_command(program, ranks), f"ranks/{name}.json", label)
+
+
+def _rank_reports(program: str, ranks: int) -> Item:
+    name = f"{key(program.split()[0])}_x{ranks}"
+    words, file = command.rank_profiles_command(name, program, ranks), f"profiles/{name}_rank0.sqlite.xz"
+    return Item("ranks", "rank_reports", words, file, name, ranks)
 
 
 def _stats(name: str) -> Item:

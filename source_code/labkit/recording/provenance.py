@@ -6,12 +6,12 @@ then, under ``before_manifests``, until it is recorded again.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from labkit.recording import plan
 from labkit.recording.make import checksum
 from labkit.recording.status import planned, read
-from labkit.source.recorded import key
 from labkit.training.record import write_json
 from stepbudget.ncu import counters
 
@@ -34,7 +34,7 @@ def derive(folder: Path) -> dict:
     items = planned(folder)
     old = read(folder / FILE).get("before_manifests", {})
     reports = [item for item in items if _is_report(item) and (folder / item.file).is_file()]
-    profiled = {item.label: records.get(item.record) for item in reports}
+    profiled = {Path(name).name.partition(".")[0]: records.get(item.record) for item in reports for name in item.files}
     last = full[-1]
     versions = {name: version for record in full for name, version in record["versions"].items()}
     return {
@@ -45,7 +45,7 @@ def derive(folder: Path) -> dict:
         **{name: last[name] for name in ("gpu", "driver", "cpu", "cpu_cores")},
         "versions": versions,
         "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record), old.get("nsys")),
-        "repetitions": len(list(folder.glob(f"runs/{key(_timed_baseline(items))}-[0-9]*.json"))),
+        "repetitions": len(list(folder.glob(_rounds(items)))),
         "data_source": sorted({record["data_source"] for record in full if "data_source" in record}),
         "profiles": {
             name: record["command"] if record else old["profiles"][name] for name, record in sorted(profiled.items())
@@ -62,11 +62,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_report(item: plan.Item) -> bool:
-    return item.how in ("profile", "case")
+    return item.how in ("profile", "case", "rank_reports")
 
 
-def _timed_baseline(items: list[plan.Item]) -> str:
-    return next(item.command for item in items if item.kind == "runs" and item.how == "run")
+def _rounds(items: list[plan.Item]) -> str:
+    """What the files are called of what is run first in each round."""
+    first = next(item.file for item in items if item.how == "run")
+    return re.sub(r"-\d+\.json$", "-[0-9]*.json", first)
 
 
 def _commits(items: list[plan.Item], records: dict[str, dict]) -> dict[str, list[str]]:

@@ -92,7 +92,8 @@ def findings(folder: Path, items: list[Item] | None = None, source_code: Path = 
 def judge(folder: Path, item: Item, reviewed: Reviewed, source_code: Path = SOURCE_CODE) -> Finding:
     """Is this item there, and would the plan and the code of today make it again?"""
     file, record = folder / item.file, read(folder / item.record)
-    if not file.is_file() or (item.how == "torch_profile" and not trace_beside(file).is_file()):
+    there = all((folder / name).is_file() for name in item.files)
+    if not there or (item.how == "torch_profile" and not trace_beside(file).is_file()):
         return Finding(item, MISSING)
     made_by = command_of(folder, item, record)
     if made_by != item.command:
@@ -123,16 +124,26 @@ def is_done(finding: Finding) -> bool:
 
 
 def planned(folder: Path) -> list[Item]:
-    """What is planned for a machine: in full, or quick where it was recorded so."""
+    """What is planned for a machine: in full, or quick where it was recorded so; several GPUs where those were."""
+    of_ranks = plan.of_ranks(gpus_of(folder))
+    if of_ranks and not (folder / "runs").is_dir():
+        return of_ranks
     full, short = (folder / "runs" / f"{key(step)}-01.json" for step in (plan.STEPS[0], quick.quick(plan.STEPS[0])))
     is_quick = short.is_file() and not full.is_file()
     cores = read(folder / "provenance.json").get("cpu_cores", plan.CORES)
-    return plan.plan(quick.ROUNDS if is_quick else quick.FULL_ROUNDS, plan.SEEDS, is_quick, not is_quick, cores)
+    rounds = quick.ROUNDS if is_quick else quick.FULL_ROUNDS
+    return [*plan.plan(rounds, plan.SEEDS, is_quick, not is_quick, cores), *of_ranks]
+
+
+def gpus_of(folder: Path) -> int:
+    """How many GPUs a host had whose GPUs were recorded together; 0 where none were."""
+    records = [read(file) for file in folder.glob("ranks/*.json")]
+    return max((max(record["ranks"], record["gpus"]) for record in records if "ranks" in record), default=0)
 
 
 def unplanned(folder: Path, items: list[Item]) -> list[str]:
     """Files of a machine that belong to none of these items."""
-    known = {name for item in items for name in (item.file, item.record)}
+    known = {name for item in items for name in (*item.files, item.record)}
     known |= {str(trace_beside(Path(item.file))) for item in items if item.how == "torch_profile"}
     there = {path.relative_to(folder).as_posix() for path in folder.glob("*/*") if path.is_file()}
     return sorted(there - known)

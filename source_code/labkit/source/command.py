@@ -15,12 +15,14 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import ROOT, typed
+from labkit.source import running
 from labkit.training import machine
 from stepbudget.errors import ReportError
 from stepbudget.export import profile
 from stepbudget.export.nsys import Nsys, need_nsys
 
 PROFILE_FLAGS = [*profile.TRACED, *profile.CAPTURED, profile.METRICS, "all"]
+FORCED = ["--force-overwrite", "true"]
 NO_GPU_FLAGS = ["--trace", "osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
 NO_GPU_LIMIT = [
     "--limit",
@@ -42,6 +44,36 @@ def profile_command(name: str, program: str, more: Sequence[str] = (), processes
     python, program = typed(program).split(" ", 1)
     launcher = f" -m torch.distributed.run --standalone --nproc-per-node {processes}" if processes > 1 else ""
     return f"nsys profile {shlex.join(flags)} {python}{launcher} {program}"
+
+
+def ranks_command(program: str, ranks: int) -> str:
+    """The command that runs ``program`` on so many GPUs, a process each, with one CPU thread an operator in each."""
+    return f"{_launcher(ranks)} {typed(program).split(' ', 1)[1]}"
+
+
+def rank_profiles_command(name: str, program: str, ranks: int) -> str:
+    """The command that runs ``program`` so, each rank under an Nsight Systems of its own: ``reports/<name>_rank<n>``.
+
+    Without the GPUs' counters, which only one at a time may read.
+    """
+    flags = [*profile.TRACED, *profile.CAPTURED, "--output", f"reports/{name}_rank%q{{RANK}}", *FORCED]
+    nsys = " ".join(["nsys profile", *flags])
+    return f"{_launcher(ranks)} --no-python {nsys} {typed(program)}"
+
+
+def _launcher(ranks: int) -> str:
+    return f"OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node {ranks}"
+
+
+def run_rank_profiles(command: str, reports: list[Path]) -> None:
+    """Run a command of ``rank_profiles_command``; afterwards all these reports exist. LabError if not."""
+    nsys = need_nsys()
+    check_writable(reports[0].parent)
+    for left_behind in reports:
+        left_behind.unlink(missing_ok=True)
+    running.run_ranks(command, {"nsys": nsys.path, "python3": sys.executable})
+    if missing := [report.name for report in reports if not report.is_file()]:
+        raise LabError(f"the ranks ran, and nsys left no {' nor '.join(missing)}.")
 
 
 def check(command: str) -> list[str]:

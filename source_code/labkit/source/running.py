@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from labkit.training import manifest
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
+TORCHRUN = "torchrun --standalone"
+OF_TORCHRUN = re.compile(r"^.*torch[./]distributed[./]elastic.*$", re.MULTILINE)  # its own words on a rank that failed
+HANGS_S, PATIENCE_S = 240, 40  # no command of the plan takes so long; and torchrun waits 30 s for its ranks to end
 
 
 def run_once(command: str, file: Path, environment: Mapping[str, str] | None = None) -> dict:
@@ -34,14 +38,18 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
     """
     with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
-        words = [sys.executable, *_script(command), "--record", str(draft)]
+        more = ["--record", str(draft)]
         started = datetime.now(timezone.utc)
         start = time.perf_counter()
         variables = {**_environment(), **manifest.watched(Path(scratch)), **(environment or {})}
-        done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+        if TORCHRUN in command:
+            run_ranks(command, variables=variables, more=more)
+        else:
+            words = [sys.executable, *_script(command), *more]
+            done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
         process_s = time.perf_counter() - start
-        if done.returncode != 0:
-            raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
         record = json.loads(draft.read_text())
         record["arguments"].pop("record", None)
         record.update(
@@ -53,6 +61,45 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
         draft.write_text(json.dumps(record, indent=1) + "\n")
         draft.replace(file)
     return record
+
+
+def run_ranks(
+    command: str,
+    programs: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    more: Iterable[str] = (),
+) -> None:
+    """Run ``NAME=VALUE … torchrun …`` at the checkout's top, by this Python; LabError with the failed rank's words.
+
+    ``programs``: word → the path to call instead; ``variables``: all of the environment, but for those of the command;
+    ``more``: words at its end. Ranks that hang are ended after HANGS_S, and so are those of a run that is interrupted.
+    """
+    words = shlex.split(command)
+    at = words.index("torchrun")
+    own = dict(word.split("=", 1) for word in words[:at])
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *((programs or {}).get(one, one) for one in words[at + 1 :]),
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    environment = {**(variables or _environment()), **own}
+    with subprocess.Popen([*words, *more], cwd=ROOT, env=environment, **pipes) as job:
+        try:
+            said, errors = job.communicate(timeout=HANGS_S)
+        except BaseException as ended:
+            job.terminate()  # and torchrun ends its ranks
+            try:
+                job.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                job.kill()
+            if isinstance(ended, subprocess.TimeoutExpired):
+                raise LabError(f"'{command}' hung: it was ended after {HANGS_S} s.") from None
+            raise
+    if job.returncode != 0:
+        told = OF_TORCHRUN.split(errors, maxsplit=1)[0].strip() or said.strip() or errors.strip() or "it said nothing"
+        raise LabError(f"'{command}' failed with status {job.returncode}: {told.splitlines()[-1]}")
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from labkit.errors import LabError, one_sentence
 from labkit.training import cli, machine
@@ -88,7 +91,10 @@ class Ranks:
             return pick_device(wanted)
 
     def join(self, device: torch.device) -> None:
-        """Meet the other ranks."""
+        """Meet the other ranks, unless whoever runs this script in its own process has met them already."""
+        self.own = not dist.is_initialized()
+        if not self.own:
+            return
         gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
         alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         dist.init_process_group(**(gpu if device.type == "cuda" else {"backend": "gloo"}), **alone)
@@ -99,6 +105,24 @@ class Ranks:
         said: list = [None] * self.ranks
         dist.all_gather_object(said, own)
         return said
+
+    def about(self) -> dict:
+        """What the ranks' times depend on beside all else (``record.surroundings``); ``links`` as that function."""
+        cuda = dist.get_backend() == "nccl"
+        return {
+            "ranks": self.ranks,
+            "backend": dist.get_backend(),
+            "omp_threads": torch.get_num_threads(),
+            "gpus": torch.cuda.device_count(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
+            "nccl_nvls": os.environ.get("NCCL_NVLS_ENABLE"),  # reductions inside the NVLink switch; null: not said
+            "links": links() if cuda else None,
+        }
+
+    def leave(self) -> None:
+        """Part from the other ranks, where ``join`` met them."""
+        if self.own:
+            dist.destroy_process_group()
 
 
 class DistributedRun(Run):
@@ -120,12 +144,13 @@ class DistributedRun(Run):
     def __exit__(self, kind, error, traceback) -> bool:
         """What ``Run`` does; each rank's seconds go into the record. A rank that failed leaves at once, as it is."""
         if error is None:
-            measured = {name: [epoch[name] for epoch in self.epoch_records] for name in ("training_s", "test_s")}
-            self.extras |= {"ranks": self.ranks, "backend": dist.get_backend()}
+            measured: dict = {name: [epoch[name] for epoch in self.epoch_records] for name in ("training_s", "test_s")}
+            measured["peak_memory_mb"] = torch.cuda.max_memory_allocated(self.device) / 1e6 if self.cuda else None
+            self.extras |= self.group.about()
             self.extras["of_each_rank"] = self.group.of_each(measured)
         handled = super().__exit__(kind, error, traceback)
         if error is None:
-            dist.destroy_process_group()
+            self.group.leave()
         return handled
 
     @contextmanager
@@ -183,3 +208,30 @@ class DistributedRun(Run):
         states = {name: state.state_dict() for name, state in self._states.items()}
         torch.save(states | {"epoch": epoch, "ranks": self.ranks}, draft)
         draft.replace(file)
+
+
+# What DDP itself says of its buckets; times in ns, of the steps that it looked at, which are few.
+SAID_BY_DDP = (
+    "gradient_as_bucket_view", "bucket_cap_bytes", "bucket_sizes", "rebuilt_bucket_sizes", "static_graph",
+    "avg_backward_compute_time", "avg_backward_comm_time", "avg_backward_compute_comm_overlap_time",
+)  # fmt: skip
+
+
+def buckets(parallel: DistributedDataParallel) -> dict:
+    """What DDP says of its buckets: their bytes, how long their averaging took and how much of that was hidden."""
+    said = parallel._get_ddp_logging_data()
+    return {name: said[name] for name in SAID_BY_DDP if name in said}
+
+
+def links() -> dict[str, list[str]] | None:
+    """How the host's GPUs are connected: each → its link to all of them, in order; None where nobody tells.
+
+    ``NV18``: 18 NVLinks; ``PIX`` to ``SYS``: PCIe, ever further; ``X``: itself. Source: ``nvidia-smi topo -m``.
+    """
+    try:
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()]
+    of_gpus = [row for row in rows if "X" in row and re.fullmatch(r"GPU\d+", row[0])]
+    return {row[0]: row[1 : 1 + len(of_gpus)] for row in of_gpus} or None
