@@ -61,6 +61,15 @@ def test_each_flag_of_the_plan_is_one_of_the_script(name):
         before = after
 
 
+def test_whole_processes_are_timed_as_it_was_and_with_all_mends_in_turn():
+    rounds = [item.command for item in plan.plan() if item.kind == "examples" and item.command in plan.EXAMPLE_ENDS]
+    assert rounds == plan.EXAMPLE_ENDS * 3 and len(plan.EXAMPLE_ENDS) == 2 * len(plan.EXAMPLES)
+    for name, mends in plan.EXAMPLES.items():
+        first, last = (command for command in plan.EXAMPLE_ENDS if f"{name}.py" in command)
+        assert not next(iter(mends.values())) and list(mends.values())[-1] in last
+        assert first.split()[1:] == last.split()[-2:] == ["--steps", str(plan.EXAMPLE_LONG[name])]
+
+
 def test_a_profiler_sees_the_steps_after_the_first_and_then_the_loop_ends(monkeypatch):
     module = script("examples/template.py")
     said: list[str] = []

@@ -32,7 +32,7 @@ def parse_args(words=None):
     add("--log-every", type=int, default=1, metavar="N", help="read the loss each N steps")
     add("--batch", type=int, default=128)
     add("--size", type=int, default=224, help="pixels a side")
-    add("--files", type=int, default=256, help="different JPEGs; they come again")
+    add("--files", type=int, default=64, help="different JPEGs; they come again")
     add("--warmup", type=int, default=10, help="steps before those that are timed or profiled")
     add("--steps", type=int, default=30)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")

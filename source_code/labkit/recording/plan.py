@@ -110,9 +110,15 @@ EXAMPLES = {
         "train_transformer_compiled": "--amp --log-every 10 --fused --compile",
     },
 }
+EXAMPLE_LONG = {"train_resnet": 600, "train_transformer": 1000}  # steps of which a whole process is timed
 EXAMPLE_STEPS = {
     name: f"examples/{script}.py {flags}".strip() for script, mends in EXAMPLES.items() for name, flags in mends.items()
 }
+EXAMPLE_ENDS = [  # as it was, and with all mends
+    f"{EXAMPLE_STEPS[name]} --steps {EXAMPLE_LONG[script]}"
+    for script, mends in EXAMPLES.items()
+    for name in (next(iter(mends)), list(mends)[-1])
+]
 
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
@@ -231,6 +237,7 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
+        *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),
         *_in_turn("examples", list(EXAMPLE_STEPS.values()), "runs", rounds),
         *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
