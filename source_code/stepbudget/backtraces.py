@@ -8,8 +8,8 @@ beside them as JSON or as bytes (``export.frames`` reads both), if nsys was aske
 
 *Chains* stand in tables of a row a frame (id, stackDepth, 0 the innermost, symbol, module). CUDA_CALLCHAINS and
 OSRT_CALLCHAINS belong to calls, by ``callchainId``; SAMPLING_CALLCHAINS to the samples in COMPOSITE_EVENTS. Their
-frames are compiled code; in a Python program they name the interpreter and PyTorch's libraries, not the line. In
-CUPTI_ACTIVITY_KIND_RUNTIME the chain is not the call's own row's but that of one more around it (``Export.backtraced``).
+frames are compiled code; in a Python program they name the interpreter and PyTorch's libraries, not the line. Of a CUDA
+call it is not the call's own row that has the chain, but one more around it (``Export.backtraced``).
 
 Seen in recordings: all of it as 2025.3 writes it, samples of Python also as 2024.2 does (by its export to JSON), chains
 of the operating system and of samples also as 2022.4 does. From documentation alone: frames of a chain that name a file

@@ -2,11 +2,11 @@
 
 NCCL opens a range in its NVTX domain "NCCL" around each call, and writes numbers beside it, whose names it registers.
 An export holds them as JSON (``jsonText``), or as bytes (``binaryData``) that the table NVTX_PAYLOAD_SCHEMA_ENTRIES
-explains: 32 bytes (how many payloads, which schema of the range's domain, size, and where it begins), then the numbers.
-Nothing of it is there unless nsys exported it (``--include-json``, ``--include-blobs``; Nsight Systems 2024.2 and 2022.4
-leave it out), and nothing where NVTX was not traced. Both forms were read from recordings of DDP and FSDP (NCCL 2.28,
-Nsight Systems 2025.3), and say the same; a number of the operation was in none, ranks only in the calls that make a
-communicator, or end one.
+explains: 32 bytes (how many payloads, which schema of the range's domain, size, and where it begins), then the
+numbers. Nothing of it is there unless nsys exported it (``--include-json``, ``--include-blobs``; Nsight Systems 2024.2
+and 2022.4 leave it out), and nothing where NVTX was not traced. Both forms were read from recordings of DDP and FSDP
+(Nsight Systems 2025.3), and say the same: the communicator and the size of each collective, ranks only in the calls
+that make a communicator or end one, and no number of the operation.
 
 Sources: NCCL 2.30, src/include/nvtx_payload_schemas.h (the names, and which call writes which), src/collectives.cc
 (the size is one rank's message; before 2.25 without the communicator), src/nccl.h.in (types); NVTX 3,
@@ -99,9 +99,7 @@ def _from_json(text: str) -> dict:
     return _known(found) if isinstance(found, dict) else {}
 
 
-def _from_bytes(
-    blob: bytes | None, domain: object, schemas: dict[tuple[int, int], list[tuple[str, str, int]]]
-) -> dict:
+def _from_bytes(blob: bytes | None, domain: object, schemas: dict[tuple[int, int], list[tuple[str, str, int]]]) -> dict:
     """The numbers of a payload, by the schema that its header names; none of what reaches beyond its end."""
     if not isinstance(blob, bytes) or len(blob) < HEADER.size:
         return {}

@@ -373,9 +373,11 @@ class Report(Export):
 
     @cached_property
     def _strings(self) -> pd.Series:
-        """StringIds: id → text."""
+        """StringIds: id → text; what is none is left out."""
         rows = self.rows("SELECT id, value FROM StringIds")
-        return pd.Series([value for _, value in rows], index=[number for number, _ in rows], dtype=object)
+        found = pd.Series([value for _, value in rows], index=[number for number, _ in rows], dtype=object)
+        found = found[~found.index.duplicated()]
+        return found[found.map(lambda value: isinstance(value, str)).astype(bool)]
 
     @cached_property
     def _device_map(self) -> pd.DataFrame:
@@ -456,8 +458,8 @@ class Report(Export):
 
     def _text(self, ids: pd.Series) -> pd.Series:
         """The texts of string ids; missing where there is no such string."""
-        found = ids.map(self._strings[~self._strings.index.duplicated()])
-        return found.astype(object).where(found.map(lambda value: isinstance(value, str)), None)
+        found = ids.map(self._strings).astype(object)
+        return found.where(found.notna(), None)
 
     def _meta(self, name: str) -> str | None:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second until 2023

@@ -317,8 +317,8 @@ def test_hostile_names_are_harmless(made, capsys):
     "change",
     [
         "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = NULL",
-        "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '{\"a\": {\"Frames\": [{\"Function\": 1e9}]}}'",
-        "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '{\"a\": {\"Frames\": 7}, \"b\": 1}'",
+        'UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = \'{"a": {"Frames": [{"Function": 1e9}]}}\'',
+        'UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = \'{"a": {"Frames": 7}, "b": 1}\'',
         "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '[]'",
         "UPDATE NVTX_EVENTS SET binaryData = zeroblob(10)",
         "UPDATE NVTX_EVENTS SET binaryData = zeroblob(5000)",

@@ -20,7 +20,8 @@ from pathlib import Path
 MAIN, AUTOGRAD = 1, 2  # threads
 PROCESS = 4711
 NCCL_DOMAIN = 3
-PYTHON_DOMAINS = {"Python Backtrace on CUDA": 4, "Python Periodic Sampling": 5, "Python Backtrace": 6}  # the last: 2024.2
+OF_2024 = 6  # domain
+PYTHON_DOMAINS = {"Python Backtrace on CUDA": 4, "Python Periodic Sampling": 5, "Python Backtrace": OF_2024}
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 BACKTRACE = 67  # class of a row of CALLS
 INTERPRETER = (("0x7f93", "/opt/nvidia/lib/libcupti.so.13.0"), ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"))
@@ -286,7 +287,7 @@ class SyntheticReport:
         if not any(row.get("eventType") == 75 and row["text"] == domain for row in self._rows["NVTX_EVENTS"]):
             self._add("NVTX_EVENTS", start=self._ns(-9000), eventType=75, text=domain, **about)
         ids = [(self._string(function), self._string(file), line) for function, file, line in frames]
-        head = struct.pack("<3I4x", 1, 1, len(ids)) if number == 6 else struct.pack("<Q2I", 1, 3, len(ids))
+        head = struct.pack("<3I4x", 1, 1, len(ids)) if number == OF_2024 else struct.pack("<Q2I", 1, 3, len(ids))
         payload = head + b"".join(struct.pack("<2QI4s", *frame, b"rest") for frame in ids)
         told = {"Thread state ID": 1, "Thread state": "Uninterruptible", "Frames count": len(ids)}
         told["Frames"] = [dict(zip(("Function", "File", "Line"), frame, strict=True)) for frame in ids]
@@ -298,9 +299,9 @@ class SyntheticReport:
         last = self._rows[CALLS][-1]
         if last["eventClass"] != BACKTRACE:
             (name,) = (text for text, number in self._strings.items() if number == last["nameId"])
-            own = {"nameId": self._string(name.partition("_v")[0]), "callchainId": self._chain("CUDA_CALLCHAINS", INTERPRETER)}
+            own = {"nameId": self._string(name.partition("_v")[0]), "eventClass": BACKTRACE}
             times = {"start": last["start"] - 90, "end": last["end"] + 120}
-            self._add(CALLS, **{**last, **times, **own, "eventClass": BACKTRACE})
+            self._add(CALLS, **{**last, **times, **own, "callchainId": self._chain("CUDA_CALLCHAINS", INTERPRETER)})
         return self._rows[CALLS][-1]
 
     def _chain(self, table: str, frames: tuple[tuple[str, str], ...]) -> int:

@@ -4,12 +4,12 @@ A line is the innermost frame of the user's own code in the backtrace of a call:
 Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by its chain's id;
 Python's, which are marks on the clock, to the call for which they were taken, of the same thread; samples to the call
 that they lie in. Where there is none, the innermost NVTX range of the user around the call stands for it, with the
-outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``). Autograd's thread runs no Python and has no
-ranges of the user: it is named by its operators, or by the main thread's range.
+outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``). Autograd's thread runs no Python and has
+no ranges of the user: it is named by its operators, or by the main thread's range.
 
 Idle time goes to lines as the budget has it: what it laid to a cause, from the start of one call of that cause to the
-start of the next, is the first call's. CPU code makes no calls: its idle time is shared among the lines at which samples
-met the main thread in it, by their number, if they are LEAST_SAMPLES at least.
+start of the next, is the first call's. CPU code makes no calls: its idle time is shared among the lines at which
+samples met the main thread in it, by their number, if they are LEAST_SAMPLES at least.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 def lines(report: Report, window: Window) -> pd.DataFrame:
     """One row a cause and line of a window (default: training), the longest idle time first; empty: nothing is known.
 
-    Columns: ``cause`` (of CAUSES, CPU_CODE), ``where`` ("train.py:41 in train", "within range 'test › aten::item'", "not known"),
-    ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``, ``"range"``,
-    ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells), ``call`` (the one
-    made most, SAMPLED for CPU code), ``count`` of calls begun in the window (a copy and the wait that follows it at
-    once are one; for launch overhead: of launches; for CPU code: of samples), ``cpu_ms`` within these calls (for CPU
-    code: as many samples as met the line take), ``idle_ms`` of the GPU that the budget lays to them.
+    Columns: ``cause`` (of CAUSES, CPU_CODE), ``where`` ("train.py:41 in train", "within range 'test › aten::item'",
+    "not known"), ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``,
+    ``"range"``, ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells),
+    ``call`` (the one made most, SAMPLED for CPU code), ``count`` of calls begun in the window (a copy and the wait that
+    follows it at once are one; for launch overhead: of launches; for CPU code: of samples), ``cpu_ms`` within these
+    calls (for CPU code: as long as that many samples take), ``idle_ms`` of the GPU that the budget lays to them.
     """
     found = budget(report, window)
     marks = backtraces.python(report, *_own_clock(report, found.window))
@@ -54,7 +54,7 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     calls = _placed(report, found.window, _calls(report, found), marks)
     calls["idle_ms"] = _idle_ms(found, calls)
     calls["cpu_ms"] = calls["held"] / 1e6
-    calls["key"] = [frame or text for frame, text in zip(calls["frame"], calls["range"], strict=True)]
+    calls["key"] = calls["frame"].where(calls["frame"].notna(), calls["range"])
     for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
         most = own[own["counts"]] if own["counts"].any() else own
         frame = key if isinstance(key, Frame) else None
@@ -156,9 +156,14 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     known = after["start"].notna()
     began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
     wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
-    keys = zip(calls["thread"], calls["start"], strict=True)
-    start, end = np.array([wait.get(key, [key[1]] * 2) for key in keys], dtype=np.int64).T
-    return calls.assign(held=calls["end"] - calls["start"] + end - start, also=start)
+    held, also = (calls["end"] - calls["start"]).to_numpy(copy=True), calls["start"].to_numpy(copy=True)
+    copying = np.flatnonzero(_asks(calls, moved)) if wait else []
+    for row, key in zip(
+        copying, calls.iloc[copying][["thread", "start"]].itertuples(index=False, name=None), strict=True
+    ):
+        start, end = wait.get(key, (key[1], key[1]))
+        held[row], also[row] = held[row] + end - start, start
+    return calls.assign(held=held, also=also)
 
 
 def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
@@ -201,11 +206,11 @@ def _placed(report: Report, window: Window, calls: pd.DataFrame, marks: pd.DataF
         (backtraces.SAMPLED_BY, lambda: _met(report, marks[samples])),
         (backtraces.ON_SAMPLES, lambda: _met(report, _sampled(report, *_own_clock(report, window)))),
     ]
-    keys = list(zip(calls["thread"], calls["start"], calls["also"], strict=True))
     for name, source in sources:
         found = source()
-        for row in np.flatnonzero(frames == None) if found else ():  # noqa: E711 (element by element)
-            thread, start, also = keys[row]
+        rows = np.flatnonzero(frames == None) if found else []  # noqa: E711 (element by element)
+        keys = calls.iloc[rows][["thread", "start", "also"]].itertuples(index=False, name=None)
+        for row, (thread, start, also) in zip(rows, keys, strict=True):
             if frame := found.get((thread, start)) or found.get((thread, also)):
                 frames[row], how[row] = frame, name
     calls = calls.assign(frame=frames, range="")
@@ -286,20 +291,14 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     }
     names, operates = ranges["name"].map(shown).tolist(), is_operator.tolist()
     starts, ends = ranges["start"].tolist(), ranges["end"].tolist()
-    found = np.full(len(times), "", dtype=object)
+    texts = []
     running: list[tuple[int, tuple[str, str, str]]] = []  # end, path
-    begun = 0
-    for at in np.argsort(times, kind="stable").tolist():
-        moment = int(times[at])
-        while begun < len(starts) and starts[begun] <= moment:
-            while running and running[-1][0] <= starts[begun]:
-                running.pop()
-            outer, name = running[-1][1] if running else ("", "", ""), names[begun]
-            path = (outer[0], outer[1] or name, name) if operates[begun] else (name, "", "")
-            running.append((ends[begun], path))
-            begun += 1
-        while running and running[-1][0] <= moment:
+    for start, end, name, is_operator in zip(starts, ends, names, operates, strict=True):
+        while running and running[-1][0] <= start:
             running.pop()
-        if running:
-            found[at] = " › ".join(dict.fromkeys(filter(None, running[-1][1])))
-    return found
+        outer = running[-1][1] if running else ("", "", "")
+        path = (outer[0], outer[1] or name, name) if is_operator else (name, "", "")
+        running.append((end, path))
+        texts.append(" › ".join(dict.fromkeys(filter(None, path))))
+    found = intervals.innermost_at(zip(starts, ends, texts, strict=True), times)
+    return np.where(found == None, "", found)  # noqa: E711 (element by element)
