@@ -2,7 +2,7 @@
 
 NCCL opens a range in its NVTX domain "NCCL" around each call, and writes numbers beside it, whose names it registers.
 An export holds them as JSON (``jsonText``), or as bytes (``binaryData``) that the table NVTX_PAYLOAD_SCHEMA_ENTRIES
-explains: 32 bytes (how many payloads, which schema of the range's domain, size, and where it begins), then the
+explains: 32 bytes (1 in all that were read, the schema within the range's domain, size, and where it begins), then the
 numbers. Nothing of it is there unless nsys exported it (``--include-json``, ``--include-blobs``; Nsight Systems 2024.2
 and 2022.4 leave it out), and nothing where NVTX was not traced. Both forms were read from recordings of DDP and FSDP
 (Nsight Systems 2025.3), and say the same: the communicator and the size of each collective, ranks only in the calls

@@ -269,6 +269,20 @@ def test_the_advice_names_the_line_and_only_where_a_backtrace_tells_it(made, tmp
         assert ("train.py" in one.evidence) == named
 
 
+def test_a_line_is_the_costliest_only_if_no_range_costs_more(made):
+    """As of a backward pass, whose launches come from autograd's thread and have no backtrace of Python."""
+    made.range(0, 1000, "training").range(90, 700, "backward")
+    for at in (100, 300, 500):
+        made.kernel(at + 5, at + 100, KERNEL, call=(at, at + 4), thread=AUTOGRAD)
+    made.kernel(803, 990, KERNEL, call=(800, 802)).python(TORCH, frame("train", 27))
+    report = open_report(made.write())
+    found = lines.lines(report).query("cause == 'launch_overhead'")
+    assert found["where"].tolist() == ["within range 'backward'", "train.py:27 in train"]
+    assert lines.costliest(report, report.window(), "launch_overhead") == ""
+    alone = open_report(waits(SyntheticReport(made.path.with_name("alone.sqlite"))).write())
+    assert lines.costliest(alone, alone.window(), "synchronisation").startswith("train.py:41 in train: ")
+
+
 def test_what_would_name_the_lines_is_said_where_nothing_does(made, capsys):
     path = waits(made, marks=False).write()
     assert command.main([str(path), "--json"]) == 0

@@ -374,7 +374,7 @@ class SyntheticReport:
 
 
 def _with_header(schema: int, payload: bytes) -> bytes:
-    """A payload as the export holds it: how many there are, the schema, the size and where it begins."""
+    """A payload as the export holds it: 1, the schema, the size and where it begins."""
     return struct.pack("<4Q", 1, schema, len(payload), 32) + payload
 
 

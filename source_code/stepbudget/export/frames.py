@@ -3,8 +3,8 @@
 A payload as bytes, whose layout 2025.3 writes into NVTX_PAYLOAD_SCHEMA_ENTRIES: number of the thread among Python's
 (eight bytes), its state (1: running) and the number of frames (four each); then for each frame, the innermost first,
 function and file (ids in StringIds, eight bytes each), line and four unused bytes. 2024.2 begins with state, source (1:
-a sample), number of frames, and four unused bytes. ``nsys export`` puts 32 bytes before it: how many payloads there
-are (always one), the schema, the size, and where it begins. As JSON: ``{NAME: {…, "Frames": [{"Function": 1, "File": 2,
+a sample), number of frames, and four unused bytes. ``nsys export`` puts 32 bytes before it: a number that was 1 in all
+that were read, the schema, the size, and where it begins. As JSON: ``{NAME: {…, "Frames": [{"Function": 1, "File": 2,
 "Line": 3}]}}``.
 
 What an export holds beside them: ``stepbudget.backtraces``.
