@@ -1,18 +1,19 @@
 """Which line of the user's program was a thread in? Backtraces, in the forms in which an export holds them.
 
-*Python's* (``--python-backtrace=cuda``, ``--python-sampling=true``) are marks in the NVTX domain "Python Backtrace",
-each with a payload: state of the thread, source (1: a sample) and number of frames, four bytes each, and four unused;
-then for each frame, the innermost first, function and file (ids in StringIds, eight bytes each), line and four unused
-bytes. ``nsys export`` writes the payload, as ``NVTX_EVENTS.binaryData``, only if asked to (``--include-blobs=true``,
-which Nsight Systems 2024.2 did not have yet), and puts 32 bytes before it, of which the third eight are its size.
+*Python's* are marks in an NVTX domain of their own: "Python Backtrace on CUDA" (``--python-backtrace=cuda``; the moment
+is the very one at which nsys begins the row of the call's compiled backtrace), "Python Periodic Sampling"
+(``--python-sampling=true``, by the thread that was met), and, until 2024.2, "Python Backtrace". What they say stands
+beside them as JSON or as bytes (``export.frames`` reads both), if nsys was asked to export it: ``--include-json=true``,
+``--include-blobs=true``, which Nsight Systems 2024.2 did not have yet.
 
 *Chains* stand in tables of a row a frame (id, stackDepth, 0 the innermost, symbol, module). CUDA_CALLCHAINS and
 OSRT_CALLCHAINS belong to calls, by ``callchainId``; SAMPLING_CALLCHAINS to the samples in COMPOSITE_EVENTS. Their
-frames are compiled code; in a Python program they name the interpreter, not the line.
+frames are compiled code; in a Python program they name the interpreter and PyTorch's libraries, not the line. Of a CUDA
+call it is not the call's own row that has the chain, but one more around it (``Export.backtraced``).
 
-Seen in recordings: samples of Python and their payload (2024.2, by its export to JSON), chains of the operating system
-and of samples (2022.4, 2024.2). From documentation and other people's readers alone: CUDA_CALLCHAINS, whose frames may
-name a file of Python and a line, the 32 bytes before a payload, and marks of single CUDA calls (any source but 1).
+Seen in recordings: all of it as 2025.3 writes it, samples of Python also as 2024.2 does (by its export to JSON), chains
+of the operating system and of samples also as 2022.4 does. From documentation alone: frames of a chain that name a file
+of Python and a line.
 
 Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference", "CUDA Python Backtrace", "Python Backtrace
 Sampling"; NVIDIA, NVTX 3, "Extended payloads".
@@ -25,45 +26,54 @@ import html
 import pandas as pd
 
 from stepbudget.export import frames
-from stepbudget.export.frames import ENTRY, Frame
+from stepbudget.export.frames import ENTRY, OF_2024, ON_CALLS, Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS, RANGES, Export
 
 SAMPLED_BY, CALLED_BY, ON_SAMPLES = "Python samples", "Python backtraces", "samples"
 CHAINS = {CALLS: "CUDA_CALLCHAINS", OS_CALLS: "OSRT_CALLCHAINS"}
 SAMPLES, SAMPLED = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 MARK = 34  # a kind of NVTX event
-SAMPLE = 1  # the source of a mark that no call asked for
+SAMPLE = 1  # in 2024.2: the source of a mark that no call asked for
+LEAD_NS = 100_000  # a mark comes before its call, by less than one microsecond wherever it was seen
 
 
 def python(export: Export, first: int, last: int) -> pd.DataFrame:
     """The backtraces of Python from one moment to another (ns, the export's own clock).
 
-    Columns: ``time`` (ns), ``thread``, ``is_sample``, ``frame`` (the innermost of the user's own code, a Frame; None
-    where all of it is a library's). A sample is the main thread's: which other thread it met, the export does not say.
+    Columns: ``time`` (ns; of one that a call asked for: the call's start), ``thread``, ``is_sample``, ``frame`` (the
+    innermost of the user's own code, a Frame; None where all of it is a library's). A sample of 2024.2 is the main
+    thread's: which other thread it met, that version does not say.
     """
     columns = ["time", "thread", "is_sample", "frame"]
     domains = _domains(export)
-    if not domains or "binaryData" not in export.columns(RANGES):
+    told = [name for name in ("binaryData", "jsonText") if name in export.columns(RANGES)]
+    if not domains or not told:
         return pd.DataFrame(columns=columns)
+    blob = "CAST(binaryData AS BLOB)" if "binaryData" in told else "NULL"
+    json = f"CASE WHEN {blob} IS NULL THEN {'jsonText' if 'jsonText' in told else 'NULL'} END"
     query = (
-        f"SELECT start, globalTid, domainId, CAST(binaryData AS BLOB) FROM {RANGES} WHERE eventType = {MARK} "
-        "AND typeof(start) = 'integer' AND typeof(globalTid) = 'integer' AND binaryData IS NOT NULL "
-        "AND start BETWEEN ? AND ? ORDER BY start"
+        f"SELECT start, globalTid, domainId, coalesce({blob}, {json}) FROM {RANGES} WHERE eventType = {MARK} "
+        "AND typeof(start) = 'integer' AND typeof(globalTid) = 'integer' AND start BETWEEN ? AND ? ORDER BY start"
     )
-    rows = export.rows(query, (max(first, -(2**63)), min(last, 2**63 - 1)))
-    rows = [row for row in rows if (row[1] >> 24, row[2]) in domains]
+    rows = export.rows(query, (max(first - LEAD_NS, -(2**63)), min(last, 2**63 - 1)))
+    starts = _call_starts(export) if ON_CALLS in domains.values() else {}
     texts: dict[int, str] = {}
-    known: dict[bytes, tuple[int, Frame | None, str] | None] = {}
+    known: dict[tuple, tuple[int, Frame | None, str] | None] = {}
     found = []
-    for time, thread, _, blob in rows:
-        if blob not in known:
-            known[blob] = _decoded(export, blob, texts)
-        if known[blob] is None:
+    for time, thread, domain, told in rows:
+        kind = domains.get((thread >> 24, domain))
+        if kind is None:
             continue
-        source, frame, outermost = known[blob]
-        if source != SAMPLE:
-            found.append((time, thread, False, frame))
-        elif outermost == ENTRY:
+        if (kind, told) not in known:
+            known[kind, told] = _decoded(export, told, texts)
+        if known[kind, told] is None:
+            continue
+        source, frame, outermost = known[kind, told]
+        if kind == ON_CALLS:
+            found.append((starts.get((thread, time), time), thread, False, frame))
+        elif kind != OF_2024:
+            found.append((time, thread, True, frame))
+        elif source == SAMPLE and outermost == ENTRY:
             process = thread >> 24
             found.append((time, process << 24 | process & 0xFFFFFF, True, frame))
     return pd.DataFrame(found, columns=columns)
@@ -81,7 +91,7 @@ def marks(export: Export) -> int:
 
 def are_in(export: Export) -> bool:
     """Does the export hold any backtrace that could name a line?"""
-    return export.has("CUDA_CALLCHAINS") or export.has(SAMPLED) or "binaryData" in export.columns(RANGES)
+    return export.has("CUDA_CALLCHAINS") or export.has(SAMPLED) or bool(_domains(export))
 
 
 def chained(export: Export, table: str) -> pd.DataFrame:
@@ -91,7 +101,10 @@ def chained(export: Export, table: str) -> pd.DataFrame:
     """
     if "callchainId" not in export.columns(table):
         return pd.DataFrame(columns=["start", "thread", "frame"])
-    return _with_frames(export, f"SELECT start, globalTid, callchainId FROM {table}", CHAINS[table])
+    found = _with_frames(export, f"SELECT start, globalTid, callchainId FROM {table}", CHAINS[table])
+    starts = _call_starts(export) if table == CALLS and len(found) else {}
+    found["start"] = [starts.get(key, key[1]) for key in zip(found["thread"], found["start"], strict=True)]
+    return found
 
 
 def sampled(export: Export, first: int, last: int) -> pd.DataFrame:
@@ -102,19 +115,34 @@ def sampled(export: Export, first: int, last: int) -> pd.DataFrame:
     return _with_frames(export, f"SELECT start, globalTid, id FROM {SAMPLES} {within}", SAMPLED)
 
 
-def _domains(export: Export) -> set[tuple[int, int]]:
-    """The NVTX domains of Python's backtraces: process and number."""
+def _call_starts(export: Export) -> dict[tuple[int, int], int]:
+    """Thread and start of the rows that hold backtraces of calls → start of the call."""
+    if not {"correlationId", "eventClass"} <= export.columns(CALLS):
+        return {}
+    query = (
+        f"WITH call AS (SELECT globalTid, correlationId, min(start) AS start FROM {CALLS} WHERE {export.calls} "
+        f"GROUP BY globalTid, correlationId), trace AS (SELECT * FROM {CALLS} WHERE {export.backtraced}) "
+        "SELECT trace.globalTid, trace.start, call.start FROM trace JOIN call USING (globalTid, correlationId)"
+    )
+    return {(thread, start): call for thread, start, call in export.rows(query)}
+
+
+def _domains(export: Export) -> dict[tuple[int, int], str]:
+    """The NVTX domains of Python's backtraces: process and number → name."""
     if not {"domainId", "eventType", "globalTid", "text", "textId"} <= export.columns(RANGES):
-        return set()
+        return {}
     name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
-    query = f"SELECT globalTid, domainId FROM {RANGES} WHERE eventType = {frames.DOMAIN_CREATED} AND {name} = ?"
-    rows = export.rows(query, (frames.DOMAIN,))
-    return {(thread >> 24, domain) for thread, domain in rows if isinstance(thread, int) and isinstance(domain, int)}
+    query = f"SELECT globalTid, domainId, {name} FROM {RANGES} WHERE eventType = {frames.DOMAIN_CREATED}"
+    return {
+        (thread >> 24, domain): text
+        for thread, domain, text in export.rows(query)
+        if isinstance(thread, int) and isinstance(domain, int) and text in frames.DOMAINS
+    }
 
 
-def _decoded(export: Export, blob: bytes, texts: dict[int, str]) -> tuple[int, Frame | None, str] | None:
-    """Source, the user's innermost frame, and the name of the outermost function."""
-    found = frames.payload(blob)
+def _decoded(export: Export, told: object, texts: dict[int, str]) -> tuple[int, Frame | None, str] | None:
+    """Source (2024.2's), the user's innermost frame, and the name of the outermost function."""
+    found = frames.payload(told) if isinstance(told, bytes) else frames.from_json(told)
     if found is None:
         return None
     source, chain = found

@@ -2,15 +2,16 @@
 
 NCCL opens a range in its NVTX domain "NCCL" around each call, and writes numbers beside it, whose names it registers.
 An export holds them as JSON (``jsonText``), or as bytes (``binaryData``) that the table NVTX_PAYLOAD_SCHEMA_ENTRIES
-explains: 32 bytes (domain, schema, size of what follows, and one more number), then the numbers. Nothing of it is there
-unless nsys exported it (``--include-json``, ``--include-blobs``; Nsight Systems 2024.2 and 2022.4 leave it out), and
-nothing where NVTX was not traced.
+explains: 32 bytes (1 in all that were read, the schema within the range's domain, size, and where it begins), then the
+numbers. Nothing of it is there unless nsys exported it (``--include-json``, ``--include-blobs``; Nsight Systems 2024.2
+and 2022.4 leave it out), and nothing where NVTX was not traced. Both forms were read from recordings of DDP and FSDP
+(Nsight Systems 2025.3), and say the same: the communicator and the size of each collective, ranks only in the calls
+that make a communicator or end one, and no number of the operation.
 
 Sources: NCCL 2.30, src/include/nvtx_payload_schemas.h (the names, and which call writes which), src/collectives.cc
 (the size is one rank's message; before 2.25 without the communicator), src/nccl.h.in (types); NVTX 3,
 nvToolsExtPayload.h (the types of numbers, and where each begins); Nsight Systems' recipe documentation, table
-NCCL_GPU_OPERATIONS_COLLECTIVE (commHash, commRank, count, dataType, seqNumber: ``--trace nccl``, from 2025.6); the 32
-bytes as public readers of such exports (nsys-ai) found them.
+NCCL_GPU_OPERATIONS_COLLECTIVE (commHash, commRank, count, dataType, seqNumber: ``--trace nccl``, from 2025.6).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from stepbudget.export.frames import DOMAIN_CREATED
+from stepbudget.export.frames import DOMAIN_CREATED, HEADER
 from stepbudget.export.kinds import MOST_BYTES
 from stepbudget.export.sqlite import RANGES, Export
 
@@ -31,7 +32,7 @@ ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 
 _CALLS = """
 SELECT
-    event.start, coalesce(event."end", event.start), event.globalTid, coalesce({text}, registered.value),
+    event.start, coalesce(event."end", event.start), event.globalTid, {domain}, coalesce({text}, registered.value),
     coalesce({json}, (SELECT value FROM StringIds WHERE id = {json_id})), CAST({binary} AS BLOB)
 FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS registered ON registered.id = {text_id}
 WHERE event.eventType IN ({types}) AND (
@@ -80,8 +81,8 @@ def calls(export: Export) -> pd.DataFrame:
     kinds = {"types": export.range_types, "created": DOMAIN_CREATED}
     schemas = _schemas(export)
     rows = []
-    for start, end, thread, name, text, blob in export.rows(_CALLS.format(**names, **kinds)):
-        found = _from_json(text) if isinstance(text, str) else _from_bytes(blob, schemas)
+    for start, end, thread, domain, name, text, blob in export.rows(_CALLS.format(**names, **kinds)):
+        found = _from_json(text) if isinstance(text, str) else _from_bytes(blob, domain, schemas)
         function = name.removeprefix("nccl") if isinstance(name, str) else ""
         numbers = [found.get(column) for column in COLUMNS[5:]]
         rows.append((start, end, thread, thread >> 24, function, *numbers))
@@ -98,13 +99,13 @@ def _from_json(text: str) -> dict:
     return _known(found) if isinstance(found, dict) else {}
 
 
-def _from_bytes(blob: bytes | None, schemas: dict[tuple[int, int], list[tuple[str, str, int]]]) -> dict:
-    """The numbers of a payload, by the schema that its first bytes name; none of what reaches beyond its end."""
-    if not isinstance(blob, bytes) or len(blob) < 32:
+def _from_bytes(blob: bytes | None, domain: object, schemas: dict[tuple[int, int], list[tuple[str, str, int]]]) -> dict:
+    """The numbers of a payload, by the schema that its header names; none of what reaches beyond its end."""
+    if not isinstance(blob, bytes) or len(blob) < HEADER.size:
         return {}
-    domain, schema, size, _ = struct.unpack_from("<4Q", blob)
+    _, schema, size, begin = HEADER.unpack_from(blob)
     entries = schemas.get((domain, schema), ())
-    payload = blob[32 : 32 + size]
+    payload = blob[begin : begin + size]
     return _known(
         {
             name: struct.unpack_from(f"<{letter}", payload, offset)[0]

@@ -43,7 +43,7 @@ _CALLS = """
 SELECT
     start - :origin AS start, coalesce("end", :last) - :origin AS "end",
     globalTid AS thread, globalTid >> 24 AS process, {name} AS name
-FROM {table} ORDER BY start, "end"
+FROM {table} WHERE {where} ORDER BY start, "end"
 """
 
 # The name of a range stands in the row or, registered, in StringIds. One still open at the end of capture has no end.
@@ -145,7 +145,7 @@ class Report(Export):
     @cached_property
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
-        calls = self._calls(sqlite.CALLS)
+        calls = self._calls(sqlite.CALLS, where=self.calls)
         calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
         return calls
 
@@ -373,9 +373,11 @@ class Report(Export):
 
     @cached_property
     def _strings(self) -> pd.Series:
-        """StringIds: id → text."""
+        """StringIds: id → text; what is none is left out."""
         rows = self.rows("SELECT id, value FROM StringIds")
-        return pd.Series([value for _, value in rows], index=[number for number, _ in rows], dtype=object)
+        found = pd.Series([value for _, value in rows], index=[number for number, _ in rows], dtype=object)
+        found = found[~found.index.duplicated()]
+        return found[found.map(lambda value: isinstance(value, str)).astype(bool)]
 
     @cached_property
     def _device_map(self) -> pd.DataFrame:
@@ -430,10 +432,9 @@ class Report(Export):
             gpu[rows] = work.loc[rows, "device"].map(known).fillna(work.loc[rows, "device"]).astype("int64")
         return gpu
 
-    def _calls(self, table: str, name: str = "nameId") -> pd.DataFrame:
-        found = self._table(
-            table, _CALLS.format(table=table, name=name), ["start", "end", "thread", "process"], ["name"]
-        )
+    def _calls(self, table: str, name: str = "nameId", where: str = "true") -> pd.DataFrame:
+        query = _CALLS.format(table=table, name=name, where=where)
+        found = self._table(table, query, ["start", "end", "thread", "process"], ["name"])
         found["name"] = self._text(found["name"]).fillna("(unnamed call)")
         return found
 
@@ -457,8 +458,8 @@ class Report(Export):
 
     def _text(self, ids: pd.Series) -> pd.Series:
         """The texts of string ids; missing where there is no such string."""
-        found = ids.map(self._strings[~self._strings.index.duplicated()])
-        return found.astype(object).where(found.map(lambda value: isinstance(value, str)), None)
+        found = ids.map(self._strings).astype(object)
+        return found.where(found.notna(), None)
 
     def _meta(self, name: str) -> str | None:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second until 2023

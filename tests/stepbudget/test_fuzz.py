@@ -79,9 +79,9 @@ def _synthetic(path: Path, as_json: bool) -> Path:
         build.mpi(at + 173, at + 190, "MPI_Allreduce").mpi(at + 190, at + 195, "MPI_Wait", "START_WAIT")
         build.scheduled(at, at + 60).scheduled(at + 80, at + 235, thread=AUTOGRAD)
         build.chain(("sync", "/home/a/lib.so"), ("main", "/home/a/run"))
-        build.python(at + 175, ("backward", "/x/site-packages/torch/a.py", 3), ("train", "/home/a/train.py", 41))
+        build.python(("backward", "/x/site-packages/torch/a.py", 3), ("train", "/home/a/train.py", 41))
         frames = ("train", "/home/a/train.py", 30 + step), ("<module>", "/home/a/train.py", 90)
-        build.python(at + 67, *frames, sampled=True)
+        build.python_sample(at + 67, *frames).python_sample(at + 69, *frames, of_2024=True)
         build.sample(at + 120, ("step", "/home/a/run"), ("_start", "/home/a/run"))
         build.allocate(at + 5, 4096 * step, 1 << 20).free(at + 190, 4096 * step, 1 << 20)
     for time_us in range(0, 1000, 9):

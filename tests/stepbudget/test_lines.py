@@ -12,12 +12,13 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from labkit.source import recorded
 from stepbudget import __main__ as command
 from stepbudget import backtraces
-from stepbudget.ask import advice, lines
+from stepbudget.ask import advice, lines, sums
 from stepbudget.ask.budget import budget
 from stepbudget.export import frames, nsys
 from stepbudget.export.slim import slim
@@ -42,18 +43,20 @@ def frame(function: str, line: int, file: str = "/home/ann/project/train.py") ->
     return function, file, line
 
 
-def waits(made: SyntheticReport, marks: bool = True, **options: bool) -> SyntheticReport:
+def waits(made: SyntheticReport, marks: bool = True) -> SyntheticReport:
     """Two places that wait for the GPU: .item() in each of three steps at line 41, and at the end line 60."""
     made.range(0, 1000, "training")
     for at in (100, 300, 500):
         made.kernel(at + 2, at + 20, KERNEL, call=(at, at + 1))
         made.copy(at + 21, at + 22, 4, "device to host", call=(at + 3, at + 24))
+        if marks:
+            made.python(TORCH, frame("train", 41), frame("<module>", 90))
         made.api(at + 25, at + 60, "cudaStreamSynchronize_v3020")
         if marks:
-            made.python(at + 10, TORCH, frame("train", 41), frame("<module>", 90), **options)
+            made.python(TORCH, frame("train", 41), frame("<module>", 90))
     made.kernel(802, 890, KERNEL, call=(800, 801)).api(803, 900, "cudaDeviceSynchronize_v3020")
     if marks:
-        made.python(850, frame("finish", 60), frame("<module>", 91), **options)
+        made.python(frame("finish", 60), frame("<module>", 91))
     return made.kernel(950, 990, KERNEL, call=(940, 941))
 
 
@@ -82,45 +85,96 @@ def test_the_lines_share_the_idle_time_of_their_cause_and_no_more(made):
 
 def test_a_wait_that_follows_a_pageable_copy_is_a_part_of_it(made):
     made.range(0, 100, "training").kernel(1, 3, KERNEL, call=(0, 1))
-    made.copy(22, 40, 3_000_000, call=(20, 41)).api(42, 44, "cudaStreamSynchronize_v3020")
-    made.python(30, frame("load", 7), frame("<module>", 90)).kernel(60, 70, KERNEL, call=(58, 59))
+    made.copy(22, 40, 3_000_000, call=(20, 41)).python(frame("load", 7), frame("<module>", 90))
+    made.api(42, 44, "cudaStreamSynchronize_v3020").kernel(60, 70, KERNEL, call=(58, 59))
     found = table(made).set_index("cause")
     assert found.loc["pageable_copy", ["where", "count"]].tolist() == ["train.py:7 in load", 1]
     assert found.loc["pageable_copy", "cpu_ms"] == pytest.approx(0.021 + 0.002) and "synchronisation" not in found.index
 
 
-def test_a_mark_belongs_to_the_call_that_it_lies_in_else_to_the_nearest_of_its_thread(made):
+def test_a_backtrace_belongs_to_the_call_that_its_row_encloses(made):
+    """The mark of Python is as old as nsys's own row, which begins before the call: here inside another call."""
     made.range(0, 1000, "training")
     for at, line in ((100, 11), (200, 12)):
-        made.kernel(at + 5, at + 50, KERNEL, call=(at, at + 4)).python(at + 6, frame("step", line))
-    made.kernel(305, 350, KERNEL, call=(300, 304)).python(302, frame("other", 13), thread=AUTOGRAD)
-    made.kernel(405, 450, KERNEL, call=(400, 404)).python(404 + lines.NEAR_US + 1, frame("late", 14))
-    made.api(700, 704, "cudaDeviceSynchronize_v3020").python(698, frame("before", 15))
+        made.api(at - 1, at - 0.05, "cuKernelGetName").kernel(at + 5, at + 50, KERNEL, call=(at, at + 4))
+        made.python(frame("step", line)).api(at + 4.05, at + 5, "cudaGetLastError_v3020")
+    made.kernel(305, 350, KERNEL, call=(300, 304), thread=AUTOGRAD).kernel(405, 450, KERNEL, call=(400, 404))
+    made.python(TORCH)
+    made.api(700, 704, "cudaDeviceSynchronize_v3020").python(frame("end", 15))
     found = table(made)
-    assert found.loc[found["cause"] == "synchronisation", "where"].tolist() == ["train.py:15 in before"]
-    found = found[found["cause"] == "launch_overhead"].set_index("where")["count"]
+    assert found.loc[found["cause"] == "synchronisation", "where"].tolist() == ["train.py:15 in end"]
+    found = found[(found["cause"] == "launch_overhead") & (found["count"] > 0)].set_index("where")["count"]
     assert found.to_dict() == {"train.py:11 in step": 1, "train.py:12 in step": 1, "not known": 2}
 
 
-def test_samples_name_only_calls_that_they_lie_in_and_only_the_main_thread(made):
+def test_a_call_whose_backtrace_was_taken_is_one_call(made, tmp_path):
+    """Nsight Systems 2025.3 writes two rows of it: the call's own, and one around it that holds the backtrace."""
+    paths = [waits(SyntheticReport(tmp_path / f"{marks}.sqlite"), marks).write() for marks in (True, False)]
+    with_them, without = map(open_report, paths)
+    pd.testing.assert_frame_equal(with_them.api, without.api)
+    pd.testing.assert_frame_equal(with_them.kernels, without.kernels)
+    assert len(with_them.rows("SELECT 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME")) == len(with_them.api) + 7
+    assert budget(with_them).ns == budget(without).ns
+    assert sums.sums(paths[0])["calls"] == sums.sums(paths[1])["calls"]
+
+
+@pytest.mark.parametrize("left_out", ["jsonText", "binaryData"])
+def test_both_forms_of_a_backtrace_of_python_tell_the_same(made, left_out):
+    path = waits(made).python_sample(945, frame("rest", 70)).write()
+    both = lines.lines(open_report(path))
+    with sqlite3.connect(path) as db:
+        db.execute(f"UPDATE NVTX_EVENTS SET {left_out} = NULL")
+    db.close()
+    pd.testing.assert_frame_equal(lines.lines(open_report(path)), both)
+
+
+def test_samples_name_only_calls_that_they_lie_in_by_the_thread_that_they_met(made):
     waits(made, marks=False)
-    made.python(110, frame("train", 41), frame("<module>", 90), sampled=True, thread=77)
-    made.python(290, frame("train", 42), frame("<module>", 90), sampled=True, thread=77)  # in no call
-    made.python(310, frame("work", 43), THREADING, sampled=True, thread=77)  # of another thread of Python
-    made._rows["NVTX_EVENTS"][0]["globalTid"] = PROCESS << 24 | PROCESS
-    for row in made._rows["CUPTI_ACTIVITY_KIND_RUNTIME"]:
-        row["globalTid"] = PROCESS << 24 | PROCESS
-    found = table(made)
-    known = found[found["file"].notna()]
+    made.python_sample(110, frame("train", 41), frame("<module>", 90))
+    made.python_sample(290, frame("train", 42), frame("<module>", 90))  # in no call
+    made.python_sample(310, frame("work", 43), THREADING, thread=77)  # of another thread
+    known = (found := table(made))[found["file"].notna()]
     assert known[["cause", "where", "how", "count"]].values.tolist() == [
         ["synchronisation", "train.py:41 in train", backtraces.SAMPLED_BY, 1]
     ]
 
 
-def test_without_a_header_the_payload_is_read_as_well_and_html_is_undone(made):
-    waits(made, headed=False).python(945, frame("&lt;module&gt;", 95, "/home/ann/it &amp; me.py"))
-    found = table(made)
-    assert "train.py:41 in train" in found["where"].values and "it & me.py:95" in found["where"].values
+def test_samples_of_2024_are_the_main_threads_if_they_began_with_it(made):
+    waits(made, marks=False)
+    made.python_sample(110, frame("train", 41), frame("<module>", 90), thread=77, of_2024=True)
+    made.python_sample(310, frame("work", 43), THREADING, thread=77, of_2024=True)  # of another thread of Python
+    made._rows["NVTX_EVENTS"][0]["globalTid"] = PROCESS << 24 | PROCESS
+    for row in made._rows["CUPTI_ACTIVITY_KIND_RUNTIME"]:
+        row["globalTid"] = PROCESS << 24 | PROCESS
+    known = (found := table(made))[found["file"].notna()]
+    assert known[["where", "how", "count"]].values.tolist() == [["train.py:41 in train", backtraces.SAMPLED_BY, 1]]
+
+
+def test_samples_share_the_idle_time_of_cpu_code_among_its_lines(made):
+    """The GPU idles from 20 to 60 of each 100 µs while Python runs, at line 7 three times as long as at line 8."""
+    made.range(0, 1000, "training")
+    for at in range(0, 1000, 100):
+        made.kernel(at + 61, at + 100, KERNEL, call=(at + 60, at + 61)).os_call(at + 1, at + 20, "poll")
+        for time, line in ((25, 7), (35, 7), (45, 7), (55, 8), (80, 9)):
+            made.python_sample(at + time, TORCH, frame("train", line), frame("<module>", 90))
+    report = open_report(made.write())
+    own = lines.lines(report).query("cause == 'python'").set_index("where")
+    assert own["count"].to_dict() == {"train.py:7 in train": 30, "train.py:8 in train": 10}
+    whole = budget(report).ms["python"]
+    assert whole > 0.35 and own["idle_ms"].tolist() == pytest.approx([0.75 * whole, 0.25 * whole])
+    assert own["cpu_ms"].tolist() == pytest.approx([0.3, 0.1]) and set(own["how"]) == {backtraces.SAMPLED_BY}
+
+
+def test_a_few_samples_of_cpu_code_name_no_line(made):
+    made.range(0, 1000, "training").kernel(900, 950, KERNEL, call=(890, 891))
+    for time in range(100, 100 + 10 * (lines.LEAST_SAMPLES - 1), 10):
+        made.python_sample(time, frame("train", 7))
+    assert "python" not in table(made)["cause"].values
+
+
+def test_html_in_a_name_is_undone(made):
+    found = table(waits(made).python(frame("&lt;module&gt;", 95, "/home/ann/it &amp; me.py")))
+    assert "it & me.py:95" in found["where"].values
 
 
 @pytest.mark.parametrize(
@@ -215,6 +269,20 @@ def test_the_advice_names_the_line_and_only_where_a_backtrace_tells_it(made, tmp
         assert ("train.py" in one.evidence) == named
 
 
+def test_a_line_is_the_costliest_only_if_no_range_costs_more(made):
+    """As of a backward pass, whose launches come from autograd's thread and have no backtrace of Python."""
+    made.range(0, 1000, "training").range(90, 700, "backward")
+    for at in (100, 300, 500):
+        made.kernel(at + 5, at + 100, KERNEL, call=(at, at + 4), thread=AUTOGRAD)
+    made.kernel(803, 990, KERNEL, call=(800, 802)).python(TORCH, frame("train", 27))
+    report = open_report(made.write())
+    found = lines.lines(report).query("cause == 'launch_overhead'")
+    assert found["where"].tolist() == ["within range 'backward'", "train.py:27 in train"]
+    assert lines.costliest(report, report.window(), "launch_overhead") == ""
+    alone = open_report(waits(SyntheticReport(made.path.with_name("alone.sqlite"))).write())
+    assert lines.costliest(alone, alone.window(), "synchronisation").startswith("train.py:41 in train: ")
+
+
 def test_what_would_name_the_lines_is_said_where_nothing_does(made, capsys):
     path = waits(made, marks=False).write()
     assert command.main([str(path), "--json"]) == 0
@@ -232,10 +300,10 @@ def test_a_program_that_is_no_python_is_not_asked_for_backtraces_of_python(made)
 def test_backtraces_that_the_export_leaves_out_are_said(made):
     waits(made)
     for row in made._rows["NVTX_EVENTS"]:
-        row.pop("binaryData", None)
+        row.pop("binaryData", None), row.pop("jsonText", None)
     report = open_report(made.write())
     assert lines.not_looked_at(report, report.window()) == [
-        "4 backtraces of Python: this export leaves out what they say (nsys export --include-blobs=true, where nsys "
+        "7 backtraces of Python: this export leaves out what they say (nsys export --include-blobs=true, where nsys "
         "knows it)"
     ]
 
@@ -252,7 +320,8 @@ def test_the_answer_holds_the_lines_in_words_and_in_json(made, capsys):
 
 
 def test_hostile_names_are_harmless(made, capsys):
-    waits(made, marks=False).python(110, ("\x1b[31m$<b>\n", "/home/ann/\x1b[2J\n.py", 2**32 - 1))
+    waits(made, marks=False)._rows["CUPTI_ACTIVITY_KIND_RUNTIME"].pop()  # the last launch: the wait is the last call
+    made.python(("\x1b[31m$<b>\n", "/home/ann/\x1b[2J\n.py", 2**32 - 1))
     assert command.main([str(made.write())]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and ":4294967295 in" in out
@@ -261,7 +330,10 @@ def test_hostile_names_are_harmless(made, capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE NVTX_EVENTS SET binaryData = NULL",
+        "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = NULL",
+        'UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = \'{"a": {"Frames": [{"Function": 1e9}]}}\'',
+        'UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = \'{"a": {"Frames": 7}, "b": 1}\'',
+        "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '[]'",
         "UPDATE NVTX_EVENTS SET binaryData = zeroblob(10)",
         "UPDATE NVTX_EVENTS SET binaryData = zeroblob(5000)",
         "UPDATE NVTX_EVENTS SET binaryData = randomblob(104)",
@@ -283,6 +355,7 @@ def test_hostile_names_are_harmless(made, capsys):
         "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET callchainId = 'text'",
         "ALTER TABLE CUDA_CALLCHAINS DROP COLUMN module",
         "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN callchainId",
+        "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = 1",
         "DROP TABLE CUDA_CALLCHAINS",
         "DROP TABLE SAMPLING_CALLCHAINS",
     ],
@@ -312,13 +385,24 @@ def test_a_slim_copy_names_the_same_lines_and_no_folder_of_the_owner(made, tmp_p
     content = lzma.decompress((tmp_path / "slim.sqlite.xz").read_bytes())
     assert b"site-packages/torch/_tensor.py" in content and b"/usr/lib/libc.so.6" in content
     assert b"ann" not in content and b"secret" not in content
+    assert b"rest" not in content, "the unused bytes of a frame"
+
+
+def test_a_slim_copy_of_an_export_without_bytes_names_the_same_lines(made, tmp_path):
+    path = waits(made).write()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
+    db.close()
+    slim(path, tmp_path / "slim.sqlite.xz")
+    thin, whole = (lines.lines(open_report(one)) for one in (tmp_path / "slim.sqlite.xz", path))
+    pd.testing.assert_frame_equal(thin, whole)
 
 
 def test_slimming_drops_the_payloads_of_others(made, tmp_path):
     made.range(0, 100, "training").kernel(12, 20, KERNEL, call=(10, 11))
     made._rows["NVTX_EVENTS"][0]["binaryData"] = b"a payload with hunter2 in it, and long enough to be one"
-    made.python(50, ("secret", "an environment", 1))
-    made._rows["NVTX_EVENTS"][-1]["domainId"] = 4  # looks like a backtrace, and is not in their domain
+    made.python(("secret", "an environment", 1))
+    made._rows["NVTX_EVENTS"][-1]["domainId"] = 99  # looks like a backtrace, and is not in their domain
     slim(made.write(), tmp_path / "slim.sqlite.xz")
     content = lzma.decompress((tmp_path / "slim.sqlite.xz").read_bytes())
     assert b"hunter2" not in content and b"an environment" not in content and b"secret" not in content

@@ -105,3 +105,12 @@ def test_markdown_and_json_are_one_or_the_other(build, capsys):
         with pytest.raises(SystemExit) as end:
             main([str(path), *words])
         assert end.value.code == 2 and "not allowed with argument" in capsys.readouterr().err
+
+
+def test_the_lines_that_backtraces_name_are_in_it(build, ask):
+    build.range(0, 1000, "training").kernel(20, 40, "k", call=(10, 11)).api(41, 990, "cudaDeviceSynchronize_v3020")
+    build.python((EVIL, "/home/ann/train.py", 41), ("<module>", "/home/ann/train.py", 90)).write()
+    rows = cells(html := rendered(ask(build.path, "--markdown")))
+    at = rows.index(["line", "cause", "count", "GPU idle ms"])
+    assert rows[at + 1][1:] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in rows[at + 1][0]
+    assert len(rows[at + 1]) == 4 and not re.search(r"<(a|b|img|em|del)\b", html.split("<table>")[2])

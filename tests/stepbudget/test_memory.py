@@ -53,6 +53,7 @@ def test_an_address_given_again_without_a_free_replaces_what_was_there(made):
 
 def test_other_processes_cards_and_the_hosts_memory_do_not_count(made):
     made.allocate(110, 1, 5 * MB).allocate(111, 1, 50 * MB, process=99).allocate(112, 1, 60 * MB, device=1)
+    made.allocate(114, 3, 448, kind="device static")  # a variable of code that was loaded
     found = held(made.allocate(113, 2, 70 * MB, kind="pinned"))
     assert (found.gpu, found.peak_bytes, found.allocations) == (0, 5 * MB, 1)
 

@@ -141,6 +141,7 @@ def test_the_python_of_the_page_runs(monkeypatch):
 def test_the_options_of_the_page_are_those_of_the_command():
     options = {option for action in command._parser()._actions for option in action.option_strings}
     others = {"--trace", "--sample", "--cuda-graph-trace", "--gpu-metrics-devices"}  # of nsys
+    others |= {"--cudabacktrace", "--python-backtrace", "--python-sampling"}
     named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)}
     assert named - others <= options
     assert options - {"-h", "--help"} <= named, "every option has its place on the page"

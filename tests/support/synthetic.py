@@ -20,9 +20,14 @@ from pathlib import Path
 MAIN, AUTOGRAD = 1, 2  # threads
 PROCESS = 4711
 NCCL_DOMAIN = 3
+OF_2024 = 6  # domain
+PYTHON_DOMAINS = {"Python Backtrace on CUDA": 4, "Python Periodic Sampling": 5, "Python Backtrace": OF_2024}
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+BACKTRACE = 67  # class of a row of CALLS
+INTERPRETER = (("0x7f93", "/opt/nvidia/lib/libcupti.so.13.0"), ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"))
 METRIC_SET = 1 << 48  # a counter's type id; its lowest byte is the GPU's number
 COPY_KINDS = {"host to device": 1, "device to host": 2, "device to device": 8, "unified memory to device": 11}
-MEMORY_KINDS = {"pageable": 0, "pinned": 1, "device": 2, "managed": 4}
+MEMORY_KINDS = {"pageable": 0, "pinned": 1, "device": 2, "managed": 4, "device static": 5}
 
 
 class SyntheticReport:
@@ -84,7 +89,8 @@ class SyntheticReport:
 
     def api(self, start: float, end: float, name: str, thread: int = MAIN, process: int = PROCESS) -> SyntheticReport:
         """A CUDA API call that puts no work on the GPU."""
-        self._call((start, end), name, thread, process=process)
+        self._correlation += 1
+        self._call((start, end), name, thread, self._correlation, process)
         return self
 
     def os_call(
@@ -213,10 +219,12 @@ class SyntheticReport:
         told = {} if capability is None else {"computeMajor": capability[0], "computeMinor": capability[1]}
         return self._add("TARGET_INFO_GPU", id=number, name=name, **told)
 
-    def chain(self, *frames: tuple[str, str], of: str = "CUPTI_ACTIVITY_KIND_RUNTIME") -> SyntheticReport:
+    def chain(self, *frames: tuple[str, str], of: str = CALLS) -> SyntheticReport:
         """The backtrace of the last call: function and module, the innermost first."""
-        table = {"CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS", "OSRT_API": "OSRT_CALLCHAINS"}[of]
-        self._rows[of][-1]["callchainId"] = self._chain(table, frames)
+        if of == CALLS:
+            self._around()["callchainId"] = self._chain("CUDA_CALLCHAINS", frames)
+        else:
+            self._rows[of][-1]["callchainId"] = self._chain("OSRT_CALLCHAINS", frames)
         return self
 
     def sample(self, time: float, *frames: tuple[str, str], thread: int = MAIN) -> SyntheticReport:
@@ -224,25 +232,22 @@ class SyntheticReport:
         number = self._chain("SAMPLING_CALLCHAINS", frames)
         return self._add("COMPOSITE_EVENTS", id=number, start=self._ns(time), cpu=0, globalTid=_thread(thread))
 
-    def python(
+    def python(self, *frames: tuple[str, str, int]) -> SyntheticReport:
+        """Python's backtrace of the last CUDA call: function, file, line, the innermost first."""
+        around = self._around()
+        return self._mark("Python Backtrace on CUDA", around["start"], around["globalTid"], frames)
+
+    def python_sample(
         self,
         time: float,
         *frames: tuple[str, str, int],
         thread: int = MAIN,
         process: int = PROCESS,
-        sampled: bool = False,
-        headed: bool = True,
+        of_2024: bool = False,
     ) -> SyntheticReport:
-        """A backtrace of Python: function, file, line, the innermost first, laid out as Nsight Systems 2024.2 does."""
-        domain = {"eventType": 75, "domainId": 3, "globalTid": _thread(thread, process), "text": "Python Backtrace"}
-        if not any(row["eventType"] == 75 for row in self._rows["NVTX_EVENTS"]):
-            self._add("NVTX_EVENTS", start=self._ns(0), end=None, textId=None, **domain)
-        payload = struct.pack("<3I4x", 1, 1 if sampled else 2, len(frames))
-        for function, file, line in frames:
-            payload += struct.pack("<2QI4s", self._string(function), self._string(file), line, b"rest")
-        header = struct.pack("<4Q", 3, 1 << 32, len(payload), 32) if headed else b""
-        mark = {"eventType": 34, "domainId": 3, "text": None, "textId": None, "globalTid": _thread(thread, process)}
-        return self._add("NVTX_EVENTS", start=self._ns(time), end=None, binaryData=header + payload, **mark)
+        """A sample of a thread that runs Python; ``of_2024``: as Nsight Systems 2024.2 lays it out."""
+        domain = "Python Backtrace" if of_2024 else "Python Periodic Sampling"
+        return self._mark(domain, self._ns(time), _thread(thread, process), frames)
 
     def allocate(
         self, time: float, address: int, size: int, device: int = 0, process: int = PROCESS, kind: str = "device"
@@ -275,8 +280,32 @@ class SyntheticReport:
         db.close()
         return self.path
 
+    def _mark(self, domain: str, ns: int, thread: int, frames: tuple[tuple[str, str, int], ...]) -> SyntheticReport:
+        """A backtrace of Python, as JSON and as bytes."""
+        number = PYTHON_DOMAINS[domain]
+        about = {"end": None, "textId": None, "globalTid": thread, "domainId": number}
+        if not any(row.get("eventType") == 75 and row["text"] == domain for row in self._rows["NVTX_EVENTS"]):
+            self._add("NVTX_EVENTS", start=self._ns(-9000), eventType=75, text=domain, **about)
+        ids = [(self._string(function), self._string(file), line) for function, file, line in frames]
+        head = struct.pack("<3I4x", 1, 1, len(ids)) if number == OF_2024 else struct.pack("<Q2I", 1, 3, len(ids))
+        payload = head + b"".join(struct.pack("<2QI4s", *frame, b"rest") for frame in ids)
+        told = {"Thread state ID": 1, "Thread state": "Uninterruptible", "Frames count": len(ids)}
+        told["Frames"] = [dict(zip(("Function", "File", "Line"), frame, strict=True)) for frame in ids]
+        data = {"jsonText": json.dumps({domain: told}), "binaryData": _with_header((1 << 32) + 5, payload)}
+        return self._add("NVTX_EVENTS", start=ns, eventType=34, text=None, **about, **data)
+
+    def _around(self) -> dict:
+        """The row with the backtrace of the last CUDA call: one more around it."""
+        last = self._rows[CALLS][-1]
+        if last["eventClass"] != BACKTRACE:
+            (name,) = (text for text, number in self._strings.items() if number == last["nameId"])
+            own = {"nameId": self._string(name.partition("_v")[0]), "eventClass": BACKTRACE}
+            times = {"start": last["start"] - 90, "end": last["end"] + 120}
+            self._add(CALLS, **{**last, **times, **own, "callchainId": self._chain("CUDA_CALLCHAINS", INTERPRETER)})
+        return self._rows[CALLS][-1]
+
     def _chain(self, table: str, frames: tuple[tuple[str, str], ...]) -> int:
-        number = 1 + max((row["id"] for row in self._rows[table]), default=0)
+        number = 1 + max((row["id"] for row in self._rows[table]), default=-1)
         for depth, (symbol, module) in enumerate(frames):
             place = {"symbol": self._string(symbol), "module": self._string(module)}
             unresolved = 1 if symbol.startswith("0x") else None
@@ -310,9 +339,9 @@ class SyntheticReport:
         return self._add(f"CUPTI_ACTIVITY_KIND_{kind}", **times, **ids, **columns)
 
     def _call(
-        self, times: tuple[float, float], name: str, thread: int, correlation: int = 0, process: int = PROCESS
+        self, times: tuple[float, float], name: str, thread: int, correlation: int, process: int = PROCESS
     ) -> None:
-        self._host_call("CUPTI_ACTIVITY_KIND_RUNTIME", *times, name, thread, process, correlationId=correlation)
+        self._host_call(CALLS, *times, name, thread, process, correlationId=correlation, eventClass=0)
 
     def _host_call(
         self, table: str, start: float, end: float, name: str, thread: int, process: int, **columns: object
@@ -331,8 +360,7 @@ class SyntheticReport:
             offset = len(payload) - size
             entry = {"domainId": NCCL_DOMAIN, "schemaId": schema, "idx": place, "type": kind, "name": name}
             self._add("NVTX_PAYLOAD_SCHEMA_ENTRIES", **entry, offset=offset or None)
-        head = (NCCL_DOMAIN, schema, len(payload), 32 + len(payload))
-        return b"".join(number.to_bytes(8, "little") for number in head) + payload
+        return _with_header(schema, payload + b"\0" * (-len(payload) % 8))
 
     def _add(self, table: str, **row: object) -> SyntheticReport:
         self._rows[table].append(row)
@@ -343,6 +371,11 @@ class SyntheticReport:
 
     def _ns(self, time_us: float) -> int:
         return round(1000 * (self.origin_us + time_us))
+
+
+def _with_header(schema: int, payload: bytes) -> bytes:
+    """A payload as the export holds it: 1, the schema, the size and where it begins."""
+    return struct.pack("<4Q", 1, schema, len(payload), 32) + payload
 
 
 def _thread(number: int, process: int = PROCESS) -> int:

@@ -227,18 +227,11 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
     Each is named where it fills a tenth of the times or more, and so is the function that its CPU was sampled in most
     often, of at least LEAST_SAMPLES; empty where none does.
     """
-    main = threads.main_thread(report, window)
-    ranges = phase_ranges(report, window)
     listed = []
-    for what, table in (("phase", ranges), ("in", report.api), ("asleep in", report.os_calls)):
-        own = threads.within(table[table["thread"] == main], window)
-        own = own[_named(own, threads.WAITS.match)] if table is report.os_calls else own
-        filled = {
-            name: intervals.total(intervals.intersect(spans, intervals.union(rows)))
-            for name, rows in own.groupby("name", sort=False)
-        }
+    whole = intervals.total(spans)
+    for what, ran in _ran(report, window).items():
+        filled = {name: int(intervals.covered(spans, *own.T).sum()) for name, own in ran.items()}
         name, ns = max(filled.items(), key=lambda item: item[1], default=(None, 0))
-        whole = intervals.total(spans)
         if ns >= 0.1 * whole > 0:
             listed.append(f"{what} {name} ({100 * ns / whole:.0f} %)")
     samples = _cpu_samples(report, window)
@@ -252,6 +245,19 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
                 f"the CPU in {function}, {where_of} ({100 * count / len(inside):.0f} % of {len(inside):,} samples)"
             )
     return ", ".join(listed)
+
+
+@remembered
+def _ran(report: Report, window: Window) -> dict[str, dict[str, np.ndarray]]:
+    """What the main thread was in, and when: its phases, CUDA calls and waits in the operating system, by name."""
+    main = threads.main_thread(report, window)
+    found = {}
+    tables = {"phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
+    for what, table in tables.items():
+        own = threads.within(table[table["thread"] == main], window)
+        own = own[_named(own, threads.WAITS.match)] if table is report.os_calls else own
+        found[what] = {name: intervals.union(rows) for name, rows in own.groupby("name", sort=False)}
+    return found
 
 
 @remembered

@@ -2,13 +2,14 @@
 
 A line is the innermost frame of the user's own code in the backtrace of a call: no installed library, no module of
 Python's, not PyTorch's source (``export.frames`` has the rule). A backtrace belongs to a call by its chain's id;
-Python's, which are marks on the clock, to the CUDA call of the same thread that they lie in, or that is nearest, if no
-further than NEAR_US; samples only to calls that they lie in. Where there is none, the innermost NVTX range of the user
-around the call stands for it, with the outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``);
-autograd's thread, which has no ranges of the user, is named by its operators.
+Python's, which are marks on the clock, to the call for which they were taken, of the same thread; samples to the call
+that they lie in. Where there is none, the innermost NVTX range of the user around the call stands for it, with the
+outermost and the innermost operator in it (emit_nvtx, nsys's ``--pytorch``). Autograd's thread runs no Python and has
+no ranges of the user: it is named by its operators, or by the main thread's range.
 
 Idle time goes to lines as the budget has it: what it laid to a cause, from the start of one call of that cause to the
-start of the next, is the first call's.
+start of the next, is the first call's. CPU code makes no calls: its idle time is shared among the lines at which
+samples met the main thread in it, by their number, if they are LEAST_SAMPLES at least.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from stepbudget.report import OPERATOR, Report, remembered
 from stepbudget.window import Window
 
 CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
-WITHIN, UNKNOWN = "range", "not known"
-NEAR_US = 100  # from a mark of a backtrace to the call that it was taken for
+CPU_CODE = ("python", "optimizer")  # and those of code between calls
+WITHIN, UNKNOWN, SAMPLED = "range", "not known", "(CPU code)"
+LEAST_SAMPLES = 5
 COLUMNS = ["cause", "where", "how", "file", "line", "function", "call", "count", "cpu_ms", "idle_ms"]
 OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 
@@ -39,30 +41,28 @@ OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 def lines(report: Report, window: Window) -> pd.DataFrame:
     """One row a cause and line of a window (default: training), the longest idle time first; empty: nothing is known.
 
-    Columns: ``cause`` (of CAUSES), ``where`` ("train.py:41 in train", "within range 'test › aten::item'", "not known"),
-    ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``, ``"range"``,
-    ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells), ``call`` (the one
-    made most), ``count`` of calls begun in the window (a copy and the wait that follows it at once are one; for
-    launch overhead: of launches), ``cpu_ms`` within these calls, ``idle_ms`` of the GPU that the budget lays to them.
+    Columns: ``cause`` (of CAUSES, CPU_CODE), ``where`` ("train.py:41 in train", "within range 'test › aten::item'",
+    "not known"), ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``,
+    ``"range"``, ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells),
+    ``call`` (the one made most, SAMPLED for CPU code), ``count`` of calls begun in the window (a copy and the wait that
+    follows it at once are one; for launch overhead: of launches; for CPU code: of samples), ``cpu_ms`` within these
+    calls (for CPU code: as long as that many samples take), ``idle_ms`` of the GPU that the budget lays to them.
     """
     found = budget(report, window)
-    calls = _calls(report, found)
-    if calls.empty:
-        return pd.DataFrame(columns=COLUMNS)
-    calls = _placed(report, found.window, calls)
+    marks = backtraces.python(report, *_own_clock(report, found.window))
+    rows = list(_of_cpu_code(report, found, marks[marks["is_sample"].astype(bool)]))
+    calls = _placed(report, found.window, _calls(report, found), marks)
     calls["idle_ms"] = _idle_ms(found, calls)
     calls["cpu_ms"] = calls["held"] / 1e6
-    calls["key"] = [frame or text for frame, text in zip(calls["frame"], calls["range"], strict=True)]
-    rows = []
+    calls["key"] = calls["frame"].where(calls["frame"].notna(), calls["range"])
     for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
         most = own[own["counts"]] if own["counts"].any() else own
         frame = key if isinstance(key, Frame) else None
         where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
-        place = (frame.name, frame.line, frame.function) if frame else (None, None, None)
         call = most["name"].value_counts().index[0]
         sums = int(own["counts"].sum()), own["cpu_ms"].sum(), own["idle_ms"].sum()
-        rows.append((cause, where, how, *place, call, *sums))
-    if all(row[1] == UNKNOWN for row in rows):
+        rows.append((cause, where, how, *_place(frame), call, *sums))
+    if all(row[COLUMNS.index("where")] == UNKNOWN for row in rows):
         return pd.DataFrame(columns=COLUMNS)
     table = pd.DataFrame(rows, columns=COLUMNS)
     for column in ("file", "line", "function"):
@@ -70,15 +70,19 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     return table.sort_values(["idle_ms", "cpu_ms"], ascending=False, kind="stable", ignore_index=True)
 
 
+def _place(frame: Frame | None) -> tuple[str | None, int | None, str | None]:
+    return (frame.name, frame.line, frame.function) if frame else (None, None, None)
+
+
 def costliest(report: Report, window: Window, cause: str) -> str:
-    """The line that a cause costs most at, in words; empty where no backtrace tells."""
+    """The line that a cause costs most at, in words; empty where no backtrace tells, or no line of the most costly."""
     if not backtraces.are_in(report):
         return ""
     found = lines(report, window)
-    known = found[(found["cause"] == cause) & found["file"].notna()]
-    if known.empty:
+    own = found[found["cause"] == cause]
+    if own.empty or own["file"].isna().iloc[0]:
         return ""
-    first = known.iloc[0]
+    first = own.iloc[0]
     times = "once" if first["count"] == 1 else f"{first['count']:,} times"
     return f"{first['where']}: {first['call']}, {times}"
 
@@ -86,14 +90,35 @@ def costliest(report: Report, window: Window, cause: str) -> str:
 def not_looked_at(report: Report, window: Window) -> list[str]:
     """What would name the lines, where the report holds CUDA calls and nothing that does; empty otherwise."""
     found = budget(report, window)
-    if report.api.empty or found.device is None or lines(report, window)["file"].notna().any():
+    known = set(lines(report, window).query("file.notna()")["how"])
+    if report.api.empty or found.device is None or known & {backtraces.CALLED_BY, "backtraces"}:
         return []
-    if marks := backtraces.marks(report):
+    if not known and (marks := backtraces.marks(report)):
         option = "nsys export --include-blobs=true, where nsys knows it"
         return [f"{marks:,} backtraces of Python: this export leaves out what they say ({option})"]
     is_python = not found.program or PYTHON.search(found.program)
     options = OPTIONS if is_python else OPTIONS.partition(" ")[2]
-    return [f"backtraces ({options}; they slow the program): which line of it waited, copied and launched"]
+    what = "which line of it waited, copied and launched"
+    what += "; samples stand for them, and miss what is brief" if known else ""
+    return [f"backtraces ({options}; they slow the program): {what}"]
+
+
+def _own_clock(report: Report, window: Window) -> tuple[int, int]:
+    """The window's edges on the export's own clock."""
+    return window.start + report.origin, window.end + report.origin
+
+
+def _of_cpu_code(report: Report, found: Budget, samples: pd.DataFrame) -> Iterator[tuple]:
+    """The rows of CPU_CODE: its idle time, shared among the lines at which samples of Python met the main thread."""
+    window = found.window
+    own = samples[(samples["thread"] == threads.main_thread(report, window)) & samples["frame"].notna()]
+    times = own["time"].to_numpy(dtype=np.int64) - report.origin
+    period_ms = np.median(np.diff(times)) / 1e6 if len(times) > 1 else 0.0
+    for cause in CPU_CODE:
+        met = intervals.covered(found.spans[cause], times, times + 1) > 0
+        for frame, count in own["frame"][met].value_counts().items() if met.sum() >= LEAST_SAMPLES else ():
+            sums = count, count * period_ms, count / met.sum() * found.ms[cause]
+            yield cause, str(frame), backtraces.SAMPLED_BY, *_place(frame), SAMPLED, *sums
 
 
 def _calls(report: Report, found: Budget) -> pd.DataFrame:
@@ -131,9 +156,14 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     known = after["start"].notna()
     began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
     wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
-    keys = zip(calls["thread"], calls["start"], strict=True)
-    start, end = np.array([wait.get(key, [key[1]] * 2) for key in keys], dtype=np.int64).T
-    return calls.assign(held=calls["end"] - calls["start"] + end - start, also=start)
+    held, also = (calls["end"] - calls["start"]).to_numpy(copy=True), calls["start"].to_numpy(copy=True)
+    copying = np.flatnonzero(_asks(calls, moved)) if wait else []
+    for row, key in zip(
+        copying, calls.iloc[copying][["thread", "start"]].itertuples(index=False, name=None), strict=True
+    ):
+        start, end = wait.get(key, (key[1], key[1]))
+        held[row], also[row] = held[row] + end - start, start
+    return calls.assign(held=held, also=also)
 
 
 def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
@@ -166,23 +196,21 @@ def _idle_ms(found: Budget, calls: pd.DataFrame) -> pd.Series:
 # --- where a call was made --------------------------------------------------------------------------------------
 
 
-def _placed(report: Report, window: Window, calls: pd.DataFrame) -> pd.DataFrame:
+def _placed(report: Report, window: Window, calls: pd.DataFrame, marks: pd.DataFrame) -> pd.DataFrame:
     """The calls with ``frame`` (None where no backtrace tells), ``range`` ("" where none runs) and ``how``."""
-    edges = window.start + report.origin, window.end + report.origin
     frames, how = np.full(len(calls), None, dtype=object), np.full(len(calls), "", dtype=object)
-    marks = backtraces.python(report, edges[0] - 1000 * NEAR_US, edges[1] + 1000 * NEAR_US)
     samples = marks["is_sample"].astype(bool)
     sources = [
-        (backtraces.CALLED_BY, lambda: _marked(report, report.api, marks[~samples], NEAR_US)),
+        (backtraces.CALLED_BY, lambda: _marked(report, report.api, marks[~samples])),
         ("backtraces", lambda: _chains(report, calls)),
         (backtraces.SAMPLED_BY, lambda: _met(report, marks[samples])),
-        (backtraces.ON_SAMPLES, lambda: _met(report, _sampled(report, *edges))),
+        (backtraces.ON_SAMPLES, lambda: _met(report, _sampled(report, *_own_clock(report, window)))),
     ]
-    keys = list(zip(calls["thread"], calls["start"], calls["also"], strict=True))
     for name, source in sources:
         found = source()
-        for row in np.flatnonzero(frames == None) if found else ():  # noqa: E711 (element by element)
-            thread, start, also = keys[row]
+        rows = np.flatnonzero(frames == None) if found else []  # noqa: E711 (element by element)
+        keys = calls.iloc[rows][["thread", "start", "also"]].itertuples(index=False, name=None)
+        for row, (thread, start, also) in zip(rows, keys, strict=True):
             if frame := found.get((thread, start)) or found.get((thread, also)):
                 frames[row], how[row] = frame, name
     calls = calls.assign(frame=frames, range="")
@@ -208,11 +236,14 @@ def _sampled(report: Report, first: int, last: int) -> pd.DataFrame:
 
 def _met(report: Report, samples: pd.DataFrame) -> dict[tuple[int, int], Frame]:
     """(thread, start) → the user's frame, for the calls that samples lie in: CUDA's, and the system's inside them."""
-    return _marked(report, report.os_calls, samples, 0) | _marked(report, report.api, samples, 0)
+    return _marked(report, report.os_calls, samples) | _marked(report, report.api, samples)
 
 
-def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: float) -> dict[tuple[int, int], Frame]:
-    """(thread, start) of calls → the user's frame of the mark in each, or no further from it than ``near_us``."""
+def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame) -> dict[tuple[int, int], Frame]:
+    """(thread, start) of calls → the user's frame of the first mark in each; of several around a mark, the last begun.
+
+    A mark that lies in none is left out.
+    """
     found: dict[tuple[int, int], Frame] = {}
     marks = marks[marks["frame"].notna()]
     for thread, own in marks.groupby("thread", sort=False):
@@ -221,13 +252,9 @@ def _marked(report: Report, calls: pd.DataFrame, marks: pd.DataFrame, near_us: f
             continue
         start, end = (rows[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
         times = own["time"].to_numpy(dtype=np.int64) - report.origin
-        before = np.searchsorted(start, times, side="right") - 1
-        after = np.minimum(before + 1, len(start) - 1)
-        since = np.where(before >= 0, np.maximum(times - end[before], 0), np.iinfo(np.int64).max)
-        until = np.where(start[after] > times, start[after] - times, np.iinfo(np.int64).max)
-        at = np.where(since <= until, before, after)
-        for row, distance, frame in zip(at, np.minimum(since, until), own["frame"], strict=True):
-            if distance <= 1000 * near_us:
+        at = np.searchsorted(start, times, side="right") - 1
+        for row, is_in, frame in zip(at, (at >= 0) & (times <= end[at]), own["frame"], strict=True):
+            if is_in:
                 found.setdefault((int(thread), int(start[row])), frame)
     return found
 
@@ -264,20 +291,14 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     }
     names, operates = ranges["name"].map(shown).tolist(), is_operator.tolist()
     starts, ends = ranges["start"].tolist(), ranges["end"].tolist()
-    found = np.full(len(times), "", dtype=object)
+    texts = []
     running: list[tuple[int, tuple[str, str, str]]] = []  # end, path
-    begun = 0
-    for at in np.argsort(times, kind="stable").tolist():
-        moment = int(times[at])
-        while begun < len(starts) and starts[begun] <= moment:
-            while running and running[-1][0] <= starts[begun]:
-                running.pop()
-            outer, name = running[-1][1] if running else ("", "", ""), names[begun]
-            path = (outer[0], outer[1] or name, name) if operates[begun] else (name, "", "")
-            running.append((ends[begun], path))
-            begun += 1
-        while running and running[-1][0] <= moment:
+    for start, end, name, is_operator in zip(starts, ends, names, operates, strict=True):
+        while running and running[-1][0] <= start:
             running.pop()
-        if running:
-            found[at] = " › ".join(dict.fromkeys(filter(None, running[-1][1])))
-    return found
+        outer = running[-1][1] if running else ("", "", "")
+        path = (outer[0], outer[1] or name, name) if is_operator else (name, "", "")
+        running.append((end, path))
+        texts.append(" › ".join(dict.fromkeys(filter(None, path))))
+    found = intervals.innermost_at(zip(starts, ends, texts, strict=True), times)
+    return np.where(found == None, "", found)  # noqa: E711 (element by element)

@@ -2,10 +2,10 @@
 
 They are the driver's: PyTorch's caching allocator asks for large blocks and keeps them, so what is held here is what it
 had reserved, not what its tensors filled. What was allocated before the capture began is in no report; a free of it
-counts as one of unknown size.
+counts as one of unknown size. The variables of loaded code are listed too (1,072 of 231 kB beside 22 allocations, in a
+recording of 2025.3): nobody asked for those, and they are left out.
 
-Source: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference", and the empty table and its kinds, which 2024.2
-writes with ``--lazy=false``; no recording with rows in it has been read yet.
+Source: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference".
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stepbudget.window import Window
 
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OPERATIONS = {"CUDA_DEV_MEM_EVENT_OPR_ALLOCATION": 0, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION": 1}
+STATIC = "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC"
 OPTION = "--cuda-memory-usage=true"
 LARGEST = 5
 
@@ -83,7 +84,7 @@ def _events(report: Report) -> pd.DataFrame:
         return found
     listed = ", ".join(columns)
     whole = " AND ".join(f"typeof({name}) = 'integer'" for name in columns)
-    kinds = report.words("ENUM_CUDA_MEM_KIND", MEMORY)
+    kinds = report.words("ENUM_CUDA_MEM_KIND", {name: kind for name, kind in MEMORY.items() if name != STATIC})
     device = [str(number) for number, word in kinds.items() if word == "device"]
     kind = f"AND memKind IN ({', '.join(device)})" if "memKind" in report.columns(TABLE) and device else ""
     within = max(report.origin - EXACT, -(2**63)), min(report.origin + EXACT, 2**63 - 1)

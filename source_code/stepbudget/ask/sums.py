@@ -8,7 +8,8 @@ sizes bytes, and everything is about the whole capture, all processes and GPUs.
 Where the answers differ from those of ``nsys stats``: a kernel belongs to the innermost range alone, not to those
 around it as well; ranges of the same name are one row, in whatever thread or domain; a range that is still open when
 the capture stops lasts until the last event of any kind, not the last of NVTX; calls lose their ``_v7000`` and
-ranges what PyTorch's emit_nvtx adds to a name; median and standard deviation are not worked out.
+ranges what PyTorch's emit_nvtx adds to a name; a call whose backtrace was taken counts once, not twice; median and
+standard deviation are not worked out.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ NO_WORK = '(SELECT 0 AS start, -1 AS "end", 0 AS bytes)'  # in place of a table 
 # each turn of the recursion takes one off, and min() picks the row of what is shortest.
 CALL_SUMS = """
 WITH RECURSIVE by_number AS (
-    SELECT nameId AS number, max(coalesce("end", :last), start) - start AS ns FROM CUPTI_ACTIVITY_KIND_RUNTIME
+    SELECT nameId AS number, max(coalesce("end", :last), start) - start AS ns
+    FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {calls}
 ),
 numbers AS (
     SELECT number, count(*) AS count, sum(ns) AS total, min(ns) AS shortest, max(ns) AS longest
@@ -167,7 +169,7 @@ def sums(path: str | Path) -> dict[str, list[tuple]]:
             "kernels_by_range": _kernels_by_range(export, last),
             "kernels": export.rows(KERNEL_SUMS.format(nameId=_kernel_name(export))) if export.has(KERNELS) else [],
             "copies": _copies(export),
-            "calls": export.rows(CALL_SUMS, {"last": last}) if export.has(CALLS) else [],
+            "calls": export.rows(CALL_SUMS.format(calls=export.calls), {"last": last}) if export.has(CALLS) else [],
         }
 
 

@@ -1,18 +1,27 @@
 """What does a frame of a backtrace say, and whose code is it? Its texts, and the payloads of Python's backtraces.
 
-How an export holds them: ``stepbudget.backtraces``.
+A payload as bytes, whose layout 2025.3 writes into NVTX_PAYLOAD_SCHEMA_ENTRIES: number of the thread among Python's
+(eight bytes), its state (1: running) and the number of frames (four each); then for each frame, the innermost first,
+function and file (ids in StringIds, eight bytes each), line and four unused bytes. 2024.2 begins with state, source (1:
+a sample), number of frames, and four unused bytes. ``nsys export`` puts 32 bytes before it: a number that was 1 in all
+that were read, the schema, the size, and where it begins. As JSON: ``{NAME: {…, "Frames": [{"Function": 1, "File": 2,
+"Line": 3}]}}``.
+
+What an export holds beside them: ``stepbudget.backtraces``.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import re
 import struct
 from dataclasses import dataclass
 
-DOMAIN = "Python Backtrace"  # of NVTX, as an event of this kind makes it known
+ON_CALLS, PERIODIC, OF_2024 = "Python Backtrace on CUDA", "Python Periodic Sampling", "Python Backtrace"
+DOMAINS = (ON_CALLS, PERIODIC, OF_2024)  # of NVTX, as an event of this kind makes them known
 DOMAIN_CREATED = 75
-HEADER, HEAD, FRAME = struct.Struct("<4Q"), struct.Struct("<3I4x"), struct.Struct("<2QI4x")
+HEADER, HEAD, FRAME = struct.Struct("<4Q"), struct.Struct("<4I"), struct.Struct("<2QI4x")
 DEEPEST = 4096  # frames of one backtrace
 
 # Whose code is a file of Python? A library's, by where it lies: what was installed, Python's own modules, PyTorch's
@@ -54,22 +63,43 @@ class Frame:
 
 
 def payload(blob: bytes) -> tuple[int, list[tuple[int, int, int]]] | None:
-    """Source and frames (function, file, line) of a payload, with its header or without; None: it is none."""
-    start = 0
-    if len(blob) >= HEADER.size + HEAD.size:
-        start = HEADER.size if HEADER.unpack_from(blob)[2] == len(blob) - HEADER.size else 0
-    if len(blob) < start + HEAD.size:
+    """Source (of 2024.2, else 0) and frames (function, file, line); None: it is no such payload."""
+    if len(blob) < HEADER.size:
         return None
-    _, source, count = HEAD.unpack_from(blob, start)
-    if not 0 < count <= DEEPEST or len(blob) != start + HEAD.size + count * FRAME.size:
+    _, _, size, begin = HEADER.unpack_from(blob)
+    count, rest = divmod(size - HEAD.size, FRAME.size)
+    if begin < HEADER.size or begin + size != len(blob) or rest or not 0 < count <= DEEPEST:
         return None
-    return source, list(FRAME.iter_unpack(blob[start + HEAD.size :]))
+    _, second, third, fourth = HEAD.unpack_from(blob, begin)
+    if count not in (third, fourth):
+        return None
+    return second, list(FRAME.iter_unpack(blob[begin + HEAD.size :]))
 
 
-def string_ids(blob: bytes) -> list[int]:
-    """The ids of the texts that the payload of a mark needs; empty where it is none."""
-    found = payload(blob)
-    return [] if found is None else [number for function, file, _ in found[1] for number in (function, file)]
+def from_json(text: object) -> tuple[int, list[tuple[int, int, int]]] | None:
+    """The same of what an export says as JSON."""
+    try:
+        (told,) = json.loads(text).values()
+        found = [(frame["Function"], frame["File"], frame["Line"]) for frame in told["Frames"][:DEEPEST]]
+    except (TypeError, ValueError, AttributeError, KeyError, RecursionError):
+        return None
+    whole = all(isinstance(number, int) and 0 <= number < 2**63 for frame in found for number in frame)
+    return (0, found) if found and whole else None
+
+
+def bare(told: bytes | str | None) -> tuple[bytes | str, list[int]] | None:
+    """A payload in its own form without what is no part of its frames, and the ids of the texts that it needs.
+
+    None: it is none. The unused bytes hold whatever the program's memory held there.
+    """
+    found = payload(told) if isinstance(told, bytes) else from_json(told)
+    if found is None:
+        return None
+    ids = [number for function, file, _ in found[1] for number in (function, file) if number < 2**63]
+    if isinstance(told, bytes):
+        return told[: -FRAME.size * len(found[1])] + b"".join(FRAME.pack(*frame) for frame in found[1]), ids
+    named = [dict(zip(("Function", "File", "Line"), frame, strict=True)) for frame in found[1]]
+    return json.dumps({"": {"Frames": named}}), ids
 
 
 def scrubbed(text: str) -> str:

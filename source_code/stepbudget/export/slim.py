@@ -67,8 +67,9 @@ KEPT = {
 }  # fmt: skip
 NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId", "jsonTextId", "symbol", "module"]
 PAYLOADS = ("jsonText", "jsonTextId", "binaryData")  # kept of NCCL's ranges; what others wrote is not ours to ship
+FORMS = {"binaryData": "BLOB", "jsonText": "TEXT"}  # of Python's backtraces, the shorter one first
 NVTX_NAME = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
-_DOMAIN = f"eventType = {frames.DOMAIN_CREATED} AND {NVTX_NAME} = '{frames.DOMAIN}'"
+_DOMAIN = f"eventType = {frames.DOMAIN_CREATED} AND {NVTX_NAME} IN {frames.DOMAINS}"
 _DOMAINS = f"SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE {_DOMAIN}"
 OF_PYTHON = f"coalesce((globalTid >> 24, domainId) IN ({_DOMAINS}), 0)"
 KEPT_META = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
@@ -142,13 +143,17 @@ def _drop_payloads(db: sqlite3.Connection) -> None:
 def _backtraces(db: sqlite3.Connection) -> str:
     """Scrub the paths of backtraces; SQL for the ids of the texts that Python's need."""
     db.execute("CREATE TEMP TABLE named (id INTEGER PRIMARY KEY)")
-    if "binaryData" in {row[1] for row in db.execute("PRAGMA main.table_info(NVTX_EVENTS)")}:
-        blobs = f"SELECT rowid, CAST(binaryData AS BLOB) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL AND {OF_PYTHON}"
-        for row, blob in db.execute(blobs).fetchall():
-            ids = [number for number in frames.string_ids(blob) if number < 2**63]
+    have = {row[1] for row in db.execute("PRAGMA main.table_info(NVTX_EVENTS)")}
+    forms = {name: f"CAST({name} AS {kind})" for name, kind in FORMS.items() if name in have}
+    if forms:
+        marks = f"SELECT rowid, {', '.join(forms.values())} FROM NVTX_EVENTS WHERE {OF_PYTHON}"
+        for row, *told in db.execute(marks).fetchall():
+            found = [frames.bare(one) for one in told]
+            at = next((at for at, one in enumerate(found) if one), None)  # of two forms one is enough
+            kept = [found[at][0] if place == at else None for place in range(len(found))]
+            db.execute(f"UPDATE NVTX_EVENTS SET {' = ?, '.join(forms)} = ? WHERE rowid = ?", (*kept, row))
+            ids = found[at][1] if at is not None else []
             db.executemany("INSERT OR IGNORE INTO named VALUES (?)", [(number,) for number in ids])
-            if not ids:
-                db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL WHERE rowid = ?", (row,))
     chains = "SELECT symbol FROM CUDA_CALLCHAINS UNION SELECT module FROM CUDA_CALLCHAINS UNION "
     has_chains = db.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'CUDA_CALLCHAINS'").fetchall()
     named = "SELECT id FROM named"

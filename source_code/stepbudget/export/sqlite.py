@@ -23,6 +23,7 @@ CALLS, KERNELS, COPIES, FILLS, GRAPHS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
 WORK = (KERNELS, COPIES, FILLS, GRAPHS)
+BACKTRACE = "TRACE_PROCESS_EVENT_CUDABACKTRACE", 67  # class of some rows of CALLS: its name and usual number
 KERNEL_NAME = ("demangledName", "mangledName", "shortName")  # its columns, the most telling first
 
 # The columns that every version writes: whole numbers always, and whole numbers or nothing.
@@ -57,7 +58,7 @@ TIMED = '"end" >= start AND ("end" <> 0 OR start <> 0)'
 LAUNCHES = f"""launches AS (
     SELECT
         correlationId, globalTid >> 24 AS process, globalTid AS thread, min(start) AS start, max("end", start) AS "end"
-    FROM {CALLS} GROUP BY correlationId, globalTid >> 24
+    FROM {CALLS} WHERE {{calls}} GROUP BY correlationId, globalTid >> 24
 )"""
 NO_LAUNCHES = "launches AS (SELECT NULL AS correlationId, NULL AS process, NULL AS thread, NULL AS start, NULL AS end)"
 LAUNCHED_BY = """LEFT JOIN launches ON launches.correlationId = work.correlationId
@@ -143,7 +144,21 @@ class Export:
     @property
     def launches(self) -> str:
         """SQL that defines the table ``launches``."""
-        return LAUNCHES if self.has(CALLS) else NO_LAUNCHES
+        return LAUNCHES.format(calls=self.calls) if self.has(CALLS) else NO_LAUNCHES
+
+    @cached_property
+    def backtraced(self) -> str:
+        """SQL for the rows of CALLS that are no calls: nsys writes one more around each call whose backtrace it took.
+
+        Such a row has the call's thread and correlation id, the backtrace, and times that enclose the call's.
+        """
+        number = self.enumeration("ENUM_NSYS_EVENT_CLASS").get(*BACKTRACE)
+        return f"eventClass IS {number}" if "eventClass" in self.columns(CALLS) else "false"
+
+    @property
+    def calls(self) -> str:
+        """SQL for the rows of CALLS that are calls."""
+        return f"NOT ({self.backtraced})"
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:

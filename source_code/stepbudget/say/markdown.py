@@ -16,7 +16,7 @@ from stepbudget.errors import printable
 from stepbudget.say.text import LEAST_CHANGE_MS
 from stepbudget.say.words import percent, sentence
 
-ADVICE, KERNELS = 3, 5  # of either the first ones
+ADVICE, KERNELS, LINES = 3, 5, 5  # of each the first ones
 NAME = 80  # letters
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$&]")
 # What GitHub turns into a mention, a link or a picture, with or without an escape; falls apart behind the match.
@@ -66,7 +66,20 @@ def _answer(found: dict) -> list[str]:
         for cause, share in found["budget"].items()
         if share
     ]
-    return lines + _advice(found)
+    return lines + _lines(found) + _advice(found)
+
+
+def _lines(found: dict) -> list[str]:
+    """The lines of the program that backtraces name."""
+    known = [one for one in found["lines"] if one["file"]][:LINES]
+    if not known:
+        return []
+    lines = ["", "| line | cause | count | GPU idle ms |", "|:--|:--|--:|--:|"]
+    return lines + [
+        f"| {code(one['where'], in_table=True)} | {plain(found['causes'][one['cause']])} | {one['count']:,} | "
+        f"{one['idle_ms']:,.1f} |"
+        for one in known
+    ]
 
 
 def _advice(found: dict) -> list[str]:

@@ -16,7 +16,8 @@ BAR = 40  # characters for the whole window
 NAME = 60  # letters of a name in a table, so that its numbers stay in view
 LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 KERNELS = 10  # the longest; the others are counted
-FIRST = 5  # lines of the program, shapes of operators
+FIRST = 5  # shapes of operators, and places in the program where no backtrace names its lines
+LINES = 10  # places where one does
 
 
 def answer(found: dict) -> list[str]:
@@ -209,7 +210,7 @@ def _memory(found: dict) -> list[str]:
 
 def _lines(found: dict) -> list[str]:
     rows = []
-    for one in found["lines"][:FIRST]:
+    for one in found["lines"][: LINES if any(one["file"] for one in found["lines"]) else FIRST]:
         where = _cut(f"{found['causes'][one['cause']]}: {one['where']}", NAME + 10)
         numbers = f"{one['count']:,}", f"{one['cpu_ms']:,.1f}", f"{one['idle_ms']:,.1f}"
         rows.append((where, *numbers, _cut(one["call"], 20)))
