@@ -87,6 +87,7 @@ def test_a_script_has_its_fault_and_no_flags(case):
     assert not names & {"args", "named"} and "fault" not in text and '"""' not in text
     assert ("set_detect_anomaly(True)" in text) == (case.name == "text_anomaly") == ("set_detect_anomaly" in text)
     assert (".item()" in text) == (case.name == "text_item")
+    assert ("torch.compile" in text) == (case.name in ("text_compiled", "text_recompile"))
     assert ("gc.collect" in text) == (case.name == "text_gc")
     assert ("recoloured" in text) == (case.name == "images_augmentation")
     assert ("operators_named" in text) == (case.name == "text_nvtx")
@@ -99,7 +100,7 @@ def test_a_script_has_its_fault_and_no_flags(case):
 @pytest.mark.parametrize(
     ("program", "flags"),
     [
-        *(("text", f"--fault {fault}") for fault in ("item", "anomaly", "odd", "optimizer", "gc", "fp32")),
+        *(("text", f"--fault {fault}") for fault in ("item", "anomaly", "odd", "optimizer")),
         ("text", ""),
         ("images", "--fault augmentation"),
         ("digits", "--fault pageable"),
@@ -122,6 +123,12 @@ def test_a_script_computes_what_the_program_does(program, flags):
         assert names["train"]() == losses and len(losses) >= 1
     finally:
         torch.autograd.set_detect_anomaly(before)
+
+
+def test_what_calls_something_stays():
+    piece = ast.parse("def f():\n    a = g()\n    b = []\n    c = False\n    return 1 if c or args.d else 2").body[0]
+    filled = scripts._swept(scripts._Filled({"d": False}).visit(piece), {"d": False})
+    assert ast.unparse(filled) == "def f():\n    a = g()\n    return 2"
 
 
 def takes_args(part: object) -> bool:

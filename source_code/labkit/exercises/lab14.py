@@ -51,7 +51,7 @@ ALMOST = {  # patient → a word that comes near → what speaks against it
 def _cause(patient: int) -> Choice:
     """What ails a patient, as a word of ``patients.CAUSES``."""
     wrong = {word: why for word, why in (THEN | ALMOST.get(patient, {})).items() if word != patients.cause(patient)}
-    hint = "Which row of the budget is large? Then: in which phase, and what else would you see?"
+    hint = f"Which row of the budget is large, and in which phase? The words are {', '.join(patients.CAUSES)}."
     return Choice(READ, hint, right=lambda: patients.cause(patient), wrong=wrong)
 
 
