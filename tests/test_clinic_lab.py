@@ -85,6 +85,7 @@ def test_a_script_has_its_fault_and_no_flags(case):
     text = scripts.source(case, scripts.SHOWN[case.script.partition("/")[2]])
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert not names & {"args", "named"} and "fault" not in text and '"""' not in text
+    assert not re.search(r"return \(|^\s*\(.*\) = ", text, re.MULTILINE), "Pythons differ in these brackets"
     assert ("set_detect_anomaly(True)" in text) == (case.name == "text_anomaly") == ("set_detect_anomaly" in text)
     assert (".item()" in text) == (case.name == "text_item")
     assert ("torch.compile" in text) == (case.name in ("text_compiled", "text_recompile"))

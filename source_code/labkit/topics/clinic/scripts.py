@@ -43,7 +43,7 @@ def source(case: Case, names: tuple[str, ...]) -> str:
     pieces = {name: _swept(_Filled(values).visit(defined[name]), values) for name in names}
     called = {name for piece in pieces.values() for name in _read(piece)}
     kept = [piece for name, piece in pieces.items() if name in called or name == names[-1]]
-    return "\n\n\n".join(ast.unparse(ast.fix_missing_locations(piece)) for piece in kept)
+    return "\n\n\n".join(ast.unparse(ast.fix_missing_locations(_Plain().visit(piece))) for piece in kept)
 
 
 def _parsed(tree: ast.Module, parse_args: ast.FunctionDef, case: Case) -> argparse.Namespace:
@@ -137,6 +137,26 @@ class _Filled(ast.NodeTransformer):
 
 
 OFF = ast.dump(ast.Constant(False))
+
+
+class _Plain(ast.NodeTransformer):
+    """Writes ``a, b = c, d`` and ``return a, b`` without brackets, as people do; Pythons differ in where they put them.
+
+    What is written already stands as a name: ``ast.unparse`` leaves names as they are.
+    """
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        node.targets, node.value = [_bare(target) for target in node.targets], _bare(node.value)
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        node.value = _bare(node.value)
+        return node
+
+
+def _bare(node: ast.expr | None) -> ast.expr | None:
+    several = isinstance(node, ast.Tuple) and len(node.elts) > 1
+    return ast.Name(", ".join(map(ast.unparse, node.elts)), ast.Load()) if several else node
 
 
 def _without_docstring(node: ast.FunctionDef | ast.ClassDef) -> ast.stmt:

@@ -16,7 +16,7 @@ def words() -> Table:
 
 
 def rounds() -> pd.DataFrame:
-    """One row a patient: ``patient``, ``cause`` (what was planted), ``advice`` (the reader's first finding), ``right``.
+    """One row a patient: ``patient``, ``cause`` (what was planted), ``advice`` (its first finding), ``right``.
 
     Of a healthy patient the advice is right where it finds nothing that is worth a tenth of the time.
     """
