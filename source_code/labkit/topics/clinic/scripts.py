@@ -36,9 +36,9 @@ def script(number: int) -> Listing:
 
 
 def source(case: Case, names: tuple[str, ...]) -> str:
-    """Functions and classes of a case's program, its flags put in; what is not called any more is left out."""
+    """Functions of a case's program, its flags put in; what is not called any more is left out."""
     tree = ast.parse((SOURCE_CODE / case.script).read_text())
-    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     values = vars(_parsed(tree, defined["parse_args"], case))
     pieces = {name: _swept(_Filled(values).visit(defined[name]), values) for name in names}
     called = {name for piece in pieces.values() for name in _read(piece)}
@@ -126,9 +126,6 @@ class _Filled(ast.NodeTransformer):
         node.args.args = [one for one in node.args.args if one.arg != "args"]
         return _without_docstring(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
-        return _without_docstring(self.generic_visit(node))
-
     def visit_Expr(self, node: ast.Expr) -> ast.stmt | None:
         """Without calls that switch something off, which is off anyway."""
         node = self.generic_visit(node)
@@ -159,7 +156,7 @@ def _bare(node: ast.expr | None) -> ast.expr | None:
     return ast.Name(", ".join(map(ast.unparse, node.elts)), ast.Load()) if several else node
 
 
-def _without_docstring(node: ast.FunctionDef | ast.ClassDef) -> ast.stmt:
+def _without_docstring(node: ast.FunctionDef) -> ast.stmt:
     first = node.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         node.body = node.body[1:]
