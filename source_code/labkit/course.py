@@ -107,6 +107,7 @@ PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
+    4: "**Part 4, other people's programs:** what was learnt, tried on reports that nobody has explained.",
 }
 
 # fmt: off
@@ -137,6 +138,8 @@ LABS = (
         "the same network in Keras 3: policies, LossScaleOptimizer, XLA", 40, 3),
     Lab("13_pytorch_profiler.ipynb", "Without Nsight",
         "PyTorch's own profiler, live monitoring, how to read old tutorials", 35, 3),
+    Lab("14_clinic.ipynb", "The clinic",
+        "ten reports of strangers' programs: find what ails them, and mend it", 60, 4),
 )
 # fmt: on
 
