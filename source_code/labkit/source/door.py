@@ -39,7 +39,6 @@ class Source(ABC):
 
     name: str  # the word for it
     is_strict = False  # are these the course's own recordings, of which every sentence of the text must hold?
-    is_quick = False  # is what it runs shortened, to wait less?
 
     @property
     @abstractmethod
@@ -110,10 +109,7 @@ class Source(ABC):
         if not brief:
             show(f"$ {counting.folded(words)}")
         name = Path(words[words.index("--log-file") + 1]).stem
-        if same_kernels is not None and self.is_quick:
-            show(f"| {name}: the same kernels as before, not counted again, since quick")
-            return same_kernels
-        return self._count(name, words, show, brief)
+        return self._same(name, same_kernels, show) or self._count(name, words, show, brief)
 
     def trace(self, command: str, show: Show = print) -> tuple[dict, Path]:
         """The record and the trace of a ``profile_torch.py STEP …``."""
@@ -139,6 +135,10 @@ class Source(ABC):
 
     @abstractmethod
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted: ...
+
+    def _same(self, name: str, same_kernels: Counted | None, show: Show) -> Counted | None:
+        """What may stand for the counts called ``name``."""
+        return None
 
     @abstractmethod
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]: ...
@@ -231,10 +231,6 @@ class Live(Source):
     """
 
     name = "live"
-
-    @property
-    def is_quick(self) -> bool:
-        return quick.is_quick()
 
     def __init__(self, programs: Programs, reports: Path = REPORTS) -> None:
         self.programs, self.reports, self.pace = programs, reports, Pace()
@@ -332,9 +328,20 @@ class Live(Source):
             when = self._made(log, words, expected_s, lambda: self.programs.count(words, log, output), show)
             show(f"live{when}: {recorded.shown(log)}")
             counted = parse(log.read_text(errors="replace"), log.name)
-            return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
+            return Counted(counted, shlex.join(words), self._origin)
 
         return self._else_recorded(run, lambda other: other._count(name, words, show, brief), show)
+
+    @property
+    def _origin(self) -> str:
+        """Of counts."""
+        return f"{self.facts.gpu}, live"
+
+    def _same(self, name: str, same_kernels: Counted | None, show: Show) -> Counted | None:
+        if same_kernels is None or same_kernels.origin != self._origin or not quick.is_quick():
+            return None
+        show(f"live: {name}: the same kernels as before, not counted again, since quick")
+        return same_kernels
 
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
         def run() -> tuple[dict, Path]:
