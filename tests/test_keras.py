@@ -183,13 +183,19 @@ def test_without_keras_one_sentence_says_so(monkeypatch):
 
 def test_a_live_lab_without_keras_shows_what_was_recorded(capsys):
     with source.using(source.Live(StandIn(missing=lambda *packages: ["keras"]))):
-        assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+        assert keras_records.tried("jax")["agreement"]["parameters"].tolist() == [1_199_882] * 3
         said = capsys.readouterr().out
         assert "recorded, since keras cannot be imported here" in said
         command = plan.profile_command("keras_mixed_jax", plan.KERAS_PROFILES["keras_mixed_jax"])
         assert keras_records.profile(command).name == "keras_mixed_jax"
         without = plan.KERAS_ONCE[-1]
         assert len(keras_records.runs([without], repeats=1)[without]) == 1
+
+
+def test_what_ran_on_tensorflow_is_shipped_and_not_run_again(capsys, tmp_path):
+    with source.using(source.Live(StandIn(missing=lambda *packages: []), tmp_path)):
+        assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+    assert "recorded (CPU, " in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
 def test_a_live_lab_with_keras_runs_it(tmp_path):

@@ -11,7 +11,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit.recording.live_check import NAME, run_lab
+from labkit.errors import LabError
+from labkit.paths import ROOT
+from labkit.recording import live_check
+from labkit.recording.live_check import NAME, merged, run_lab
 
 
 @pytest.fixture
@@ -57,3 +60,71 @@ def test_a_lab_that_ran_whole_is_not_run_again(tmp_path):
     assert first["status"] == "whole" and first == second
     words[words.index("0")] = "99"
     assert "there is no lab 99" in subprocess.run(words, capture_output=True, text=True).stderr
+
+
+def test_before_each_cell_the_result_so_far_is_kept(notebook):
+    kept: list[dict] = []
+    found = run_lab(notebook("x = 1", "x / 0"), inf, lambda line: None, kept.append)
+    assert [(one["status"], len(one["cells"]), one.get("running")) for one in kept] == [
+        ("unfinished", 0, 0), ("unfinished", 1, 1), ("failed", 2, None),
+    ]  # fmt: skip
+    assert kept[-1] == found and kept[0]["since"] <= kept[1]["since"]
+
+
+def test_a_lab_that_is_killed_leaves_what_it_had_done(notebook, tmp_path):
+    killed = notebook("print('done')", "import os; os.kill(os.getpid(), 9)", "never = 1")
+    program = f"""
+from functools import partial
+from math import inf
+from pathlib import Path
+from labkit.recording.live_check import put, run_lab
+run_lab(Path({str(killed)!r}), inf, print, partial(put, Path({str(tmp_path / NAME)!r}), "made"))
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    lab = json.loads((tmp_path / NAME).read_text())["labs"]["made"]
+    assert (lab["status"], lab["running"]) == ("unfinished", 1)
+    assert [(cell["cell"], cell["said"]) for cell in lab["cells"]] == [(0, "done\n")] and lab["run_at"] >= lab["since"]
+
+
+def test_a_lab_whose_process_dies_has_failed_and_keeps_its_cells(tmp_path, monkeypatch):
+    def die(words, **more):
+        live_check.put(tmp_path / NAME, "made", {"status": "unfinished", "cells": [{"cell": 2}], "running": 3})
+        return subprocess.CompletedProcess(words, -11)
+
+    monkeypatch.setattr(live_check.subprocess, "run", die)
+    found = live_check._in_a_process("made", tmp_path / NAME, 9.0, None)
+    assert (found["status"], found["error"]) == ("failed", "its process ended with status -11")
+    kept = live_check.read(tmp_path / NAME)["labs"]["made"]
+    assert (kept["status"], kept["running"], len(kept["cells"])) == ("failed", 3, 1)
+
+
+def test_where_the_checkout_lies_is_not_kept(notebook):
+    found = run_lab(notebook(f"print('{ROOT}/reports/a', '{sys.executable}')"), inf)
+    assert found["cells"][0]["said"] == "reports/a python3\n"
+
+
+def lab(status: str, cells: int, day: int) -> dict:
+    return {"status": status, "cells": [{}] * cells, "run_at": f"2030-01-{day:02d}T00:00:00+00:00"}
+
+
+def test_of_several_results_the_newest_whole_run_of_each_lab_is_kept():
+    one, two = live_check.names()[1:3]
+    about = {"machine": {"gpu": "NVIDIA Test GPU"}, "live": "quick"}
+    first = about | {"labs": {two: lab("unfinished", 5, 1), one: lab("whole", 9, 1)}}
+    second = about | {"labs": {one: lab("whole", 9, 2), two: lab("failed", 3, 2)}}
+    third = about | {"labs": {one: lab("failed", 9, 3)}}
+    found = merged([first, second, third])
+    assert found == about | {"labs": {one: lab("whole", 9, 2), two: lab("unfinished", 5, 1)}}
+    assert list(found["labs"]) == [one, two]
+    with pytest.raises(LabError, match="different machines"):
+        merged([first, second | {"live": "full"}])
+
+
+def test_results_are_merged_by_the_command_line(tmp_path):
+    files = [tmp_path / f"{number}.json" for number in range(2)]
+    for file, name in zip(files, live_check.names(), strict=False):
+        file.write_text(json.dumps({"machine": {}, "live": "quick", "labs": {name: lab("whole", 1, 1)}}))
+    words = [sys.executable, "-m", "labkit.recording.live_check", "--into", str(tmp_path), "--merge", *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list(live_check.read(tmp_path / NAME)["labs"]) == live_check.names()[:2]

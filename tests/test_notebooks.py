@@ -150,11 +150,14 @@ def test_the_front_page_and_readme_lead_to_every_lab_and_script():
 def test_readme_says_where_the_labs_last_ran_live(tmp_path):
     assert pages.last_live(tmp_path) == "They have not been run live yet.\n"
     whole = {"status": "whole", "seconds": 90.0, "cells": [{}, {}], "differs": [{}], "run_at": "2030-02-01T10:00:00"}
-    broken = whole | {"status": "failed", "run_at": "2030-02-02T10:00:00"}
+    broken = whole | {"status": "failed", "cells": [{"cell": 7}], "run_at": "2030-02-02T10:00:00"}
     (tmp_path / "h200").mkdir()
-    write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, "01": whole, "02": broken}})
+    one, two = (lab.name for lab in course.LABS[:2])
+    write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, one: whole, two: broken}})
     row = pages.last_live(tmp_path).splitlines()[2]
-    assert row == f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
+    told = f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
+    rest = ", ".join(str(lab.number) for lab in course.LABS[2:])
+    assert row == f"{told} 2 failed in cell 7; {rest} without a result |"
 
 
 def test_a_table_that_the_catalogue_does_not_have_is_named():

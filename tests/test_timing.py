@@ -3,10 +3,12 @@
 import json
 import re
 from dataclasses import replace
-from importlib.metadata import version
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkit import paths
 from labkit.display import spread
@@ -14,7 +16,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError, NotRecorded
 from labkit.pretend import replay
 from labkit.recording import plan
-from labkit.source import Live, Programs, Recorded, current, pace, quick, recorded, running
+from labkit.source import Live, Programs, Recorded, current, facts, pace, quick, recorded, running
 from labkit.training import clock, machine
 from stand_in import A_GPU, StandIn
 
@@ -39,7 +41,7 @@ def scripts(monkeypatch, tmp_path):
     (folder / "labkit" / "training").mkdir(parents=True)
     monkeypatch.setattr(paths, "SOURCE_CODE", folder)
     monkeypatch.setattr(running, "ROOT", tmp_path)
-    here = {"gpu": machine.gpu_name(), "cpu_cores": machine.usable_cores(), "versions": {"torch": version("torch")}}
+    here = {"gpu": machine.gpu_name(), "cpu_cores": machine.usable_cores(), "versions": {"torch": torch.__version__}}
 
     def put(name: str, body: str = "", status: str = "complete") -> Path:
         (folder / name).write_text(SCRIPT.format(body=body, status=status, here=here))
@@ -213,6 +215,21 @@ def test_how_many_live_runs(tmp_path, monkeypatch, how, wanted, runs):
     assert len(live.runs(["a.py"], show=lambda line: None, when_quick=1)["a.py"]) == once
 
 
+def test_in_quick_mode_each_command_can_have_rounds_of_its_own(tmp_path, monkeypatch):
+    def runs(command, file):
+        return {"command": command, "process_s": 1.0}
+
+    live, said = Live(StandIn(run=runs), tmp_path), []
+    when_quick = {"a.py": 1, "b.py": 0}
+    found = live.runs(["a.py", "b.py", "c.py"], show=said.append, when_quick=when_quick)
+    assert {command: len(records) for command, records in found.items()} == {"a.py": 1, "c.py": 2}
+    assert "| left out, since quick: b.py" in said and said[-1].startswith("live: 1 to 2 runs each: ")
+    monkeypatch.setenv("LAB_REPEATS", "4")
+    assert sorted(live.runs(["a.py", "b.py"], show=said.append, when_quick=when_quick)) == ["a.py"]
+    monkeypatch.setenv("LAB_LIVE", "full")
+    assert len(live.runs(["a.py", "b.py"], show=said.append, when_quick=when_quick)["b.py"]) == 4
+
+
 def test_a_number_of_runs_that_is_none(live, monkeypatch):
     monkeypatch.setenv("LAB_REPEATS", "many")
     with pytest.raises(LabError, match="LAB_REPEATS=many"):
@@ -310,6 +327,70 @@ def test_durations_in_words(seconds, text):
 
 
 # What is used again
+
+
+def just_made(command: str, file: Path) -> dict:
+    """A run that has ended on A_GPU, of today's code; it keeps its record, as the real one does."""
+    now = datetime.now(timezone.utc).isoformat()
+    here = {"gpu": A_GPU.gpu, "cpu_cores": A_GPU.cores, "versions": {"torch": torch.__version__}}
+    record = {"command": command, "status": "complete", "process_s": 1.0, "run_at": now, "manifest": {"modules": {}}}
+    file.write_text(json.dumps(record | here))
+    return record | here
+
+
+def test_what_one_lab_timed_the_next_does_not_time_again_and_says_so(tmp_path):
+    """PyTorch tells its version with an ending that the installed package's metadata may lack."""
+    assert facts.torch_version() == torch.__version__
+    made, said = [], []
+    programs = StandIn(run=lambda command, file: made.append(command) or just_made(command, file))
+    live = Live(programs, tmp_path)
+    live.runs(["main_baseline.py"], show=said.append)
+    assert said[-1].startswith("live: 2 runs each: ")
+    live.runs(["main_baseline.py", "main_opt1.py"], show=said.append)
+    assert made == ["main_baseline.py --epochs 3"] * 2 + ["main_opt1.py --epochs 3"] * 2
+    assert re.match(r"live: 2 runs each; 2 of 4 made before, from \d+ s ago on: ", said[-1])
+    live.runs(["main_baseline.py"], show=said.append)
+    assert len(made) == 4 and re.match(r"live: 2 runs each; all made before, from \d+ s ago on: ", said[-1])
+
+
+def test_as_many_workers_as_a_step_starts_anyway_is_the_step_itself(tmp_path, monkeypatch):
+    made = []
+    live = Live(StandIn(run=lambda command, file: made.append(command) or just_made(command, file)), tmp_path)
+    sweep = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 14)]
+    found = live.runs(sweep, show=lambda line: None, when_quick=1)
+    assert list(found) == sweep and made == [sweep[0], "main_opt1.py --epochs 3"]
+    live.runs(["main_baseline.py --epochs 3 --workers 14"], 1, lambda line: None)
+    assert made[-1] == "main_baseline.py --epochs 3 --workers 14"
+    assert len(live.runs(["main_opt1.py"], show=lambda line: None)["main_opt1.py"]) == 2 and len(made) == 4
+    monkeypatch.setenv("LAB_LIVE", "full")
+    live.runs(sweep[1:], 1, lambda line: None)
+    assert made[-1] == sweep[1]
+
+
+@pytest.mark.parametrize("how", ["quick", "full"])
+def test_kernels_that_are_the_same_are_counted_once_when_quick(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("LAB_LIVE", how)
+    words, said = recorded.provenance()["counters"]["main_opt1_bytes"], []
+    live = Live(StandIn(A_GPU, count=replay.Replay().count), tmp_path)
+    baseline = recorded.provenance()["counters"]["main_baseline_bytes"]
+    same, shipped = (where.count(baseline, said.append) for where in (live, Recorded(recorded.folder())))
+    found = live.count(words, said.append, brief=True, same_kernels=same)
+    assert (found is same) is (how == "quick")
+    told = "live: main_opt1_bytes: the same kernels as before, not counted again, since quick"
+    assert (told in said) is (how == "quick")
+    assert live.count(words, said.append, brief=True, same_kernels=shipped) is not shipped
+
+
+def test_how_long_is_known_of_traces_cold_runs_and_reports_of_which_it_was_not_noted():
+    trace = "profile_torch.py main_opt2.py --memory"
+    file = recorded.traced_file(trace, recorded.folder())
+    assert pace.recorded_s(recorded.TRACES, trace) == json.loads(file.read_text())["process_s"]
+    assert pace.recorded_s(recorded.TRACES, "profile_torch.py main_moon.py") is None
+    cold, warm = (ask("main_opt6.py --epochs 3") for ask in (pace.recorded_cold_s, partial(pace.recorded_s, "runs")))
+    assert cold > warm and pace.recorded_cold_s("main_moon.py --epochs 3") is None
+    noted = [recorded.took_s("profiles", name) for name in ("main_opt1", "main_opt2", "nobody's")]
+    assert min(noted) > 5 and len(set(noted)) == 3
+    assert recorded.took_s("no such kind", "main_opt1") is None
 
 
 @pytest.mark.parametrize(("how", "made"), [("quick", 1), ("full", 2)])

@@ -6,10 +6,10 @@ import shlex
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 
+from labkit import paths
 from labkit.errors import one_sentence
 from labkit.topics.profilers import nvml
 from labkit.training import steps
@@ -28,9 +28,9 @@ BUSY = ("one_kernel.py thread --seconds 3", "one_kernel.py product --seconds 3")
 
 
 def watch(command, period_s):
-    """Run a script of this folder and sample the driver meanwhile: samples, and when what happened (seconds)."""
+    """Run a script of the course and sample the driver meanwhile: samples, and when what happened (seconds)."""
     script, *flags = shlex.split(command)
-    words = [sys.executable, str(Path(__file__).with_name(script)), *flags]
+    words = [sys.executable, str(paths.script(script)), *flags]
     marks, last_words = {"epoch_ends_s": []}, ""
     with nvml.Sampler(period_s) as sampler:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

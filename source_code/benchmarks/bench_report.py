@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 from labkit.errors import one_sentence
+from labkit.paths import SOURCE_CODE
 from labkit.source import recorded
 from labkit.training import machine
 from stepbudget.ask import sums
 from stepbudget.export import nsys, stats
 from stepbudget.report import open_report
 
-SOURCE = Path(__file__).resolve().parent
 FULL, TABLES = "stepbudget", "stepbudget.ask --tables"  # the second asks what nsys stats is asked
 NOTEBOOK = "stepbudget.ask.sums where Python runs already, as in a notebook"
 
@@ -63,7 +63,7 @@ def enlarged(source: Path, target: Path, samples: int) -> Path:
 def measured(words: list[str]) -> tuple[float, float]:
     """Seconds and the highest memory (MB) of one run of a command."""
     start = time.perf_counter()
-    process = subprocess.Popen(words, cwd=SOURCE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(words, cwd=SOURCE_CODE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     if status:

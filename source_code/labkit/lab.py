@@ -13,7 +13,7 @@ charts of runs and reports, ``labkit.topics`` a package for each topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from labkit import checks, exercises, predictions, source
 from labkit.checks import conclude, expect, invariant
@@ -49,10 +49,13 @@ def finish() -> None:
     predictions.finish()
 
 
-def runs(commands: Sequence[str], repeats: int | None = None, when_quick: int = quick.ROUNDS) -> dict[str, list[dict]]:
+def runs(
+    commands: Sequence[str], repeats: int | None = None, when_quick: int | Mapping[str, int] = quick.ROUNDS
+) -> dict[str, list[dict]]:
     """Whole-process runs of each command (a script of source_code/ with its flags), in turn; their records.
 
-    Live, so often: ``repeats``, else 3, in quick mode ``when_quick`` (1 does for the points of a sweep).
+    Live, so often: ``repeats``, else 3, in quick mode ``when_quick`` (1 does for the points of a sweep), or for each
+    command what it says there, else 2; 0 leaves it out.
     """
     return source.current().runs(commands, repeats, when_quick=when_quick)
 
@@ -72,9 +75,12 @@ def profile(command: str, show: Callable[[str], None] = print) -> Report:
     return source.current().profile(command, show)
 
 
-def count(command: str, brief: bool = False) -> Counted:
-    """What an ``ncu`` command counted; ``brief``: without showing the command."""
-    return source.current().count(command, brief=brief)
+def count(command: str, brief: bool = False, same_kernels: Counted | None = None) -> Counted:
+    """What an ``ncu`` command counted; ``brief``: without showing the command.
+
+    ``same_kernels``: what was counted of a program whose kernels are the same; quick live mode takes that.
+    """
+    return source.current().count(command, brief=brief, same_kernels=same_kernels)
 
 
 def exercise(number: str, answer: object, *context: object) -> None:

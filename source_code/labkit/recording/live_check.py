@@ -4,9 +4,12 @@
     python3 -m labkit.recording.live_check --labs 1 2 3        these
     python3 -m labkit.recording.live_check --time-limit 500    begin no cell after so many seconds
     python3 -m labkit.recording.live_check --pretend turing    as on a machine of labkit.pretend: nothing is measured
+    python3 -m labkit.recording.live_check --merge FILE …      make one result of several, in the place of the old one
 
-What a former call finished is kept: labs that ran whole are skipped. ``--into reports/recorded/<machine>`` keeps the
-result beside the recordings; README.md shows it as "last run live". Needs no Jupyter: a lab is one process.
+What a former call finished is kept: labs that ran whole are skipped. The result is written after each cell, so that a
+lab that is killed leaves what it had done, as ``unfinished``, and which cell was ``running``. A lab stops at the cell
+that fails, as a notebook does. ``--into reports/recorded/<machine>`` keeps the result beside the recordings; README.md
+shows it as "last run live". Needs no Jupyter: a lab is one process.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import importlib.metadata
 import io
 import json
 import os
@@ -22,18 +24,22 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from labkit import checks, course, source
 from labkit.errors import LabError, one_sentence
 from labkit.paths import REPORTS, ROOT
 from labkit.pretend import machines
+from labkit.source.facts import torch_version
 from labkit.training import machine
 from labkit.training.record import write_json
 from stepbudget.export.nsys import find_nsys
 
 NAME = "live_check.json"
+WHOLE, FAILED, UNFINISHED = "whole", "failed", "unfinished"  # how a lab ended
 
 
 def code_cells(notebook: Path) -> list[tuple[int, str]]:
@@ -55,20 +61,28 @@ def run_cell(source: str, names: dict) -> None:
                 getattr(shown, form, lambda: None)()
 
 
-def run_lab(notebook: Path, stop_at: float, say=print) -> dict:
+def run_lab(
+    notebook: Path,
+    stop_at: float,
+    say: Callable[[str], None] = print,
+    keep: Callable[[dict], None] = lambda so_far: None,
+) -> dict:
     """Run a notebook's cells in order, in this process, until one fails or the time is over.
 
     The result: ``status`` (``whole``, ``failed``, ``unfinished``), ``seconds``, ``cells`` (number, seconds, what it
-    printed) and ``differs``, what this machine does otherwise than the recorded one.
+    printed; of the one that failed also ``error``, with the claim that did not hold, and ``trace``) and ``differs``,
+    what this machine does otherwise than the recorded one. Before each cell ``keep`` gets the result so far, with the
+    cell that is ``running`` and ``since`` when.
     """
     names: dict = {"__name__": "__main__"}
     done: list[dict] = []
-    status = "whole"
+    status = WHOLE
     os.chdir(notebook.parent)
     for at, code in code_cells(notebook):
         if time.monotonic() > stop_at:
-            status = "unfinished"
+            status = UNFINISHED
             break
+        keep(_result(UNFINISHED, done) | {"running": at, "since": _now()})
         said, start, error = io.StringIO(), time.perf_counter(), None
         with contextlib.redirect_stdout(said):
             try:
@@ -77,26 +91,61 @@ def run_lab(notebook: Path, stop_at: float, say=print) -> dict:
                 error = f"{type(problem).__name__}: {problem}"
                 trace = traceback.format_exc()
         seconds = time.perf_counter() - start
-        done.append({"cell": at, "seconds": round(seconds, 2), "said": said.getvalue()})
+        done.append({"cell": at, "seconds": round(seconds, 2), "said": _anywhere(said.getvalue())})
         if error:
-            done[-1] |= {"error": error, "trace": trace}
+            done[-1] |= {"error": _anywhere(error), "trace": _anywhere(trace)}
             say(f"{notebook.stem} cell {at}: {error}")
-            status = "failed"
+            status = FAILED
             break
+    result = _result(status, done)
+    keep(result)
+    return result
+
+
+def _result(status: str, done: list[dict]) -> dict:
     differs = [{"claim": one.claim, "found": str(one.found), "so": one.so} for one in checks.differences()]
     seconds = round(sum(cell["seconds"] for cell in done), 1)
-    return {"status": status, "seconds": seconds, "cells": done, "differs": differs}
+    return {"status": status, "seconds": seconds, "cells": list(done), "differs": differs}
+
+
+def _anywhere(text: str) -> str:
+    """The text without where on this machine the checkout and Python lie."""
+    return text.replace(f"{ROOT}/", "").replace(sys.executable, "python3")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _in_a_process(name: str, file: Path, time_limit_s: float, pretended: str | None) -> dict:
-    """A lab in a process of its own, as in a notebook: it begins with nothing imported."""
-    words = [sys.executable, "-m", "labkit.recording.live_check", "--one", name, "--into", str(file)]
+    """A lab in a process of its own, as in a notebook: it begins with nothing imported. What became of it.
+
+    The process puts what it has done so far into ``file``, before and after each cell.
+    """
+    put(file, name, _result(UNFINISHED, []))
+    words = [sys.executable, "-m", "labkit.recording.live_check", "--one", name, "--into", str(file.resolve())]
     words += ["--pretend", pretended] if pretended else []
-    subprocess.run([*words, "--time-limit", str(time_limit_s)], cwd=ROOT, check=False)
+    ended = subprocess.run([*words, "--time-limit", str(time_limit_s)], cwd=ROOT, check=False).returncode
+    result = read(file)["labs"][name]
+    if ended:
+        result |= {"status": FAILED, "error": f"its process ended with status {ended}"}
+        put(file, name, result)
+    return result
+
+
+def read(file: Path) -> dict:
+    """The result in a file; one without labs where there is none that can be read."""
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError):
-        return {"status": "failed", "seconds": 0.0, "cells": [], "differs": [], "error": "its process died"}
+        return {"labs": {}}
+
+
+def put(file: Path, name: str, result: dict) -> None:
+    """Put what became of a lab into the file, which is the old one or the new one at any time, never half of one."""
+    found = read(file)
+    found["labs"][name] = result | {"run_at": _now()}
+    write_json(file, found)
 
 
 def _surroundings() -> dict:
@@ -107,7 +156,7 @@ def _surroundings() -> dict:
         "driver": machine.driver_version(),
         "cpu": machine.cpu_name(),
         "cpu_cores": machine.usable_cores(),
-        "torch": importlib.metadata.version("torch"),
+        "torch": torch_version(),
         "nsys": found and found.version_text,
     }
 
@@ -116,26 +165,40 @@ def check(labs: list[str], file: Path, time_limit_s: float, pretended: str | Non
     """Run the labs called so that did not run whole in a former call; the result so far, kept in ``file``."""
     stop_at = time.monotonic() + time_limit_s
     file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        found = {"labs": {}}
     here = {"pretended": pretended} if pretended else _surroundings()
-    found |= {"machine": here, "live": os.environ.get("LAB_LIVE", "quick")}
+    write_json(file, read(file) | {"machine": here, "live": os.environ.get("LAB_LIVE", "quick")})
     for name in labs:
-        if found["labs"].get(name, {}).get("status") == "whole":
+        if read(file)["labs"].get(name, {}).get("status") == WHOLE:
             continue
         left_s = stop_at - time.monotonic()
         if left_s <= 0:
             break
-        scratch = file.with_name(f"live_check-{name}.json")
-        result = _in_a_process(name, scratch, left_s, pretended)
-        scratch.unlink(missing_ok=True)
-        found["labs"][name] = result | {"run_at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-        write_json(file, found)
+        result = _in_a_process(name, file, left_s, pretended)
         differs = len(result["differs"])
         print(f"{name}: {result['status']}, {len(result['cells'])} cells, {result['seconds']:.0f} s, {differs} differ")
-    return found
+    return read(file)
+
+
+def merged(results: list[dict]) -> dict:
+    """One result of several of one machine: of each lab the newest that ran whole, else the one that got furthest.
+
+    LabError where they are of different machines, or were not all run in the same way.
+    """
+    surroundings = [{name: one.get(name) for name in ("machine", "live")} for one in results]
+    if any(one != surroundings[0] for one in surroundings):
+        raise LabError("these results are of different machines, or one is quick and another full: they stay apart.")
+    labs: dict[str, dict] = {}
+    for result in results:
+        for name, lab in result["labs"].items():
+            if name not in labs or _rank(lab) > _rank(labs[name]):
+                labs[name] = lab
+    return {"labs": {name: labs[name] for name in names() if name in labs}, **surroundings[0]}
+
+
+def _rank(lab: dict) -> tuple[bool, int, str]:
+    """The larger, the rather it is kept."""
+    whole = lab["status"] == WHOLE
+    return whole, 0 if whole else len(lab["cells"]), lab["run_at"]
 
 
 def main() -> None:
@@ -146,22 +209,31 @@ def main() -> None:
         "--time-limit", type=float, default=float("inf"), metavar="S", help="begin no cell after S seconds"
     )
     parser.add_argument("--pretend", choices=machines.names(), metavar="MACHINE", help=", ".join(machines.names()))
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="merge results of this machine instead")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ["LAB_MODE"] = "live"
     if args.one:
         there = source.using(machines.live(args.pretend)) if args.pretend else contextlib.nullcontext()
         with there:
-            write_json(args.into, run_lab(_notebook(args.one), time.monotonic() + args.time_limit, lambda line: None))
+            stop_at = time.monotonic() + args.time_limit
+            run_lab(_notebook(args.one), stop_at, lambda line: None, partial(put, args.into, args.one))
         return
     with one_sentence():
-        every = {0: "start_here", **{lab.number: lab.name for lab in course.LABS}}
-        numbers = list(every) if args.labs is None else args.labs
-        if unknown := [number for number in numbers if number not in every]:
-            raise LabError(f"there is no lab {unknown[0]}: there are 0 (the front page) to {max(every)}.")
-        found = check([every[number] for number in numbers], args.into / NAME, args.time_limit, args.pretend)
-    asked = [found["labs"].get(every[number], {}).get("status") for number in numbers]
-    sys.exit(0 if all(status == "whole" for status in asked) else 1)
+        if args.merge:
+            write_json(args.into / NAME, merged([read(file) for file in args.merge]))
+            return
+        numbers = range(len(names())) if args.labs is None else args.labs
+        if unknown := [number for number in numbers if number not in range(len(names()))]:
+            raise LabError(f"there is no lab {unknown[0]}: there are 0 (the front page) to {len(names()) - 1}.")
+        labs = [names()[number] for number in numbers]
+        found = check(labs, args.into / NAME, args.time_limit, args.pretend)["labs"]
+    sys.exit(0 if all(found.get(name, {}).get("status") == WHOLE for name in labs) else 1)
+
+
+def names() -> list[str]:
+    """The notebooks' names, each at its number: the front page, then the labs."""
+    return ["start_here", *(lab.name for lab in course.LABS)]
 
 
 def _notebook(name: str) -> Path:

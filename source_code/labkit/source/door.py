@@ -7,13 +7,12 @@ at all (no GPU, no permission to count, Keras not installed) comes from the reco
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -24,9 +23,9 @@ from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
-from labkit.source import counting, quick, recorded, running
-from labkit.source.facts import Machine
-from labkit.source.pace import Pace, duration, recorded_s
+from labkit.source import counting, quick, recorded, running, sweep
+from labkit.source.facts import Machine, torch_version
+from labkit.source.pace import Pace, duration, recorded_cold_s, recorded_s
 from labkit.source.programs import Programs
 from stepbudget.ncu.counters import ORIGIN, Counted, noted, parse
 from stepbudget.report import Report, open_report
@@ -61,16 +60,22 @@ class Source(ABC):
         repeats: int | None = None,
         show: Show = print,
         kind: str = "runs",
-        when_quick: int = quick.ROUNDS,
+        when_quick: int | Mapping[str, int] = quick.ROUNDS,
     ) -> dict[str, list[dict]]:
         """Whole-process runs of each command (a script of source_code/ with its flags), alternating; their records.
 
-        Live, each is run ``repeats`` times, else as often as the mode has it; ``when_quick`` is for quick mode, where
-        once may do, for instance for the points of a sweep.
+        Live, each is run ``repeats`` times, else as often as the mode has it. ``when_quick`` is for quick mode, where
+        once may do, for instance for the points of a sweep; or it tells for commands of their own how often, and those
+        of which it says 0 are left out, of what is returned, too.
         """
         for command in commands:
             show(f"$ time {typed(command)}")
-        return self._runs(commands, lambda: repeats or quick.rounds(when_quick), show, kind)
+
+        def times(command: str) -> int:
+            mapped = isinstance(when_quick, Mapping)
+            return repeats or quick.rounds(when_quick.get(command, quick.ROUNDS) if mapped else when_quick)
+
+        return self._runs(commands, times, show, kind)
 
     def cold_run(self, command: str, show: Show = print) -> dict | None:
         """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
@@ -93,12 +98,18 @@ class Source(ABC):
         show(f"$ {profiling.folded(words)}")
         return self._profile(Path(words[words.index("--output") + 1]).name, words, show)
 
-    def count(self, command: str, show: Show = print, brief: bool = False) -> Counted:
-        """What an ``ncu`` command counted. ``brief``: show only whence the counts are."""
+    def count(
+        self, command: str, show: Show = print, brief: bool = False, same_kernels: Counted | None = None
+    ) -> Counted:
+        """What an ``ncu`` command counted. ``brief``: show only whence the counts are.
+
+        ``same_kernels``: what was counted of a program whose kernels are the same; in quick mode it is taken.
+        """
         words = counting.check(command)
         if not brief:
             show(f"$ {counting.folded(words)}")
-        return self._count(Path(words[words.index("--log-file") + 1]).stem, words, show, brief)
+        name = Path(words[words.index("--log-file") + 1]).stem
+        return self._same(name, same_kernels, show) or self._count(name, words, show, brief)
 
     def trace(self, command: str, show: Show = print) -> tuple[dict, Path]:
         """The record and the trace of a ``profile_torch.py STEP …``."""
@@ -107,7 +118,7 @@ class Source(ABC):
 
     @abstractmethod
     def _runs(
-        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+        self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
     ) -> dict[str, list[dict]]: ...
 
     @abstractmethod
@@ -124,6 +135,10 @@ class Source(ABC):
 
     @abstractmethod
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted: ...
+
+    def _same(self, name: str, same_kernels: Counted | None, show: Show) -> Counted | None:
+        """What may stand for the counts called ``name``."""
+        return None
 
     @abstractmethod
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]: ...
@@ -153,16 +168,14 @@ class Recorded(Source):
         return self
 
     def _runs(
-        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+        self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
         def find(where: Path) -> dict[str, list[dict]]:
             return {command: recorded.records(kind, command, where) for command in commands}
 
         found, where = self._held(find, show)
-        times = sorted(map(len, found.values()))
-        fewest = "" if times[0] == times[-1] else f"{times[0]} to "
         at = recorded.shown(where / kind)
-        show(f"recorded ({recorded.origin(where)}), {fewest}{_count(times[-1])} each: {at}")
+        show(f"recorded ({recorded.origin(where)}), {_each(map(len, found.values()))}: {at}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict | None:
@@ -230,7 +243,8 @@ class Live(Source):
     def greeting(self) -> str:
         runs = f"{quick.EPOCHS} epochs, {_count(quick.rounds())} of each"
         full = f"LAB_LIVE=full: {quick.FULL_EPOCHS} epochs, {_count(quick.FULL_ROUNDS)}"
-        how = f" Quick: what is timed trains {runs} ({full})." if quick.is_quick() else ""
+        again = "or one, and what was measured already is used again"
+        how = f" Quick: what is timed trains {runs} {again} ({full})." if quick.is_quick() else ""
         return f"Live: the commands run on this machine ({self.facts.gpu or 'no GPU: CPU phases only'}).{how}"
 
     def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
@@ -241,34 +255,38 @@ class Live(Source):
         return Recorded(recorded.folder())
 
     def _runs(
-        self, commands: Sequence[str], repeats: Callable[[], int], show: Show, kind: str
+        self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
-        times, folder = repeats(), self._folder("runs")
+        rounds, folder = {command: times(command) for command in commands}, self._folder("runs")
+        if left_out := [command for command in commands if not rounds[command]]:
+            show(f"| left out, since quick: {', '.join(left_out)}")
         slots = [
             (command, words := self._form(command), folder / f"{recorded.key(words)}-{number:02d}.json")
-            for number in range(1, times + 1)
+            for number in range(1, max(rounds.values()) + 1)
             for command in commands
+            if number <= rounds[command]
         ]
         there = {file: self._there(file, words) for _, words, file in slots}
-        missing = [words for _, words, file in slots if there[file] is None]
-        self._announce([recorded_s(kind, words) for words in missing], show)
+        missing = {file: recorded_s(kind, words) for _, words, file in slots if there[file] is None}
+        self._announce(list(missing.values()), show)
         start, made = time.monotonic(), 0
-        found: dict[str, list[dict]] = {command: [] for command in commands}
+        found: dict[str, list[dict]] = {command: [] for command in commands if rounds[command]}
         for command, words, file in slots:
             record = there[file]
             if record is None:
                 so_far = f" ({duration(time.monotonic() - start)} so far)" if made else ""
                 made += 1
                 show(f"| run {made} of {len(missing)}: time {typed(words)}{so_far}")
-                record = self._timed(kind, words, lambda words=words, file=file: self.programs.run(words, file))
+                record = self._timed(missing[file], lambda words=words, file=file: self.programs.run(words, file))
             found[command].append(record)
-        show(f"live: {_count(times)} each: {recorded.shown(folder)}")
+        before = _made_before([record for record in there.values() if record], len(slots))
+        show(f"live: {_each(map(len, found.values()))}{before}: {recorded.shown(folder)}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict:
         words = self._form(command)
         file = self._folder("runs") / f"{recorded.key(words)}-cold.json"
-        record, when = self._new_or_kept("runs", words, file, self.programs.run_cold, show)
+        record, when = self._new_or_kept(recorded_cold_s(words), words, file, self.programs.run_cold, show)
         show(f"live{when}: one run: {recorded.shown(file)}")
         return record
 
@@ -287,7 +305,7 @@ class Live(Source):
     def _once(self, command: str, kind: str, show: Show) -> dict:
         words = self._form(command)
         file = self._folder(kind) / f"{recorded.key(words)}-01.json"
-        record, when = self._new_or_kept(kind, words, file, self.programs.run, show)
+        record, when = self._new_or_kept(recorded_s(kind, words), words, file, self.programs.run, show)
         show(f"live{when}: {recorded.shown(file.parent)}")
         return record
 
@@ -310,14 +328,26 @@ class Live(Source):
             when = self._made(log, words, expected_s, lambda: self.programs.count(words, log, output), show)
             show(f"live{when}: {recorded.shown(log)}")
             counted = parse(log.read_text(errors="replace"), log.name)
-            return Counted(counted, shlex.join(words), f"{self.facts.gpu}, live")
+            return Counted(counted, shlex.join(words), self._origin)
 
         return self._else_recorded(run, lambda other: other._count(name, words, show, brief), show)
+
+    @property
+    def _origin(self) -> str:
+        """Of counts."""
+        return f"{self.facts.gpu}, live"
+
+    def _same(self, name: str, same_kernels: Counted | None, show: Show) -> Counted | None:
+        if same_kernels is None or same_kernels.origin != self._origin or not quick.is_quick():
+            return None
+        show(f"live: {name}: the same kernels as before, not counted again, since quick")
+        return same_kernels
 
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
         def run() -> tuple[dict, Path]:
             file = self._folder(recorded.TRACES) / recorded.traced_name(command)
-            record, when = self._new_or_kept(recorded.TRACES, command, file, self.programs.trace, show)
+            expected_s = recorded_s(recorded.TRACES, command)
+            record, when = self._new_or_kept(expected_s, command, file, self.programs.trace, show)
             show(f"live{when}: {recorded.shown(file)}")
             return record, running.trace_beside(file)
 
@@ -340,19 +370,19 @@ class Live(Source):
             show(f"| recorded instead, since it cannot be measured here: {error}")
             return otherwise(Recorded(recorded.folder()))
 
-    def _timed(self, kind: str, words: str, run: Callable[[], dict]) -> dict:
+    def _timed(self, expected_s: float | None, run: Callable[[], dict]) -> dict:
         record = run()
-        self.pace.note(recorded_s(kind, words), record["process_s"])
+        self.pace.note(expected_s, record["process_s"])
         return record
 
     def _new_or_kept(
-        self, kind: str, words: str, file: Path, run: Callable[[str, Path], dict], show: Show
+        self, expected_s: float | None, words: str, file: Path, run: Callable[[str, Path], dict], show: Show
     ) -> tuple[dict, str]:
         """A record, and how long ago it was made: in quick mode one that is still true is used again."""
         if quick.is_quick() and (record := self._there(file, words)):
             return record, _ago(record)
-        self._announce([recorded_s(kind, words)], show)
-        return self._timed(kind, words, lambda: run(words, file)), ""
+        self._announce([expected_s], show)
+        return self._timed(expected_s, lambda: run(words, file)), ""
 
     def _made(
         self, made: Path, words: list[str], expected_s: float | None, make: Callable[[], None], show: Show
@@ -380,8 +410,10 @@ class Live(Source):
             show(f"| {line}")
 
     def _form(self, command: str) -> str:
-        """The command as the mode has it run."""
-        return quick.quick(command) if quick.is_quick() else command
+        """The command as the mode has it run; when quick, what a step does anyway is not told, so that it runs once."""
+        if not quick.is_quick():
+            return command
+        return quick.without_defaults(quick.quick(command), sweep.spare(self.facts.cores))
 
     def _folder(self, kind: str) -> Path:
         folder = self.reports / kind
@@ -394,7 +426,7 @@ class Live(Source):
         if record is None:
             return None
         made_on = (record.get("gpu"), record.get("cpu_cores"), record.get("versions", {}).get("torch"))
-        here = (self.facts.gpu, self.facts.cores, importlib.metadata.version("torch"))
+        here = (self.facts.gpu, self.facts.cores, torch_version())
         return record if made_on == here else None
 
 
@@ -463,6 +495,21 @@ def _ago(record: dict) -> str:
     """How long ago a record was made, as the text has it."""
     seconds = (datetime.now(timezone.utc) - datetime.fromisoformat(record["run_at"])).total_seconds()
     return f", {duration(seconds)} ago"
+
+
+def _made_before(kept: Sequence[dict], runs: int) -> str:
+    """How many of so many runs were there already, and since when: what was not run in turn compares less well."""
+    if not kept:
+        return ""
+    first = min(kept, key=lambda record: datetime.fromisoformat(record["run_at"]))
+    which = "all" if len(kept) == runs else f"{len(kept)} of {runs}"
+    return f"; {which} made before, from{_ago(first).removeprefix(',')} on"
+
+
+def _each(times: Iterable[int]) -> str:
+    """``2 to 3 runs each``"""
+    fewest, *_, most = sorted([*times] * 2)
+    return f"{'' if fewest == most else f'{fewest} to '}{_count(most)} each"
 
 
 def _count(runs: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import re
 from dataclasses import dataclass
@@ -53,6 +54,19 @@ def here() -> Machine:
         ncu=find_ncu() is not None,
         counters=gpu is not None and _may_count(),
     )
+
+
+@cache
+def torch_version() -> str | None:
+    """PyTorch's version as it tells it itself and records keep it (``2.11.0+cu130``); None where it is not installed.
+
+    It is read from PyTorch's own file, which takes no import. The installed package's metadata may lack the ending.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    told = Path(found.origin).with_name("version.py").read_text()
+    return re.search(r"^__version__ = ['\"](.+)['\"]", told, re.MULTILINE)[1]
 
 
 def _cuda_starts() -> bool:

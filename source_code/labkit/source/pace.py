@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from labkit.errors import LabError
 from labkit.source import recorded
+from labkit.source.quick import shortened, whole
 
-LONG_S = 20.0  # what takes less is not announced
+LONG_S = 5.0  # what takes less is not announced
 
 
 @dataclass
@@ -61,6 +64,17 @@ def roughly(seconds: float) -> str:
 def recorded_s(kind: str, command: str) -> float | None:
     """How long a run of ``command`` took on the recorded machine (process, median); None where it was not recorded."""
     try:
+        if kind == recorded.TRACES:
+            return json.loads(recorded.held(partial(recorded.traced_file, command))[0].read_text())["process_s"]
         return statistics.median(record["process_s"] for record in recorded.long_or_short(kind, command))
     except LabError:
         return None
+
+
+def recorded_cold_s(command: str) -> float | None:
+    """The same of a run with cold caches; ``command``: as the mode has it run."""
+    file = recorded.held(partial(recorded.cold_file, whole(command)))[0]
+    if file is None:
+        return None
+    record = json.loads(file.read_text())
+    return (record if record["command"] == command else shortened(record))["process_s"]

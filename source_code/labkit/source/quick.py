@@ -17,6 +17,7 @@ FEWER = {  # benchmarks of minutes: the flag that says how often they do the sam
     "bench_gan.py": ("seeds", 3),
     "bench_startup.py": ("repeats", 1),
 }
+ON_SPARE_CORES = ("main_opt1.py", "main_opt2.py", "main_opt3.py")  # their workers are as many as the cores to spare
 WORDS = ("quick", "full")
 
 
@@ -39,6 +40,11 @@ def quick(command: str) -> str:
     return command
 
 
+def without_defaults(command: str, spare: int) -> str:
+    """The command without ``--workers`` where a step starts so many by itself; ``spare``: the cores to spare."""
+    return command.removesuffix(f" --workers {spare}") if command.split()[0] in ON_SPARE_CORES else command
+
+
 def whole(command: str) -> str:
     """The command of which this is the quick form; the command itself where it is none."""
     for ending in (f" --epochs {EPOCHS}", *(f" --{flag} {times}" for flag, times in FEWER.values())):
@@ -48,7 +54,9 @@ def whole(command: str) -> str:
 
 
 def rounds(when_quick: int = ROUNDS) -> int:
-    """How often each step is run live: ``LAB_REPEATS``, else what quick or full mode asks for."""
+    """How often each step is run live: ``LAB_REPEATS``, else what quick or full mode asks for; 0 leaves it out."""
+    if is_quick() and not when_quick:
+        return 0
     usual = when_quick if is_quick() else FULL_ROUNDS
     wanted = os.environ.get("LAB_REPEATS", "").strip() or str(usual)
     if not wanted.isdecimal() or int(wanted) < 1:

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -149,9 +150,13 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
 
 
 def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
-    """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells."""
-    file = (where or folder()) / kind / f"{name}.json"
-    return _read_json(file).get("took_s") if file.is_file() else None
+    """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells.
+
+    Where that was not noted, the median of the others: most of it is the start of the program and of the profiler.
+    """
+    there = {file.stem: _read_json(file).get("took_s") for file in ((where or folder()) / kind).glob("*.json")}
+    known = [seconds for seconds in there.values() if seconds is not None]
+    return there.get(name) or (statistics.median(known) if known else None)
 
 
 def traced_file(command: str, where: Path | None = None) -> Path:

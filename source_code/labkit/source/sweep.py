@@ -17,3 +17,9 @@ def worker_counts(cores: int) -> list[int]:
     while counts[-1] <= spare(cores) or counts[-1] < LEAST_TRIED:
         counts.append(2 * counts[-1])
     return sorted({*counts, spare(cores)})
+
+
+def few(cores: int) -> list[int]:
+    """Those of them that quick mode tries: every other power of two up to the number of cores to spare, and that."""
+    powers = [count for count in worker_counts(cores) if count.bit_count() == 1]
+    return sorted({*(count for count in powers[::2] if count <= max(4, spare(cores))), spare(cores)})
