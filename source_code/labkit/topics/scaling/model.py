@@ -227,8 +227,8 @@ def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def scored(where: Path | None = None) -> pd.DataFrame:
     """Predicted against measured on two GPUs, a row a program and scaling; the links are the other network's.
 
-    Columns: ``program``, ``scaling``, ``ranks``, ``predicted_ms``, ``binds``, ``measured_ms`` (median), ``low_ms``,
-    ``high_ms`` (over the rounds), ``off_pct`` of the median.
+    Columns: ``program``, ``scaling``, ``ranks``, ``predicted_ms``, ``gpu_ms`` (were the host no limit), ``binds``,
+    ``measured_ms`` (median), ``low_ms``, ``high_ms`` (over the rounds), ``off_pct`` of the median.
     """
     runs, known = readings.frame(readings.records(where)), jobs(where)
     runs = runs[runs["scaling"].isin(SCALINGS)]
@@ -236,21 +236,21 @@ def scored(where: Path | None = None) -> pd.DataFrame:
     said = []
     for program, scaling in runs.loc[runs["ranks"] == 2, ["program", "scaling"]].drop_duplicates().to_numpy():
         found = step(known[program], scaling, 2, links[readings.PROGRAMS[program].network])
-        said.append((program, scaling, 2, 1e3 * found.step_s, found.binds))
+        said.append((program, scaling, 2, 1e3 * found.step_s, 1e3 * found.gpu_s, found.binds))
     return _beside(said, runs)
 
 
 def scored_later(where: Path) -> pd.DataFrame:
     """What was said before (``PREDICTED``) against what was measured since on more GPUs; columns as ``scored``'s."""
     rows = json.loads(PREDICTED.read_text())["steps"]
-    said = [tuple(row[name] for name in ("program", "scaling", "gpus", "step_ms", "binds")) for row in rows]
+    said = [tuple(row[name] for name in ("program", "scaling", "gpus", "step_ms", "gpu_ms", "binds")) for row in rows]
     return _beside(said, readings.frame(readings.records(where)))
 
 
 def _beside(said: list[tuple], runs: pd.DataFrame) -> pd.DataFrame:
     keys = ["program", "scaling", "ranks"]
     found = runs.groupby(keys)["step_ms"].agg(measured_ms="median", low_ms="min", high_ms="max").reset_index()
-    found = pd.DataFrame(said, columns=[*keys, "predicted_ms", "binds"]).merge(found, on=keys)
+    found = pd.DataFrame(said, columns=[*keys, "predicted_ms", "gpu_ms", "binds"]).merge(found, on=keys)
     return found.assign(off_pct=100 * (found["predicted_ms"].astype(float) / found["measured_ms"] - 1))
 
 
@@ -280,21 +280,16 @@ def predicted(where: Path | None = None) -> dict:
     found = ahead(where)
     of_one = {(one.job.program, one.scaling): one for one in found if one.n == 1}
     link, off = network(where).inside, scored(where).set_index(["program", "scaling"])["off_pct"]
-    rows = [
-        {
-            "program": one.job.program,
-            "scaling": one.scaling,
-            "gpus": one.n,
-            "samples_a_gpu": one.share,
-            "step_ms": _rounded(1e3 * one.step_s) if one.is_possible else None,
-            "exposed_ms": _rounded(1e3 * one.exposed.total_s) if one.is_possible else None,
-            "efficiency": _rounded(efficiency(one, of_one[one.job.program, one.scaling])) if one.is_possible else None,
-            "binds": one.binds,
-            "off_on_two_pct": round(off[one.job.program, one.scaling]),
-        }
-        for one in found
-        if one.n in AHEAD
-    ]
+    rows = []
+    for one in [one for one in found if one.n in AHEAD]:
+        own = one.job.program, one.scaling
+        ms = {"step_ms": 1e3 * one.step_s, "gpu_ms": 1e3 * one.gpu_s, "exposed_ms": 1e3 * one.exposed.total_s}
+        told = ms | {"efficiency": efficiency(one, of_one[own])}
+        rows.append(
+            {"program": one.job.program, "scaling": one.scaling, "gpus": one.n, "samples_a_gpu": one.share}
+            | {name: _rounded(value) if one.is_possible else None for name, value in told.items()}
+            | {"binds": one.binds, "off_on_two_pct": round(off[own])}
+        )
     made_of = {
         "machine": where.name,
         "rounds": max(number for _, number in readings.records(where)),

@@ -177,19 +177,23 @@ def _gpus(size: int) -> str:
 
 @dataclass(frozen=True)
 class Profiled:
-    """What the reports of a program's ranks say of a step: milliseconds, the mean of the ranks; counts, of a rank."""
+    """What the reports of a program's ranks say of a step: milliseconds and counts, of each rank or their mean."""
 
     program: str
     ranks: int
     steps: int
     step_ms: float  # as profiled, which slows the CPU's code
-    work_ms: float  # of the GPU: kernels other than collectives
+    works_ms: tuple[float, ...]  # of each rank's GPU: kernels other than collectives
     optimizer_ms: float  # of the GPU, in the phase "optimizer step"
     launches: float
     collectives: float
     idle_for_cpu_ms: tuple[float, ...]  # of each rank: the GPU had nothing to do, as its own CPU was not so far
     last: tuple[int, ...]  # of each rank: collectives to which it came last
     messages: pd.DataFrame  # of ``messages``
+
+    @property
+    def work_ms(self) -> float:
+        return _mean(self.works_ms)
 
 
 @cache
@@ -209,7 +213,7 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
         ranks=size,
         steps=count,
         step_ms=_mean(rank.window.duration_ms for rank in found.ranks) / count,
-        work_ms=_mean(sum(own[cause] for cause in KERNELS) for own in budgets) / count,
+        works_ms=tuple(sum(own[cause] for cause in KERNELS) / count for own in budgets),
         optimizer_ms=_mean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
         launches=_mean(launched) / count,
         collectives=_mean(rank.communication["kernels"] for rank in found.ranks) / count,

@@ -88,7 +88,7 @@ def ranks(size: int = 2, where: Path | None = None) -> Table:
             "program": about.label,
             "rank": rank,
             "a profiled step ms": found.step_ms,
-            "GPU's work ms": found.work_ms,
+            "GPU's work ms": work_ms,
             "idle, as its CPU is behind ms": idle_ms,
             "launches": found.launches,
             "came last to": last,
@@ -97,7 +97,9 @@ def ranks(size: int = 2, where: Path | None = None) -> Table:
         for name, about in PROGRAMS.items()
         if about.report
         for found in [readings.profiled(name, size, where)]
-        for rank, (idle_ms, last) in enumerate(zip(found.idle_for_cpu_ms, found.last, strict=True))
+        for rank, (work_ms, idle_ms, last) in enumerate(
+            zip(found.works_ms, found.idle_for_cpu_ms, found.last, strict=True)
+        )
     ]
     frame = pd.DataFrame(rows)
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"came last to": "{:,}"}
@@ -108,12 +110,11 @@ def scored(found: pd.DataFrame, caption: str) -> Table:
     """Predicted against measured: what ``model.scored`` or ``model.scored_later`` found."""
     labels = [PROGRAMS[program].label for program in found["program"]]
     frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
-    frame["binds"], frame["predicted ms"], frame["measured ms"] = (
-        found[name] for name in ("binds", "predicted_ms", "measured_ms")
-    )
+    frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
+    frame["predicted ms"], frame["measured ms"] = found["predicted_ms"], found["measured_ms"]
     frame["range ms"] = [f"{MEASURED}{one.low_ms:.2f}–{one.high_ms:.2f}" for one in found.itertuples()]
     frame["off %"] = found["off_pct"]
-    formats = dict.fromkeys(["predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
+    formats = dict.fromkeys(["GPU alone ms", "predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
     return table(frame, caption, formats, list(formats))
 
 
