@@ -322,6 +322,19 @@ def test_nothing_is_fitted_to_what_is_scored(tmp_path):
     assert altered["measured_ms"].tolist() == pytest.approx((3 * ours["measured_ms"]).tolist())
 
 
+def test_a_networks_score_rests_on_the_other_networks_collectives():
+    found, known = model.scored().set_index(["program", "scaling"])["gpu_ms"], model.jobs()
+    for program, other in (("text_ddp", "ddp_on_gpu"), ("text_fsdp", "ddp_on_gpu"), ("ddp_on_gpu", "text_fsdp")):
+        by_other = step(known[program], "strong", 2, model.network(programs=[other]))
+        assert found[program, "strong"] == pytest.approx(1e3 * by_other.gpu_s, rel=1e-9)
+        assert by_other.gpu_s != pytest.approx(step(known[program], "strong", 2, model.network()).gpu_s, rel=1e-6)
+
+
+def test_the_model_says_what_it_lacks(runs):
+    with pytest.raises(NotRecorded, match=r"from which the model starts: digits by DDP, loader; transformer by DDP\."):
+        model.jobs(runs)
+
+
 def test_fsdp_with_few_samples_waits_for_the_cpu_of_one_rank():
     found = readings.profiled("text_fsdp", 2)
     late, other = found.idle_for_cpu_ms

@@ -19,7 +19,8 @@ equal distances, the others are hidden as far as they fit into (k − 1)/k of th
 What is not in it: ranks that wait for one another as their CPUs take turns at being slow; kernels that run slower
 beside a collective, or on few samples; hosts and links shared with others.
 
-Where the numbers come from: see ``jobs``. Nothing is fitted to a time on more than one GPU that is then scored.
+Where the numbers come from: see ``jobs``. No timed run on more than one GPU is among them, since these are scored;
+but of runs with the profiler on two GPUs, the digits' work, the optimizer's, and FSDP's time on the CPU are.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.errors import LabError
+from labkit.errors import LabError, NotRecorded
 from labkit.topics.scaling import readings
 from labkit.topics.scaling.collectives import Cost, Network, fitted
 
@@ -172,12 +173,13 @@ def jobs(where: Path | None = None) -> dict[str, Job]:
     runs = readings.frame(found)
     one = runs[(runs["ranks"] == 1) & (runs["scaling"] == "strong")].groupby("program")
     step_s, batch = one["step_ms"].median() / 1e3, one["batch"].first()
-    rows = {readings.program_of(row): row for row in next(one for (n, _), one in found.items() if n == 1)["rows"]}
+    rows = {readings.program_of(row): row for (n, _), record in found.items() if n == 1 for row in record["rows"]}
+    if gone := [program.label for name, program in readings.PROGRAMS.items() if name not in rows]:
+        raise NotRecorded(f"not recorded on one GPU, from which the model starts: {'; '.join(gone)}.")
 
     digits, text = readings.profiled("ddp_on_gpu", 2, where), readings.profiled("text_fsdp", 2, where)
     fixed_s = digits.optimizer_ms / 1e3
-    half = 1 / digits.ranks
-    work_s = (digits.work_ms / 1e3 - fixed_s) / half + fixed_s
+    work_s = (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s
     cpu_s = float(step_s["ddp_on_gpu"])
     if cpu_s <= work_s:
         raise LabError("the digits' step on one GPU is bound by the GPU: what the CPU takes is not told.")
