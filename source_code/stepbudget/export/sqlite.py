@@ -146,15 +146,14 @@ class Export:
         return LAUNCHES if self.has(CALLS) else NO_LAUNCHES
 
     @cached_property
-    def spans(self) -> list[tuple[int, int]]:
+    def spans(self) -> dict[str, tuple[int, int]]:
         """First and last moment of each table that holds events (ns, the export's own clock).
 
         ReportError where what they hold cannot be read: a column missing, a value of another type, times far apart, a
         copy of a size that no memory has.
         """
-        found = [self.span(table) for table in (RANGES, CALLS, *WORK, OS_CALLS)]
-        found = [span for span in found if span]
-        if found and max(last for _, last in found) - min(first for first, _ in found) > EXACT:
+        found = {table: span for table in (RANGES, CALLS, *WORK, OS_CALLS) if (span := self.span(table))}
+        if found and max(last for _, last in found.values()) - min(first for first, _ in found.values()) > EXACT:
             raise self.damaged("a table", "a time that lies months away from the others")
         return found
 
@@ -163,7 +162,24 @@ class Export:
         """The first and the last moment of the capture (ns, the export's own clock); ReportError where it is empty."""
         if not self.spans:
             raise ReportError(f"{self.path.name} holds no events: was the capture range ever entered?")
-        return min(first for first, _ in self.spans), max(last for _, last in self.spans)
+        last = {table: last for table, (_, last) in self.spans.items()}
+        if OS_CALLS in last and len(last) > 1:
+            last[OS_CALLS] = self.rows(self._last_os_call)[0][0]
+        return min(first for first, _ in self.spans.values()), max(last.values())
+
+    @property
+    def _last_os_call(self) -> str:
+        """SQL for when the last call into the operating system ended that the program itself made, or a helper's began.
+
+        The thread of a helper, which neither calls CUDA nor opens ranges, may sleep on long after the capture (in
+        ``poll``, until its time is out); not so the first thread of a process that works, whatever it waits for.
+        """
+        threads = [f"SELECT globalTid FROM {table}" for table in (CALLS, RANGES) if table in self.spans]
+        processes = [one.replace("globalTid", "globalTid >> 24") for one in threads]
+        processes += [f"SELECT globalPid >> 24 FROM {table}" for table in WORK if table in self.spans]
+        first = f"globalTid & 0xFFFFFF = globalTid >> 24 & 0xFFFFFF AND globalTid >> 24 IN ({' UNION '.join(processes)})"
+        own = f"globalTid IN ({' UNION '.join(threads) or 'NULL'}) OR {first}"
+        return f'SELECT max(CASE WHEN {own} THEN max(coalesce("end", start), start) ELSE start END) FROM {OS_CALLS}'
 
     def span(self, table: str) -> tuple[int, int] | None:
         """First and last moment of one table's events (ns), which are checked; None where it holds none."""
