@@ -467,6 +467,21 @@ def _asleep(report: Report, main: int | None, launching: list[int], window: Wind
     return asleep
 
 
+def at_rest(report: Report, window: Window) -> np.ndarray:
+    """When does the CPU of a window's process wait, for the GPU or in the operating system, and run nothing of its own?
+
+    For the GPU: in a call that waits for it, or for longer than LOADING_MS in one that launches, as where its queue is
+    full. All else is the program's own time, which others' being quicker does not shorten. Where neither calls into the
+    operating system nor the scheduler's events were traced, nothing tells, and it may have waited all the time.
+    """
+    if report.os_calls.empty and report.scheduled.empty:
+        return np.array([[window.start, window.end]], dtype=np.int64)
+    main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
+    calls = report.api[report.api["thread"].isin({*launching, main})]
+    held = _named(calls, WAITING_CALLS) | (calls["end"] - calls["start"] > 1e6 * LOADING_MS)
+    return _union([threads.spans(calls, window, held), _asleep(report, main, launching, window)])
+
+
 def _running(
     report: Report, drivers: list[int], ranges: pd.DataFrame, calls: pd.DataFrame, window: Window
 ) -> np.ndarray:
