@@ -157,7 +157,9 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
     assert said.upper_bound_ms == pytest.approx(0.5), "the other GPU has no more of it exposed"
     assert said.finding is None and "0.1 of them hidden" in said.evidence
-    (late,) = [one for one in advice.advice(report, found) if one.finding == advice.LATE]
+    assert [one for one in advice.advice(report, found) if one.finding] == [], "what GPU 1 did before, nobody saw"
+    report = open_report(made.api(50, 51, "cudaGetDevice", process=22).write())
+    (late,) = [one for one in advice.advice(report, budget(report)) if one.finding == advice.LATE]
     assert late.gpu == 1 and late.what.startswith("GPU 1 is late") and late.upper_bound_ms == pytest.approx(0.3)
     assert "GPU 1 (process 22) came last to 1 of 1" in late.evidence
     assert "for 0.3 ms the others had nothing to run but to wait for it" in late.evidence

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
-from stepbudget import kernel_names
+from stepbudget import intervals, kernel_names
 from stepbudget.ask import collectives, copies, launch, lines, ops, ranks, sizes, tensor_cores, threads
-from stepbudget.ask.budget import Budget
+from stepbudget.ask.budget import Budget, where
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
@@ -148,8 +149,8 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     if fix == "no_synchronisation":
         return (
             f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
-            f"for {ms['synchronisation']:,.1f} ms because of it{_how(budget, 'synchronisation')}{_drained(report, budget)}"
-        )
+            f"for {ms['synchronisation']:,.1f} ms because of it"
+        ) + "".join((_how(budget, "synchronisation"), _drained(report, budget)))
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
         parts = [
@@ -169,6 +170,20 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     )
     return (
         f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
+    ) + _other_code(report, budget)
+
+
+def _other_code(report: Report, budget: Budget) -> str:
+    """How much of the CPU's code is no code around launches: in its long stretches nothing was launched."""
+    code = intervals.from_edges(*np.concatenate([budget.spans[cause] for cause in ("python", "optimizer")]).T)
+    long = code[code[:, 1] - code[:, 0] > 1000 * launch.PAUSE_US]
+    ms = intervals.total(long) / 1e6
+    if ms < WORTH * budget.window.duration_ms or not len(long):
+        return ""
+    inside = where(report, budget.window, long)
+    return (
+        f"; {ms:,.1f} ms of the CPU's code ran in {len(long):,} stretches of more than a millisecond without a launch"
+        f"{f' ({inside})' if inside else ''}: code of another kind, which a CUDA graph leaves as it is"
     )
 
 
@@ -289,9 +304,9 @@ def _fetched(slow: sizes.Misaligned) -> str:
     """What the names of kernels for odd sizes say, and what follows."""
     numbers = "one number" if slow.least == 1 else f"{slow.least} numbers"
     text = (
-        f"{slow.count:,} Tensor Core kernels ran for {slow.gpu_ms:,.1f} ms whose names say that they fetch as little as "
-        f"{numbers} at once (align{slow.least}): libraries take them where the lines of a matrix begin at no multiple "
-        "of 16 bytes"
+        f"{slow.count:,} Tensor Core kernels ran for {slow.gpu_ms:,.1f} ms whose names say that they fetch as little "
+        f"as {numbers} at once (align{slow.least}): libraries take them where the lines of a matrix begin at no "
+        "multiple of 16 bytes"
     )
     if slow.older is not None and slow.older_ms >= slow.gpu_ms / 2:
         made, own = (".".join(map(str, one)) for one in (slow.older, slow.capability))

@@ -213,9 +213,11 @@ def _started(report: Report, window: Window) -> int | None:
     work = (report.kernels, report.graphs, report.copies, report.memsets)
     own = [table[table["process"] == window.process] for table in work]
     first = min((int(table["start"].min()) for table in own if len(table)), default=None)
-    calls = report.api[report.api["process"] == window.process]
+    drivers = {*threads.launching_threads(report, window), threads.main_thread(report, window)}
+    calls = report.api[report.api["thread"].isin(drivers)]  # a loader's thread may pin memory at any time
     if first is None or first < window.start or calls.empty:
         return None
+    calls = calls.assign(end=calls["end"].clip(upper=first))  # a copy that has begun is staged, and nothing starts up
     calls = calls[(calls["start"] < first) & (calls["end"] - calls["start"] > 1e6 * LOADING_MS)]
     calls = calls[~_named(calls, WAITING_CALLS) & ~_named(calls, r"Profiler")]
     return int(calls["end"].max()) if len(calls) else None

@@ -14,11 +14,13 @@ not told apart: all is unmatched.
 The *late* rank is the one for which the others waited alone the longest with nothing else to run, if each time, on
 average, for longer than the clocks may be off, and in all for a hundredth of the time. A wait that other kernels hide
 costs nothing, and what passed before the late rank's window or its first call began is the capture's doing, not its
-own. Were it on time, no more could be gained than what each of the others has of exposed communication (a transfer that
-came late may have come out of hiding), nor than the time for which its CPU had nothing to do: its own launches come no
-earlier. Why: its budget is held against the other ranks', from the arrival at one collective to the arrival at the next,
-for those at which it came last. All of them take the same time in sum; who comes last waits least, and what it did
-instead is the cause that took it longer than the others (their median).
+own. Were it on time, no more could be gained than what each of the others has of exposed communication (a transfer
+that came late may have come out of hiding), nor than the time for which its CPU had nothing to do: its own launches
+come no earlier.
+
+Why: its budget is held against the other ranks', from the arrival at one collective to the arrival at the next, for
+those at which it came last. All of them take the same time in sum; who comes last waits least, and what it did instead
+is the cause that took it longer than the others (their median).
 
 Sources: PyTorch, "torchrun", Environment Variables; Open MPI, PMIx, MPICH and Slurm for theirs; Nsight Systems User
 Guide, ``--output`` (``%q{RANK}``), table META_DATA_CAPTURE.

@@ -177,8 +177,8 @@ class Export:
         threads = [f"SELECT globalTid FROM {table}" for table in (CALLS, RANGES) if table in self.spans]
         processes = [one.replace("globalTid", "globalTid >> 24") for one in threads]
         processes += [f"SELECT globalPid >> 24 FROM {table}" for table in WORK if table in self.spans]
-        first = f"globalTid & 0xFFFFFF = globalTid >> 24 & 0xFFFFFF AND globalTid >> 24 IN ({' UNION '.join(processes)})"
-        own = f"globalTid IN ({' UNION '.join(threads) or 'NULL'}) OR {first}"
+        own = f"globalTid IN ({' UNION '.join(threads) or 'NULL'}) OR "
+        own += f"globalTid & 0xFFFFFF = globalTid >> 24 & 0xFFFFFF AND globalTid >> 24 IN ({' UNION '.join(processes)})"
         return f'SELECT max(CASE WHEN {own} THEN max(coalesce("end", start), start) ELSE start END) FROM {OS_CALLS}'
 
     def span(self, table: str) -> tuple[int, int] | None:

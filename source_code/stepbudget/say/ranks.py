@@ -85,7 +85,8 @@ def _late(last: Late) -> dict:
 def _bounds(rows: list[dict], last: Late | None) -> dict:
     """What can be gained at most: each rank's own work has to be done, however little it has to wait for others.
 
-    ``late_rank_ms``: were the late rank no later than the last but one (``ranks.Late.at_most_ms``). ``hidden_ms``: were all communication hidden.
+    ``late_rank_ms``: were the late rank no later than the others (``ranks.Late``). ``hidden_ms``: were all
+    communication hidden.
     """
     return {"late_rank_ms": last and last.at_most_ms, "hidden_ms": min(row["exposed_ms"] for row in rows)}
 

@@ -18,6 +18,7 @@ from stepbudget.ask.budget import IDLE, WORK, Budget, budget
 from stepbudget.report import Report
 
 ALARM = 0.1  # of the time
+WAITS = ("cuda_api_sync", "cuda-sync-api")  # rules of nsys analyze that list the program's waits for the GPU
 GRADED = ("warning", "critical", "error", "high")
 
 
@@ -66,9 +67,15 @@ def _late(report: Report, found: Budget) -> int | None:
 
 
 def of_nsys_analyze(said: dict, window_ms: float) -> Answer:
-    """Its rules are in no order of cost: the first is that which names a cause and found the most time."""
+    """Its rules are in no order of cost: the first is that which names a cause and found the most time.
+
+    One wait for the GPU alone is no alarm, however long: so each of the programs ends its capture.
+    """
     found = {rule: rows for rule, rows in said["rules"].items() if rows.get("rows")}
-    alarm = any(rows["total_ms"] >= ALARM * window_ms for rows in found.values())
+    alarm = any(
+        rows["total_ms"] >= ALARM * window_ms and not (rule in WAITS and rows["rows"] == 1)
+        for rule, rows in found.items()
+    )
     telling = [rule for rule in found if words.RULES[rule]] or list(found)
     if not telling:
         return Answer("nothing", (), False)
