@@ -19,9 +19,9 @@ PLANTED = ""  # the reason why the planted cause is right
 COPY = "while a large pageable copy runs, the GPU is busy with it: part of its cost is time of copies"
 PREPARED = "the CPU's time for a launch is the call and the code around it, and the same fixes treat both"
 SLOW_CPU = (
-    "recorded, it is not healthy: GPU 0's process took 32 µs from one launch to the next where GPU 1's took 21, in each "
-    "of the 8 steps; so GPU 0 idled for 28 of 123 ms, and GPU 1 waited for it for 15 ms with nothing else to run. This "
-    "was seen after the recording"
+    "recorded, it is not healthy: GPU 0's process took 32 µs from one launch to the next where GPU 1's took 21, in "
+    "each of the 8 steps; so GPU 0 idled for 28 of 123 ms, and GPU 1 waited for it for 15 ms with nothing else to run. "
+    "This was seen after the recording"
 )
 UNKNOWN = "FP32 attention (fmha_cutlassF_f32) and kernels like it do not tell by their names how they multiply"
 

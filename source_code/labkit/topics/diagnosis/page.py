@@ -29,8 +29,8 @@ LOST = {
 }
 TEXT = """# Does it find the cause?
 
-Programs with one planted mistake each, and some with none, were recorded; this reader and other tools were asked what is
-wrong with each. What a right answer names was written down before any of the programs had run on a GPU
+Programs with one planted mistake each, and some with none, were recorded; this reader and other tools were asked what
+is wrong with each. What a right answer names was written down before any of the programs had run on a GPU
 (`source_code/labkit/cases.py`); the programs lie in `source_code/clinic/`. Printed by
 `python3 -m labkit.topics.diagnosis` from what was recorded; a test holds this page against it.
 
