@@ -225,3 +225,10 @@ def test_the_parts_of_any_communication_add_up(works):
             own = budget(report, device=row["gpu"])
             assert own.ms["communication"] == pytest.approx(row["exposed_ms"], abs=1e-6)
             assert sum(own.fractions.values()) == pytest.approx(1)
+
+
+def test_collectives_of_one_rank_alone_are_advised_on_with_all_that_is_exposed(made):
+    made.range(0, 1000, "training", process=11).kernel(100, 300, ALLREDUCE, call=(50, 51), process=11)
+    report = open_report(made.write())
+    (said,) = [one for one in advice.advice(report, budget(report)) if one.cause == "communication"]
+    assert said.upper_bound_ms == pytest.approx(0.2) and said.finding is None and "waited for" not in said.evidence

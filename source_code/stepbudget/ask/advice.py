@@ -150,7 +150,7 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
         return (
             f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
             f"for {ms['synchronisation']:,.1f} ms because of it"
-        ) + "".join((_how(budget, "synchronisation"), _drained(report, budget)))
+        ) + f"{_how(budget, 'synchronisation')}{_drained(report, budget)}"
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
         parts = [
@@ -271,7 +271,7 @@ def _hidden_ms(report: Report, budget: Budget) -> float:
     The others' waiting for that one is no communication, and goes only with what makes it late.
     """
     found = collectives.communication(report, budget.window)
-    return min(budget.ms["communication"], *found.loc[found["matched"] > 0, "exposed_ms"])
+    return min([budget.ms["communication"], *found.loc[found["matched"] > 0, "exposed_ms"]])
 
 
 def _late(report: Report, budget: Budget) -> Advice | None:
@@ -290,7 +290,7 @@ def _late(report: Report, budget: Budget) -> Advice | None:
     if last.most_ms > last.exposed_ms / 2:
         text += f", {last.most_ms:,.1f} of them at one collective"
     if last.at_rest_ms < last.exposed_ms:
-        text += f"; their CPU was idle for only {last.at_rest_ms:,.1f}, and launches no earlier"
+        text += f"; their CPU was idle for only {last.at_rest_ms:,.1f} ms, and launches no earlier"
     late = f"GPU {own.gpu} is late"
     if last.cause is None:
         text += "; no cause held it up so much longer than the others"
