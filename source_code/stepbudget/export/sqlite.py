@@ -163,23 +163,29 @@ class Export:
         if not self.spans:
             raise ReportError(f"{self.path.name} holds no events: was the capture range ever entered?")
         last = {table: last for table, (_, last) in self.spans.items()}
-        if OS_CALLS in last and len(last) > 1:
-            last[OS_CALLS] = self.rows(self._last_os_call)[0][0]
-        return min(first for first, _ in self.spans.values()), max(last.values())
+        last_call = last.pop(OS_CALLS, None)
+        end = max(last.values(), default=last_call)
+        if last_call is not None and last_call > end:
+            end = max(end, self._last_os_call(end))
+        return min(first for first, _ in self.spans.values()), end
 
-    @property
-    def _last_os_call(self) -> str:
-        """SQL for when the last call into the operating system ended that the program itself made, or a helper's began.
+    def _last_os_call(self, after: int) -> int:
+        """When the last call into the operating system ended that the program itself made, or a helper's last began.
+
+        Of those that end after a time (ns), which is the answer where there are none.
 
         The thread of a helper, which neither calls CUDA nor opens ranges, may sleep on long after the capture (in
         ``poll``, until its time is out); not so the first thread of a process that works, whatever it waits for.
         """
-        threads = [f"SELECT globalTid FROM {table}" for table in (CALLS, RANGES) if table in self.spans]
-        processes = [one.replace("globalTid", "globalTid >> 24") for one in threads]
-        processes += [f"SELECT globalPid >> 24 FROM {table}" for table in WORK if table in self.spans]
-        own = f"globalTid IN ({' UNION '.join(threads) or 'NULL'}) OR "
-        own += f"globalTid & 0xFFFFFF = globalTid >> 24 & 0xFFFFFF AND globalTid >> 24 IN ({' UNION '.join(processes)})"
-        return f'SELECT max(CASE WHEN {own} THEN max(coalesce("end", start), start) ELSE start END) FROM {OS_CALLS}'
+        own = {t for table in (CALLS, RANGES) for (t,) in self._different(table, "globalTid")}
+        processes = {t >> 24 for t in own} | {p >> 24 for table in WORK for (p,) in self._different(table, "globalPid")}
+        own |= {process << 24 | process & 0xFFFFFF for process in processes}
+        query = f'SELECT globalTid, start, max(coalesce("end", start), start) AS until FROM {OS_CALLS} WHERE until > ?'
+        ends = [until if thread in own else start for thread, start, until in self.rows(query, (after,))]
+        return max(ends, default=after)
+
+    def _different(self, table: str, column: str) -> list[tuple]:
+        return self.rows(f"SELECT DISTINCT {column} FROM {table}") if table in self.spans else []
 
     def span(self, table: str) -> tuple[int, int] | None:
         """First and last moment of one table's events (ns), which are checked; None where it holds none."""
