@@ -6,6 +6,7 @@ import pytest
 
 from labkit import course
 from labkit.paths import RECORDED, ROOT, SOURCE_CODE
+from stepbudget.ask.advice import SIZES
 from stepbudget.ask.predict import FIXES
 
 
@@ -26,7 +27,7 @@ def test_every_lab_has_its_notebook_and_every_notebook_its_lab():
 
 
 def test_every_fix_that_the_reader_advises_is_treated_in_one_lab():
-    assert set(course.TREATED_IN) == set(FIXES)
+    assert set(course.TREATED_IN) == {*FIXES, SIZES}
     assert len(course.TREATED_IN) == sum(len(lab.treats) for lab in course.LABS)
 
 

@@ -131,7 +131,7 @@ LABS = (
     Lab("09_triton.ipynb", "Your own kernels: Triton",
         "a matrix product on Tensor Cores, fused kernels, the honest ledger", 45, 2),
     Lab("10_shapes.ipynb", "Shapes and layouts",
-        "sizes that Tensor Cores like, channels-last, the TF32 switches", 40, 3),
+        "sizes that Tensor Cores like, channels-last, the TF32 switches", 40, 3, ("sizes",)),
     Lab("11_loss_scaling.ipynb", "Loss scaling",
         "what FP16 loses, dynamic and fixed scales, a monitor for your own training", 35, 3),
     Lab("12_keras.ipynb", "Keras and TensorFlow",

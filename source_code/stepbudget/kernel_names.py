@@ -169,6 +169,37 @@ def arithmetic(kernels: Sequence[str]) -> tuple[str, str]:
     return "", products[0] if products else ""
 
 
+# How many numbers a thread fetches at once, where a library writes it: CUTLASS's ``align1`` (of all operands), xmma's
+# ``aligna2_alignc8`` (of each). Of 16-bit numbers 8 are 16 bytes, the most that one fetch takes; of TF32, 4.
+ALIGNED = re.compile(r"_align[a-c]?(\d{1,2})(?![\dx])")
+EIGHT_BITS = re.compile(r"i8816|i168(32|64)|(?<![a-z0-9])[su]8(?!\d)|e4m3|e5m2", re.IGNORECASE)
+WRITTEN_FOR = re.compile(r"(?:cutlass_|\bsm|_sm)(\d{2,3})(?=_)")
+
+
+def alignment(kernel: str) -> int | None:
+    """Of how many numbers the matrices' lines must be multiples for a product kernel of this name; None: not told."""
+    found = ALIGNED.findall(kernel) if is_product(kernel) else []
+    return min(map(int, found)) if found else None
+
+
+def is_misaligned(kernel: str) -> bool:
+    """Does a Tensor Core kernel of this name take lines that begin at any multiple of less than 16 bytes?
+
+    Libraries fall back to such kernels where a matrix's lines do not begin at a multiple of 16 bytes: sizes that are no
+    multiple of 8 in FP16 and BF16, of 4 in TF32. Kernels for FP64 and 8-bit numbers are not judged.
+    """
+    least = alignment(kernel)
+    if least is None or by_name(kernel) != YES or FP64.search(kernel) or EIGHT_BITS.search(kernel):
+        return False
+    return least < (8 if HALF.search(kernel) else 4)
+
+
+def written_for(kernel: str) -> tuple[int, int] | None:
+    """The compute capability that a kernel of this name was written for, such as (7, 5); None where it does not say."""
+    found = WRITTEN_FOR.search(kernel)
+    return divmod(int(found[1]), 10) if found else None
+
+
 # --- the name itself ----------------------------------------------------------------------------------------
 
 # Kernels that only apply what they are given: their template arguments say what is computed, their name does not.

@@ -443,7 +443,7 @@ class Report(Export):
 
         ``whole``: its columns of whole numbers, never missing. ``perhaps``: those behind them, with gaps.
         """
-        last = max((last for _, last in self.spans), default=0)  # what is read has been checked
+        last = self.reach[1] if self.spans else 0  # what is read has been checked
         rows = self.rows(query, {"origin": self.origin, "last": last}) if self.has(table) else []
         names = [*whole, *perhaps]
         values = zip(*rows, strict=True) if rows else ((),) * len(names)

@@ -155,8 +155,14 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     assert predict.bound(report, found, "mixed_precision").at_most_ms == pytest.approx(0.23)
     assert collectives.NO_SIZES in advice.not_looked_at(report, found)
     (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
-    assert said.upper_bound_ms == pytest.approx(0.7) and "0.1 of them hidden" in said.evidence
-    assert "GPU 1 (process 22) came last to 1 of 1" in said.evidence
+    assert said.upper_bound_ms == pytest.approx(0.5), "the other GPU has no more of it exposed"
+    assert said.finding is None and "0.1 of them hidden" in said.evidence
+    assert [one for one in advice.advice(report, found) if one.finding] == [], "what GPU 1 did before, nobody saw"
+    report = open_report(made.api(50, 51, "cudaGetDevice", process=22).write())
+    (late,) = [one for one in advice.advice(report, budget(report)) if one.finding == advice.LATE]
+    assert late.gpu == 1 and late.what.startswith("GPU 1 is late") and late.upper_bound_ms == pytest.approx(0.3)
+    assert "GPU 1 (process 22) came last to 1 of 1" in late.evidence
+    assert "for 0.3 ms the others had nothing to run but to wait for it" in late.evidence
     shown = text.answer(summary.summary(report))
     assert any("communication between GPUs" in line for line in shown)
     (row,) = [line for line in shown if "GPU 1, process 22" in line]
@@ -219,3 +225,10 @@ def test_the_parts_of_any_communication_add_up(works):
             own = budget(report, device=row["gpu"])
             assert own.ms["communication"] == pytest.approx(row["exposed_ms"], abs=1e-6)
             assert sum(own.fractions.values()) == pytest.approx(1)
+
+
+def test_collectives_of_one_rank_alone_are_advised_on_with_all_that_is_exposed(made):
+    made.range(0, 1000, "training", process=11).kernel(100, 300, ALLREDUCE, call=(50, 51), process=11)
+    report = open_report(made.write())
+    (said,) = [one for one in advice.advice(report, budget(report)) if one.cause == "communication"]
+    assert said.upper_bound_ms == pytest.approx(0.2) and said.finding is None and "waited for" not in said.evidence

@@ -17,7 +17,8 @@ from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.say import summary
-from synthetic import AUTOGRAD, PROCESS, SyntheticReport
+from stepbudget.window import Window
+from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(stepbudget.__file__).with_name("PITFALLS.md")
@@ -163,6 +164,32 @@ def test_what_is_recorded_and_not_read_is_named_with_its_number_of_rows(made):
     assert "OpenACC constructs (4 rows): recorded, and not read" in found
     assert "calls of UCX (1 row): recorded, and not read" in found
     assert any(text.startswith("switches of the GPU from one program to another (1 row)") for text in found)
+
+
+# --- from where to where ------------------------------------------------------------------------------------
+
+
+def test_a_helper_that_sleeps_on_does_not_lengthen_the_capture(made):
+    """A thread without CUDA calls and ranges, asleep in poll when the capture stopped, until its time is out."""
+    made.kernel(10, 30, GEMM, call=(0, 5)).os_call(-5, -4, "read").os_call(20, 900, "poll", thread=9)
+    assert opened(made).extent == Window(4_995_000, 5_030_000, "whole capture")
+    made.os_call(40, 41, "write", thread=9)
+    assert opened(made).extent.end == 5_040_000, "when it began, the capture was on"
+    made.range(35, None, "still open")
+    assert opened(made).ranges["end"].tolist() == [5_040_000]
+
+
+@pytest.mark.parametrize("thread", [MAIN, PROCESS])
+def test_the_last_wait_of_a_thread_that_works_or_of_a_programs_first_one_belongs_to_the_capture(made, thread):
+    made.kernel(10, 30, GEMM, call=(0, 5)).os_call(20, 900, "poll", thread=thread)
+    assert opened(made).extent.end == 5_900_000
+    other = SyntheticReport(made.path.with_name("others.sqlite")).kernel(10, 30, GEMM, call=(0, 5))
+    other.os_call(20, 900, "poll", thread=99, process=99)
+    assert opened(other).extent.end == 5_030_000, "a process that never worked is a helper whole"
+
+
+def test_a_report_of_nothing_but_the_systems_calls_lasts_as_long_as_they_do(made):
+    assert opened(made.os_call(0, 50, "poll", thread=9)).extent.end == 5_050_000
 
 
 # --- whose time ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 
 from labkit.source import recorded
+from stepbudget import kernel_names
 from stepbudget.ask import advice, predict
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import Score, compare
@@ -275,3 +276,82 @@ def test_waits_behind_a_busy_gpu_are_held_time_and_the_idle_time_bounds_what_the
 def test_a_bound_is_kept_up_to_the_noise_and_no_further(gained_ms, kept):
     score = Score(predict.Bound("loader", 10.0, 100.0), gained_ms, gained_ms, noise_ms=2.0)
     assert score.kept is kept and score.share == gained_ms / 10
+
+
+# --- what the advice says of waits, of code without launches, and of sizes -----------------------------------
+
+
+def advised(made: SyntheticReport) -> dict[str, advice.Advice]:
+    report = open_report(made.write())
+    return {one.finding or one.cause: one for one in advice.advice(report, budget(report))}
+
+
+def test_code_in_which_nothing_is_launched_is_told_from_that_around_launches(tmp_path):
+    made = SyntheticReport(tmp_path / "a.sqlite").range(0, 100_000, "training").range(20_000, 60_000, "augment")
+    made.os_call(0, 1, "write").os_call(99_990, 99_991, "write")
+    for at in (*range(0, 20_000, 500), *range(60_000, 100_000, 500)):
+        made.kernel(at + 20, at + 120, POINTWISE, call=(at + 5, at + 10))
+    said = advised(made)["python"].evidence
+    assert "40.4 ms of the CPU's code ran in 1 stretches of more than a millisecond without a launch" in said
+    assert "(phase augment (99 %))" in said and "a CUDA graph leaves as it is" in said
+    made.kernel(19_900, 60_100, POINTWISE, call=(19_600, 19_605))
+    assert "stretches" not in advised(made)["python"].evidence
+
+
+def test_after_how_many_waits_nothing_was_queued_is_said_of_synchronisation(tmp_path):
+    made = SyntheticReport(tmp_path / "a.sqlite").range(0, 1000, "training")
+    for at in range(0, 1000, 100):
+        made.kernel(at + 10, at + 50, POINTWISE, call=(at + 2, at + 4)).api(at + 5, at + 55, "cudaStreamSynchronize")
+    said = advised(made)["synchronisation"].evidence
+    assert (
+        "after 9 of 9 waits nothing was queued any more, and the GPU stood idle until the next launch (60.0 µs" in said
+    )
+
+
+def test_a_pageable_copy_that_begins_at_once_is_no_start_up(tmp_path):
+    made = SyntheticReport(tmp_path / "a.sqlite").range(0, 100_000, "training").os_call(0, 1, "write")
+    made.os_call(99_990, 99_991, "write").copy(50_200, 53_000, 30_000_000, call=(50_000, 53_000))
+    made.kernel(53_100, 60_000, POINTWISE, call=(53_050, 53_060))
+    report = open_report(made.write())
+    assert budget(report).started is None
+    assert predict.bound(report, budget(report), "cuda_graph").at_most_ms > 85
+    made.api(10_000, 40_000, "cudaMalloc")
+    assert budget(open_report(made.write())).started == 5_000_000 + 40_000_000
+
+
+SLOW = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(T1::Params)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "numbers"),
+    [
+        (SLOW, 1),
+        ("cutlass_80_wmma_tensorop_f16_s161616gemm_f16_32x32_64x1_tn_align2", 2),
+        (
+            "sm80_xmma_gemm_f16f16_f16f32_f32_nn_n_tilesize64x128x32_stage5_warpsize2x2x1_tensor16x8x16_aligna2_alignc2",
+            2,
+        ),
+        ("cutlass_80_tensorop_s1688gemm_128x64_32x3_nt_align1", 1),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x4_nt_align4", None),  # TF32: 16 bytes
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_tn_align8", None),
+        ("cutlass_80_simt_sgemm_128x64_8x5_tn_align1", None),  # on the CUDA cores any size does
+        ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", None),  # FP64
+        ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NTN", None),
+        ("fmha_cutlassB_f32_aligned_128x64_k128_sm80", None),
+    ],
+)
+def test_a_kernels_name_tells_whether_it_is_for_sizes_that_do_not_fit(kernel, numbers):
+    assert kernel_names.is_misaligned(kernel) == (numbers is not None)
+    assert numbers is None or kernel_names.alignment(kernel) == numbers
+
+
+def test_sizes_gain_at_most_the_time_in_which_nothing_else_ran_and_old_generations_are_said(tmp_path):
+    made = SyntheticReport(tmp_path / "a.sqlite").range(0, 1000, "training").gpu("NVIDIA H200", capability=(9, 0))
+    made.kernel(0, 400, SLOW, call=(0, 1)).kernel(300, 500, POINTWISE, call=(2, 3), stream=8)
+    made.kernel(600, 605, "cutlass_80_wmma_tensorop_f16_s161616gemm_f16_32x32_64x1_tn_align2", call=(4, 5))
+    found = advised(made)["sizes"]
+    assert found.upper_bound_ms == pytest.approx(0.305) and found.cause == "tensor_core_kernels"
+    assert "2 Tensor Core kernels ran for 0.4 ms" in found.evidence and "(align1)" in found.evidence
+    assert "of an older generation (7.5, and the GPU has 9.0)" in found.evidence
+    turing = SyntheticReport(tmp_path / "b.sqlite").range(0, 1000, "training").gpu("Tesla T4", capability=(7, 5))
+    assert "older" not in advised(turing.kernel(0, 400, SLOW, call=(0, 1)))["sizes"].evidence

@@ -417,3 +417,54 @@ def test_the_text_fits_100_columns_and_adds_up(tmp_path, ask, count):
     numbers = np.array([[float(word.replace(",", "")) for word in row.split()[-min(count, 4) :]] for row in rows])
     columns = slice(None) if count <= 6 else slice(0, 1)  # of more ranks: the late one adds up, a median need not
     assert numbers[:-1, columns].sum(axis=0) == pytest.approx(numbers[-1, columns], abs=0.4)
+
+
+# --- what lateness costs ------------------------------------------------------------------------------------
+
+
+def behind(path: Path, first: float = 0.0) -> SyntheticReport:
+    """Ten steps of 100 µs: GPU 1 begins its part 60 µs after GPU 0, which waits for it in the collective."""
+    made = SyntheticReport(path)
+    for rank in (0, 1):
+        made.range(first * rank, 1000, "training", process=rank + 11)
+        for at in range(0, 1000, 100):
+            begin, place = at + 60 * rank, {"device": rank, "process": rank + 11}
+            made.kernel(begin + 5, begin + 15, "ampere_sgemm_128x64_nn", call=(begin + 1, begin + 2), **place)
+            made.kernel(begin + 15, at + 95, ALLREDUCE, call=(begin + 3, begin + 4), stream=20, **place)
+    return made
+
+
+def late_in(made: SyntheticReport) -> ranks.Late | None:
+    report = open_report(made.write())
+    return ranks.late_within(report, report.window())
+
+
+def test_a_wait_that_another_kernel_hides_costs_nothing_and_makes_no_rank_late(tmp_path):
+    made = behind(tmp_path / "a.sqlite")
+    found = late_in(made)
+    assert (found.number, found.last, found.matched) == (1, 10, 10)
+    assert (found.alone_ms, found.exposed_ms, found.most_ms) == pytest.approx((0.6, 0.6, 0.06))
+    for at in range(0, 1000, 100):
+        made.kernel(at + 20, at + 40, "ampere_sgemm_128x64_nn", call=(at + 4, at + 5), device=0, process=11)
+    assert late_in(made).exposed_ms == pytest.approx(0.4) and late_in(made).alone_ms == pytest.approx(0.6)
+    for at in range(0, 1000, 100):
+        made.kernel(at + 15, at + 76, "ampere_sgemm_128x64_nn", call=(at + 5, at + 6), device=0, process=11)
+    assert late_in(made) is None
+
+
+def test_where_the_others_cpu_is_hardly_faster_there_is_little_to_gain(tmp_path):
+    """A rank that waits on its GPU while its CPU runs on would launch no earlier, were the late one on time."""
+    made = behind(tmp_path / "a.sqlite").api(970, 990, "cudaDeviceSynchronize", process=11)
+    assert late_in(made).at_most_ms == pytest.approx(0.6), "nothing tells what the CPU did"
+    for process in (11, 12):
+        made.os_call(0, 1, "write", process=process)
+    found = late_in(made)
+    assert found.at_rest_ms == found.at_most_ms == pytest.approx(0.02) and found.exposed_ms == pytest.approx(0.6)
+    said = say.summary(together([made.write()]))
+    assert said["bounds"]["late_rank_ms"] == pytest.approx(0.02)
+    assert "the others' CPU was idle for only 0.0 ms, and launches no earlier" in " ".join(say.lines(said))
+
+
+def test_what_passed_before_the_late_ranks_capture_began_is_not_its_doing(tmp_path):
+    found = late_in(behind(tmp_path / "a.sqlite", first=50))
+    assert found.alone_ms == pytest.approx(0.6) and found.exposed_ms == pytest.approx(0.6 - 0.035)

@@ -12,7 +12,6 @@ from labkit.display.runs import epoch_ms
 from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
 from stepbudget import ask
-from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import Comparison
 from stepbudget.ask.predict import FIXES
 from stepbudget.report import Report
@@ -112,7 +111,7 @@ def advice(report: Report) -> None:
     found = ask.budget.budget(report)
     for one in ask.advice.advice(report, found, TREATED_IN):
         lab = f" See lab {one.lab}." if one.lab else ""
-        print(_marked(f"{CAUSES[one.cause]}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
+        print(_marked(f"{one.what}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
     for missing in ask.advice.not_looked_at(report, found):
         print(f"not looked at: {missing}")
 

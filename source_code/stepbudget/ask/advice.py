@@ -7,13 +7,14 @@ is made up in its place. Who teaches the fixes hands in the name of each one's l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
-from stepbudget import kernel_names
-from stepbudget.ask import collectives, copies, launch, lines, ops, tensor_cores, threads
-from stepbudget.ask.budget import Budget
+from stepbudget import intervals, kernel_names
+from stepbudget.ask import collectives, copies, launch, lines, ops, ranks, sizes, tensor_cores, threads
+from stepbudget.ask.budget import Budget, where
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
@@ -40,16 +41,25 @@ LINE_OF = {  # fix or finding → the cause whose calls tell the line
     "cuda_graph": "launch_overhead", "os_wait": "os_wait",
 }  # fmt: skip
 WORTH = 0.01  # of the window: what is less is not worth a sentence
+SIZES, LATE = "sizes", "late_gpu"  # findings of which a cause's name alone does not tell
+SIZES_LABEL = "sizes that are no multiple of 8"
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One finding: the cause, what shows it, what removing it gains at most, and the lab that treats it."""
+    """One finding: the cause, what shows it, what removing it gains at most, and the lab that treats it.
+
+    ``what``: the cause in words. ``finding``: SIZES, where the sizes of products do not fit, or LATE, where the cause
+    is that of another GPU (``gpu``, its number), for which the others wait; else None.
+    """
 
     cause: str
     evidence: str
     upper_bound_ms: float
     lab: str | None
+    what: str
+    finding: str | None = None
+    gpu: int | None = None
 
 
 def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None) -> list[Advice]:
@@ -75,16 +85,28 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
         if bound.at_most_ms >= WORTH * whole_ms > 0:
             cause = max(FIXES[fix].causes, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
             evidence = _evidence(report, budget, fix) + _line(report, budget, fix)
-            found.append(Advice(cause, evidence, bound.at_most_ms, (labs or {}).get(fix)))
+            found.append(Advice(cause, evidence, bound.at_most_ms, (labs or {}).get(fix), budget.label(cause)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
             evidence = _untreated(report, budget, cause) + _line(report, budget, cause)
-            found.append(Advice(cause, evidence, budget.ms[cause], None))
+            at_most_ms = _hidden_ms(report, budget) if cause == "communication" else budget.ms[cause]
+            found.append(Advice(cause, evidence, at_most_ms, None, budget.label(cause)))
     layout_ms = min(_layout_ms(report, budget), budget.ms["other_kernels"])
     if layout_ms >= WORTH * whole_ms > 0:
-        found.append(
-            Advice("other_kernels", LAYOUT.format(ms=layout_ms), layout_ms, (labs or {}).get("mixed_precision"))
-        )
+        lab = (labs or {}).get("mixed_precision")
+        what = budget.label("other_kernels")
+        found.append(Advice("other_kernels", LAYOUT.format(ms=layout_ms), layout_ms, lab, what))
+    slow = sizes.misaligned(report, budget.window)
+    if slow is not None and slow.alone_ms >= WORTH * whole_ms > 0:
+        lab = (labs or {}).get(SIZES)
+        found.append(Advice("tensor_core_kernels", _fetched(slow), slow.alone_ms, lab, SIZES_LABEL, SIZES))
+    late = _late(report, budget)
+    same = next((one for one in found if late and (late.gpu, late.cause) == (budget.device, one.cause)), None)
+    if same:  # it is this GPU that is late, and the cause is found already: one story, with the fix's bound and lab
+        found.remove(same)
+        evidence, at_most_ms = f"{late.evidence}; {same.evidence}", max(late.upper_bound_ms, same.upper_bound_ms)
+        late = replace(late, evidence=evidence, upper_bound_ms=at_most_ms, lab=same.lab)
+    found += [late] if late else []
     return sorted(found, key=lambda one: -one.upper_bound_ms)
 
 
@@ -127,8 +149,8 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     if fix == "no_synchronisation":
         return (
             f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
-            f"for {ms['synchronisation']:,.1f} ms because of it{_how(budget, 'synchronisation')}"
-        )
+            f"for {ms['synchronisation']:,.1f} ms because of it"
+        ) + f"{_how(budget, 'synchronisation')}{_drained(report, budget)}"
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
         parts = [
@@ -148,6 +170,33 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     )
     return (
         f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
+    ) + _other_code(report, budget)
+
+
+def _other_code(report: Report, budget: Budget) -> str:
+    """How much of the CPU's code is no code around launches: in its long stretches nothing was launched."""
+    code = intervals.from_edges(*np.concatenate([budget.spans[cause] for cause in ("python", "optimizer")]).T)
+    long = code[code[:, 1] - code[:, 0] > 1000 * launch.PAUSE_US]
+    ms = intervals.total(long) / 1e6
+    if ms < WORTH * budget.window.duration_ms or not len(long):
+        return ""
+    inside = where(report, budget.window, long)
+    return (
+        f"; {ms:,.1f} ms of the CPU's code ran in {len(long):,} stretches of more than a millisecond without a launch"
+        f"{f' ({inside})' if inside else ''}: code of another kind, which a CUDA graph leaves as it is"
+    )
+
+
+def _drained(report: Report, budget: Budget) -> str:
+    """After how many of the program's waits the GPU had nothing left to do until the next launch."""
+    table = launch.launches(report, budget.window, budget.device)
+    after = table[table["after"] == "wait"]
+    empty = after[after["queued"] == 0]
+    if len(empty) < launch.LEAST_LAUNCHES:
+        return ""
+    return (
+        f"; after {len(empty):,} of {len(after):,} waits nothing was queued any more, and the GPU stood idle until the "
+        f"next launch ({empty['gap_us'].median():,.1f} µs, median)"
     )
 
 
@@ -203,7 +252,7 @@ def late_rank(found: pd.DataFrame) -> list[str]:
 
 
 def _communicated(report: Report, budget: Budget) -> str:
-    """What the collectives of the budget's GPU did, and for whom they waited."""
+    """What the collectives of the budget's GPU did."""
     found = collectives.communication(report, budget.window)
     own = found[found["gpu"] == budget.device]
     ms = {column: own[column].sum() for column in own if column.endswith("_ms")}
@@ -213,7 +262,59 @@ def _communicated(report: Report, budget: Budget) -> str:
     )
     if ms["unmatched_ms"] < ms["total_ms"]:
         text += f"; {ms['waiting_ms']:,.1f} ms waited for the last rank, {ms['transfer_ms']:,.1f} transferred"
-    return "; ".join([text, *late_rank(found)])
+    return text
+
+
+def _hidden_ms(report: Report, budget: Budget) -> float:
+    """What hiding all communication gains at most: no more than the rank has exposed that has least.
+
+    The others' waiting for that one is no communication, and goes only with what makes it late.
+    """
+    found = collectives.communication(report, budget.window)
+    return min([budget.ms["communication"], *found.loc[found["matched"] > 0, "exposed_ms"]])
+
+
+def _late(report: Report, budget: Budget) -> Advice | None:
+    """The GPU for which the others wait, as stepbudget.ask.ranks finds it among those of one report."""
+    exposed_ms = collectives.communication(report, budget.window)["exposed_ms"]
+    if not (exposed_ms >= WORTH * budget.window.duration_ms).any():
+        return None
+    last = ranks.late_within(report, budget.window)
+    if last is None:
+        return None
+    own = last.rank.window
+    text = (
+        f"GPU {own.gpu} (process {own.process & 0xFFFFFF}) came last to {last.last:,} of {last.matched:,} collectives, "
+        f"and for {last.exposed_ms:,.1f} ms the others had nothing to run but to wait for it"
+    )
+    if last.most_ms > last.exposed_ms / 2:
+        text += f", {last.most_ms:,.1f} of them at one collective"
+    if last.at_rest_ms < last.exposed_ms:
+        text += f"; their CPU was idle for only {last.at_rest_ms:,.1f} ms, and launches no earlier"
+    late = f"GPU {own.gpu} is late"
+    if last.cause is None:
+        text += "; no cause held it up so much longer than the others"
+        return Advice("communication", text, last.at_most_ms, None, late, LATE, own.gpu)
+    text += f"; before it came, {last.reason} took it {last.reason_ms:,.1f} ms longer than the others"
+    what = f"{late}: {last.rank.budget.label(last.cause)}"
+    return Advice(last.cause, text, last.at_most_ms, None, what, LATE, own.gpu)
+
+
+def _fetched(slow: sizes.Misaligned) -> str:
+    """What the names of kernels for odd sizes say, and what follows."""
+    numbers = "one number" if slow.least == 1 else f"{slow.least} numbers"
+    text = (
+        f"{slow.count:,} Tensor Core kernels ran for {slow.gpu_ms:,.1f} ms whose names say that they fetch as little "
+        f"as {numbers} at once (align{slow.least}): libraries take them where the lines of a matrix begin at no "
+        "multiple of 16 bytes"
+    )
+    if slow.older is not None and slow.older_ms >= slow.gpu_ms / 2:
+        made, own = (".".join(map(str, one)) for one in (slow.older, slow.capability))
+        text += f"; for {slow.older_ms:,.1f} ms they are besides of an older generation ({made}, and the GPU has {own})"
+    return (
+        f"{text}. Make each layer's width, the vocabulary, the number of channels a multiple of 8 in 16 bits (of 64 is "
+        "better), of 4 in TF32; the products themselves remain"
+    )
 
 
 def _line(report: Report, budget: Budget, finding: str) -> str:

@@ -213,9 +213,11 @@ def _started(report: Report, window: Window) -> int | None:
     work = (report.kernels, report.graphs, report.copies, report.memsets)
     own = [table[table["process"] == window.process] for table in work]
     first = min((int(table["start"].min()) for table in own if len(table)), default=None)
-    calls = report.api[report.api["process"] == window.process]
+    drivers = {*threads.launching_threads(report, window), threads.main_thread(report, window)}
+    calls = report.api[report.api["thread"].isin(drivers)]  # a loader's thread may pin memory at any time
     if first is None or first < window.start or calls.empty:
         return None
+    calls = calls.assign(end=calls["end"].clip(upper=first))  # a copy that has begun is staged, and nothing starts up
     calls = calls[(calls["start"] < first) & (calls["end"] - calls["start"] > 1e6 * LOADING_MS)]
     calls = calls[~_named(calls, WAITING_CALLS) & ~_named(calls, r"Profiler")]
     return int(calls["end"].max()) if len(calls) else None
@@ -471,6 +473,21 @@ def _asleep(report: Report, main: int | None, launching: list[int], window: Wind
             awake = intervals.complement(threads.waiting(report, thread, window), window.start, window.end)
             asleep = intervals.subtract(asleep, intervals.clip(awake, *seen))
     return asleep
+
+
+def at_rest(report: Report, window: Window) -> np.ndarray:
+    """When does the CPU of a window's process wait, for the GPU or in the operating system, and run nothing of its own?
+
+    For the GPU: in a call that waits for it, or for longer than LOADING_MS in one that launches, as where its queue is
+    full. All else is the program's own time, which others' being quicker does not shorten. Where neither calls into the
+    operating system nor the scheduler's events were traced, nothing tells, and it may have waited all the time.
+    """
+    if report.os_calls.empty and report.scheduled.empty:
+        return np.array([[window.start, window.end]], dtype=np.int64)
+    main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
+    calls = report.api[report.api["thread"].isin({*launching, main})]
+    held = _named(calls, WAITING_CALLS) | (calls["end"] - calls["start"] > 1e6 * LOADING_MS)
+    return _union([threads.spans(calls, window, held), _asleep(report, main, launching, window)])
 
 
 def _running(

@@ -100,7 +100,7 @@ def split(report: Report, gpu: int, own: pd.DataFrame, window: Window) -> dict[s
         intervals.clip(intervals.from_edges(start, end), window.start, window.end)
         for start, end in ((own["start"], own["end"]), (known["start"], until), (until, known["end"]))
     )
-    hidden_ns = intervals.total(intervals.intersect(total, _others(report, gpu)))
+    hidden_ns = intervals.total(intervals.intersect(total, others(report, gpu)))
     total_ns, transfer_ns = intervals.total(total), intervals.total(moves)
     waiting_ns = intervals.total(intervals.subtract(waits, moves))
     return {
@@ -359,7 +359,7 @@ def _ran(table: pd.DataFrame, operations: pd.DataFrame) -> dict[int, dict]:
     return found
 
 
-def _others(report: Report, gpu: int) -> np.ndarray:
+def others(report: Report, gpu: int) -> np.ndarray:
     """When does a GPU run any other kernel, or a CUDA graph?"""
     kernels = report.kernels[report.kernels["gpu"] == gpu]
     graphs = report.graphs[report.graphs["gpu"] == gpu] if len(report.graphs) else report.graphs

@@ -11,11 +11,16 @@ The clocks are those of stepbudget.ask.clocks, the split that of stepbudget.ask.
 its own window and has its own budget. Where the clocks agree less well than a transfer takes, waiting and transfer are
 not told apart: all is unmatched.
 
-The *late* rank is the one that the others waited for alone the longest, if each time, on average, for longer than the
-clocks may be off, and in all for a hundredth of the time. Why: its budget is held against the other ranks', from the
-arrival at one collective to the arrival at the next, for those at which it came last. All of them take the same time in
-sum; who comes last waits least, and what it did instead is the cause that took it longer than the others (their
-median).
+The *late* rank is the one for which the others waited alone the longest with nothing else to run, if each time, on
+average, for longer than the clocks may be off, and in all for a hundredth of the time. A wait that other kernels hide
+costs nothing, and what passed before the late rank's window or its first call began is the capture's doing, not its
+own. Were it on time, no more could be gained than what each of the others has of exposed communication (a transfer
+that came late may have come out of hiding), nor than the time for which its CPU had nothing to do: its own launches
+come no earlier.
+
+Why: its budget is held against the other ranks', from the arrival at one collective to the arrival at the next, for
+those at which it came last. All of them take the same time in sum; who comes last waits least, and what it did instead
+is the cause that took it longer than the others (their median).
 
 Sources: PyTorch, "torchrun", Environment Variables; Open MPI, PMIx, MPICH and Slurm for theirs; Nsight Systems User
 Guide, ``--output`` (``%q{RANK}``), table META_DATA_CAPTURE.
@@ -30,12 +35,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from stepbudget import intervals
 from stepbudget.ask import clocks, collectives, threads
-from stepbudget.ask.budget import CAUSES, Budget, budget
+from stepbudget.ask.budget import CAUSES, Budget, at_rest, budget
 from stepbudget.ask.clocks import Clock
 from stepbudget.errors import ReportError
 from stepbudget.export.sqlite import GRAPHS
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 # A rank's number, and how many there are, in the environment: whoever started the processes.
@@ -96,13 +102,22 @@ class Rank:
 class Late:
     """The rank that the others waited for, and what it did instead."""
 
-    number: int
+    rank: Rank = field(repr=False)
     last: int  # collectives to which it came last, of
     matched: int
     alone_ms: float  # for which the others waited for it alone
+    exposed_ms: float  # of it, how long each of their GPUs at least had nothing else to run
+    at_rest_ms: float  # how long each of their CPUs at least had nothing to do, in the whole window
+    at_most_ms: float  # to gain, were it no later than the others
+    most_ms: float  # of that, at one collective
     more_ms: dict[str, float]  # by how much more than on the other ranks (their median), cause by cause
     reason: str | None  # the causes, in a word, that explain most of it; None: none explains a quarter
     reason_ms: float
+    cause: str | None  # of the reason's causes the one that took it longest (of CAUSES)
+
+    @property
+    def number(self) -> int:
+        return self.rank.number
 
 
 @dataclass(frozen=True)
@@ -178,25 +193,98 @@ def together(reports: Sequence[Report], name: str | None = None, occurrence: int
     return Ranks(tuple(ranks), by, matched_by, world, told_apart, pd.concat(inside).sort_index(), (*far, *remarks))
 
 
+def within(report: Report, window: Window) -> Ranks | None:
+    """The ranks of one report, in the ranges of each that are called as the window is and lie beside it, or in that.
+
+    None where fewer than two have collectives that belong together there. As ``together`` has it, but for one window
+    (of a name that may come again), and in the order of their GPUs.
+    """
+    table = collectives.collectives(report, window)
+    if table["rank"].nunique() < 2 or not (table["collective"] >= 0).any():
+        return None
+    ranks = []
+    for (gpu, process, number), own in table.groupby(["gpu", "process", "rank"]):
+        beside = [one for one in report.windows(window.name) if one.process == process and _shared(one, window) > 0]
+        place = max(beside, key=lambda one: _shared(one, window), default=window)
+        place = threads.narrowed(place, int(process), int(gpu))
+        own = own[(own["start"] < place.end) & (own["end"] > place.start)]
+        ranks.append(Rank(int(number), report, place, Clock(), report.path.name, own))
+    return Ranks(tuple(ranks), "gpu", "", None, True, table)
+
+
+@remembered
+def late_within(report: Report, window: Window) -> Late | None:
+    """The late rank among those of one report, in a window (default: training); None where none is."""
+    found = within(report, window)
+    return found and late(found)
+
+
+def _shared(one: Window, other: Window) -> int:
+    return min(one.end, other.end) - max(one.start, other.start)
+
+
 def late(found: Ranks) -> Late | None:
-    """The rank that the others waited for alone the longest, and why; None where for none, by what the clocks tell."""
-    last = found.table[found.table["alone_ns"] > 0]
-    alone = last.groupby("rank")["alone_ns"].agg(["sum", "size"])
-    if alone.empty:
+    """The rank that kept the others from running longest, and why; None where none did, by what the clocks tell."""
+    waits = {rank.number: _waits(found, rank.number) for rank in found.ranks}
+    number = max(waits, key=lambda rank: min((own.sum() for own in waits[rank].values()), default=0))
+    own = next(rank for rank in found.ranks if rank.number == number)
+    last = found.table[(found.table["alone_ns"] > 0) & (found.table["rank"] == number)]
+    alone_ns = float(last["alone_ns"].sum())
+    if not waits[number] or alone_ns / len(last) <= 1e3 * found.residual_us:
         return None
-    number = alone["sum"].idxmax()
-    times, ns = int(alone.loc[number, "size"]), float(alone.loc[number, "sum"])
-    whole_ms = next(rank.window.duration_ms for rank in found.ranks if rank.number == number)
-    if ns / times <= 1e3 * found.residual_us or ns < 1e6 * WORTH * whole_ms:
+    others = [rank for rank in found.ranks if rank.number in waits[number]]
+    exposed = min(waits[number].values(), key=np.sum)
+    at_rest_ms = min(intervals.total(at_rest(rank.report, rank.window)) for rank in others) / 1e6
+    at_most_ms = min(alone_ns / 1e6, at_rest_ms, *(rank.communication["exposed_ms"] for rank in others))
+    if min(float(exposed.sum()) / 1e6, at_most_ms) < WORTH * own.window.duration_ms:
         return None
-    more_ms = _more(found, int(number))
+    more_ms = _more(found, number)
     grouped = {cause: (cause,) for cause in CAUSES if not any(cause in causes for causes in REASONS.values())}
-    sums = {word: sum(more_ms[cause] for cause in causes) for word, causes in {**REASONS, **grouped}.items()}
+    grouped = {**REASONS, **grouped}
+    sums = {word: sum(more_ms[cause] for cause in causes) for word, causes in grouped.items()}
     sums.pop("communication")
     word = max(sums, key=sums.__getitem__)
-    reason = word if sums[word] * 1e6 >= LEAST_REASON * ns else None
-    matched = int((found.table["collective"][found.table["rank"] == number] >= 0).sum())
-    return Late(int(number), times, matched, ns / 1e6, more_ms, reason and CAUSES.get(word, word), sums[word])
+    reason = word if sums[word] * 1e6 >= LEAST_REASON * exposed.sum() else None
+    return Late(
+        rank=own,
+        last=len(last),
+        matched=int((found.table["collective"][found.table["rank"] == number] >= 0).sum()),
+        alone_ms=alone_ns / 1e6,
+        exposed_ms=float(exposed.sum()) / 1e6,
+        at_rest_ms=at_rest_ms,
+        at_most_ms=at_most_ms,
+        most_ms=float(exposed.max()) / 1e6,
+        more_ms=more_ms,
+        reason=reason and CAUSES.get(word, word),
+        reason_ms=sums[word],
+        cause=reason and max(grouped[word], key=more_ms.__getitem__),
+    )
+
+
+def _waits(found: Ranks, number: int) -> dict[int, np.ndarray]:
+    """Of each rank that waited for this one alone: for how long (ns) it had nothing else to run, at each collective."""
+    begin = max(_at_work(rank) for rank in found.ranks)
+    last = found.table[(found.table["rank"] == number) & (found.table["alone_ns"] > 0)].set_index("collective")
+    waits = {}
+    for rank in found.ranks:
+        own = found.table[(found.table["rank"] == rank.number) & found.table["collective"].isin(last.index)]
+        if rank.number == number or own.empty:
+            continue
+        at = last.loc[own["collective"]]
+        end = at["start"].to_numpy(dtype=np.int64)
+        start = np.minimum(np.maximum(end - at["alone_ns"].to_numpy(dtype=np.int64), begin), end)
+        busy = collectives.others(rank.report, rank.window.gpu)
+        start, end = rank.clock.back(start), rank.clock.back(end)
+        waits[rank.number] = (end - start) - intervals.covered(busy, start, end)
+    return waits
+
+
+def _at_work(rank: Rank) -> int:
+    """When a rank's window had begun, and its process made its first call or range in it; on the clock of reference."""
+    tables = (rank.report.api, rank.report.ranges)
+    own = [threads.within(table[table["process"] == rank.window.process], rank.window) for table in tables]
+    first = min((int(table["start"].min()) for table in own if len(table)), default=rank.window.start)
+    return int(rank.clock.there([max(first, rank.window.start)])[0])
 
 
 def _more(found: Ranks, number: int) -> dict[str, float]:

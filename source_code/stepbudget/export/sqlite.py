@@ -161,15 +161,14 @@ class Export:
         return f"NOT ({self.backtraced})"
 
     @cached_property
-    def spans(self) -> list[tuple[int, int]]:
+    def spans(self) -> dict[str, tuple[int, int]]:
         """First and last moment of each table that holds events (ns, the export's own clock).
 
         ReportError where what they hold cannot be read: a column missing, a value of another type, times far apart, a
         copy of a size that no memory has.
         """
-        found = [self.span(table) for table in (RANGES, CALLS, *WORK, OS_CALLS)]
-        found = [span for span in found if span]
-        if found and max(last for _, last in found) - min(first for first, _ in found) > EXACT:
+        found = {table: span for table in (RANGES, CALLS, *WORK, OS_CALLS) if (span := self.span(table))}
+        if found and max(last for _, last in found.values()) - min(first for first, _ in found.values()) > EXACT:
             raise self.damaged("a table", "a time that lies months away from the others")
         return found
 
@@ -178,7 +177,30 @@ class Export:
         """The first and the last moment of the capture (ns, the export's own clock); ReportError where it is empty."""
         if not self.spans:
             raise ReportError(f"{self.path.name} holds no events: was the capture range ever entered?")
-        return min(first for first, _ in self.spans), max(last for _, last in self.spans)
+        last = {table: last for table, (_, last) in self.spans.items()}
+        last_call = last.pop(OS_CALLS, None)
+        end = max(last.values(), default=last_call)
+        if last_call is not None and last_call > end:
+            end = max(end, self._last_os_call(end))
+        return min(first for first, _ in self.spans.values()), end
+
+    def _last_os_call(self, after: int) -> int:
+        """When the last call into the operating system ended that the program itself made, or a helper's last began.
+
+        Of those that end after a time (ns), which is the answer where there are none.
+
+        The thread of a helper, which neither calls CUDA nor opens ranges, may sleep on long after the capture (in
+        ``poll``, until its time is out); not so the first thread of a process that works, whatever it waits for.
+        """
+        own = {t for table in (CALLS, RANGES) for (t,) in self._different(table, "globalTid")}
+        processes = {t >> 24 for t in own} | {p >> 24 for table in WORK for (p,) in self._different(table, "globalPid")}
+        own |= {process << 24 | process & 0xFFFFFF for process in processes}
+        query = f'SELECT globalTid, start, max(coalesce("end", start), start) AS until FROM {OS_CALLS} WHERE until > ?'
+        ends = [until if thread in own else start for thread, start, until in self.rows(query, (after,))]
+        return max(ends, default=after)
+
+    def _different(self, table: str, column: str) -> list[tuple]:
+        return self.rows(f"SELECT DISTINCT {column} FROM {table}") if table in self.spans else []
 
     def span(self, table: str) -> tuple[int, int] | None:
         """First and last moment of one table's events (ns), which are checked; None where it holds none."""

@@ -88,7 +88,7 @@ def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next:", ""]
     for number, one in enumerate(found["advice"][:ADVICE], 1):
         lab = f" (lab {plain(one['lab'])})" if one["lab"] else ""
-        what = f"**{plain(found['causes'][one['cause']])}**, at most {one['upper_bound_ms']:,.1f} ms to gain{lab}"
+        what = f"**{plain(one['what'])}**, at most {one['upper_bound_ms']:,.1f} ms to gain{lab}"
         lines.append(f"{number}. {what}: {sentence(plain(one['evidence']))}")
     more = len(found["advice"]) - ADVICE
     return lines + (["", f"And {more} more."] if more > 0 else [])

@@ -126,7 +126,7 @@ def _advice(found: dict) -> str:
         share = 100 * one["upper_bound_ms"] / found["duration_ms"] if found["duration_ms"] else 0.0
         meter = f"<span class='meter' aria-hidden='true'><i style='width:{min(100, share):.1f}%'></i></span>"
         bound = f"<span>at most <b>{one['upper_bound_ms']:,.1f} ms</b> to gain ({share:.0f} %)</span>"
-        title = f"<h3>{_keyed(one['cause'], found['causes'][one['cause']])}{lab}</h3>"
+        title = f"<h3>{_keyed(one['cause'], one['what'])}{lab}</h3>"
         items.append(f"<li>{title}<p class='bound'>{meter}{bound}</p><p>{escaped(sentence(one['evidence']))}</p></li>")
     note = "A bound says what a fix can gain at most while all else stays as it is; bounds do not add up."
     return _section("What to do next", f"<ol class='advice'>{''.join(items)}</ol><p class='note'>{note}</p>")

@@ -59,37 +59,36 @@ def summary(found: Ranks) -> dict:
             }
             for rank, row in zip(found.ranks, rows, strict=True)
         ],
-        "late_rank": last and _late(found, last),
-        "bounds": _bounds(rows, table["rank"].tolist(), last),
+        "late_rank": last and _late(last),
+        "bounds": _bounds(rows, last),
         "bandwidth": bandwidth.to_dict("records"),
         "remarks": _remarks(found),
         "not_looked_at": _not_looked_at(found, len(bandwidth)),
     }
 
 
-def _late(found: Ranks, last: Late) -> dict:
-    rank = next(rank for rank in found.ranks if rank.number == last.number)
+def _late(last: Late) -> dict:
     return {
         "rank": last.number,
-        "report": rank.label,
+        "report": last.rank.label,
         "last": last.last,
         "matched": last.matched,
         "alone_ms": last.alone_ms,
+        "exposed_ms": last.exposed_ms,
+        "at_rest_ms": last.at_rest_ms,
         "reason": last.reason,
         "reason_ms": last.reason_ms,
         "more_ms": last.more_ms,
     }
 
 
-def _bounds(rows: list[dict], numbers: list[int], last: Late | None) -> dict:
+def _bounds(rows: list[dict], last: Late | None) -> dict:
     """What can be gained at most: each rank's own work has to be done, however little it has to wait for others.
 
-    ``late_rank_ms``: were the late rank no later than the last but one; no more than it kept them waiting, nor than
-    each of them has of exposed communication. ``hidden_ms``: were all communication hidden.
+    ``late_rank_ms``: were the late rank no later than the others (``ranks.Late``). ``hidden_ms``: were all
+    communication hidden.
     """
-    exposed_ms = [row["exposed_ms"] for row in rows]
-    others_ms = [ms for ms, number in zip(exposed_ms, numbers, strict=True) if last is None or number != last.number]
-    return {"late_rank_ms": last and min(last.alone_ms, *others_ms), "hidden_ms": min(exposed_ms)}
+    return {"late_rank_ms": last and last.at_most_ms, "hidden_ms": min(row["exposed_ms"] for row in rows)}
 
 
 def _remarks(found: Ranks) -> list[str]:
@@ -188,12 +187,14 @@ def _late_lines(said: dict) -> list[str]:
         return ["", told if said["clock"]["waiting_told"] else "who kept the others waiting is not told"]
     text = (
         f"rank {last['rank']} came last to {last['last']:,} of {last['matched']:,} collectives; the others waited "
-        f"{last['alone_ms']:,.1f} ms for it alone. "
+        f"{last['alone_ms']:,.1f} ms for it alone, {last['exposed_ms']:,.1f} of them with nothing else to run. "
     )
     if last["reason"] is None:
         text += "No cause took it so much longer than the others before it came"
     else:
         text += f"Before it came, {last['reason']} took it {last['reason_ms']:,.1f} ms longer than the others"
+    if last["at_rest_ms"] < last["exposed_ms"]:
+        text += f"; but the others' CPU was idle for only {last['at_rest_ms']:,.1f} ms, and launches no earlier"
     text += f"; were it no later than they, at most {said['bounds']['late_rank_ms']:,.1f} ms are to be gained."
     waited_ms = max(rank["communication"]["waiting_ms"] for rank in said["ranks"])
     if waited_ms > 2 * last["alone_ms"]:

@@ -224,7 +224,7 @@ def _lines(found: dict) -> list[str]:
 def _advice(found: dict) -> list[str]:
     lines = ["", "What to do next"]
     lines += _wrapped(
-        f"{found['causes'][one['cause']]}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
+        f"{one['what']}: {one['evidence']}. At most {one['upper_bound_ms']:,.1f} ms to gain"
         + (f"; see lab {one['lab']}." if one["lab"] else ".")
         for one in found["advice"]
     ) or ["  nothing stands out"]

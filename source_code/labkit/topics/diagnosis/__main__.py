@@ -7,7 +7,7 @@ import argparse
 from labkit import course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
-from labkit.topics.diagnosis import tables
+from labkit.topics.diagnosis import page, tables
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     with one_sentence():
         if not (RECORDED / args.machine).is_dir():
             raise LabError(f"nothing was recorded on {args.machine}.")
-        print(tables.markdown(tables.diagnose(RECORDED / args.machine)))
+        print(page.page(tables.diagnose(RECORDED / args.machine), RECORDED / args.machine), end="")
 
 
 if __name__ == "__main__":

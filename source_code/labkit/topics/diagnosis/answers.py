@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from labkit.cases import Case
 from labkit.topics.diagnosis import words
-from stepbudget.ask import collectives
-from stepbudget.ask.advice import advice
-from stepbudget.ask.budget import CAUSES, IDLE, WORK, Budget, budget
+from stepbudget.ask import ranks
+from stepbudget.ask.advice import SIZES, advice
+from stepbudget.ask.budget import IDLE, WORK, Budget, budget
 from stepbudget.report import Report
 
 ALARM = 0.1  # of the time
+WAITS = ("cuda_api_sync", "cuda-sync-api")  # rules of nsys analyze that list the program's waits for the GPU
 GRADED = ("warning", "critical", "error", "high")
 
 
@@ -38,18 +39,14 @@ class Answer:
 
 
 def of_advice(report: Report) -> Answer:
-    """Ours: the advice's first sentence; where ranks wait for one another, which is late, and what costs it most."""
+    """Ours: the first sentence of the advice; where ranks wait for one another, it says which is late, and why."""
     found = budget(report)
-    late = _late(report, found)
-    if late is not None:
-        own = budget(report, device=late)
-        cause = max((cause for cause in CAUSES if cause != "communication"), key=own.ms.__getitem__)
-        return Answer(f"GPU {late} is late: {own.label(cause)}", (cause,), True, late)
     first = next(iter(advice(report, found)), None)
     if first is None:
         return Answer("nothing", (), False)
     share = first.upper_bound_ms / found.window.duration_ms
-    return Answer(f"{found.label(first.cause)}, {100 * share:.0f} %", (first.cause,), share >= ALARM)
+    cause = SIZES if first.finding == SIZES else first.cause
+    return Answer(f"{first.what}, {100 * share:.0f} %", (cause,), share >= ALARM, first.gpu)
 
 
 def of_budget(report: Report) -> Answer:
@@ -62,17 +59,23 @@ def of_budget(report: Report) -> Answer:
 
 
 def _late(report: Report, found: Budget) -> int | None:
-    """The GPU for which the others waited a tenth of the time; None where they did not."""
-    last = collectives.late(collectives.communication(report, found.window))
-    if last is None or last["alone_ms"] < ALARM * found.window.duration_ms:
+    """The GPU but for which a tenth of the time could be gained; None where the others wait for none so long."""
+    last = ranks.late_within(report, found.window)
+    if last is None or last.at_most_ms < ALARM * found.window.duration_ms:
         return None
-    return int(last["gpu"])
+    return last.rank.window.gpu
 
 
 def of_nsys_analyze(said: dict, window_ms: float) -> Answer:
-    """Its rules are in no order of cost: the first is that which names a cause and found the most time."""
+    """Its rules are in no order of cost: the first is that which names a cause and found the most time.
+
+    One wait for the GPU alone is no alarm, however long: so each of the programs ends its capture.
+    """
     found = {rule: rows for rule, rows in said["rules"].items() if rows.get("rows")}
-    alarm = any(rows["total_ms"] >= ALARM * window_ms for rows in found.values())
+    alarm = any(
+        rows["total_ms"] >= ALARM * window_ms and not (rule in WAITS and rows["rows"] == 1)
+        for rule, rows in found.items()
+    )
     telling = [rule for rule in found if words.RULES[rule]] or list(found)
     if not telling:
         return Answer("nothing", (), False)
