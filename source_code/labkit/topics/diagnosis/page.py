@@ -77,6 +77,6 @@ def page(diagnoses: Diagnoses, folder: Path) -> str:
 
 
 def losses(diagnoses: Diagnoses) -> list[str]:
-    """The cases whose cause our advice does not name first, or that it is alarmed at."""
-    scored = [case for case in CASES if case.is_scored]
-    return [case.name for case in scored if not diagnoses.found[case.name][OURS].is_right(case)]
+    """The cases whose cause our advice does not name first."""
+    planted = [case for case in CASES if not case.is_healthy]
+    return [case.name for case in planted if not diagnoses.found[case.name][OURS].is_right(case)]

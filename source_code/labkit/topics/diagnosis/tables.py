@@ -16,7 +16,6 @@ from stepbudget.report import open_report
 OURS = {"stepbudget: advice": answers.of_advice, "stepbudget: budget": answers.of_budget}
 WIDEST = 44  # letters of an answer
 HEALTHY = "nothing: healthy"
-UNHEALTHY = "nothing, but see below"
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,7 @@ class Diagnoses:
         return [case.name for case in CASES if case.name not in self.found]
 
     def score(self, tool: str) -> Score:
-        cases = [case for case in CASES if case.is_scored]
-        asked = [(case, self.found[case.name][tool]) for case in cases if tool in self.found.get(case.name, {})]
+        asked = [(case, self.found[case.name][tool]) for case in CASES if tool in self.found.get(case.name, {})]
         planted = [(case, answer) for case, answer in asked if not case.is_healthy]
         right = [answer for case, answer in planted if answer.is_right(case)]
         alone = [answer for answer in right if len(answer.causes) == 1]
@@ -77,7 +75,7 @@ def diagnose(folder: Path) -> Diagnoses:
 
 def planted(case: Case) -> str:
     """What a case was made for."""
-    return case.planted or (HEALTHY if case.is_scored else UNHEALTHY)
+    return case.planted or HEALTHY
 
 
 def cell(case: Case, answer: Answer | None) -> str:
@@ -85,7 +83,6 @@ def cell(case: Case, answer: Answer | None) -> str:
     if answer is None:
         return "not asked"
     mark = "right" if answer.is_right(case) else ("alarm" if case.is_healthy else "wrong")
-    mark = mark if case.is_scored else "not scored"
     several = f" (1 of {len(answer.causes)} named)" if len(answer.causes) > 1 and not case.is_healthy else ""
     return f"{mark}: {printable(answer.first)[:WIDEST]}{several}"
 
@@ -107,8 +104,8 @@ def markdown(diagnoses: Diagnoses) -> str:
         ]
         lines += [*_table(["tool", "named first", "and nothing else", "alarms at healthy programs"], rows), ""]
     for case in CASES:
-        if case.name in diagnoses.found and not case.is_scored:
-            lines += [f"Not scored: {case.name}. {case.turned_out[0].upper()}{case.turned_out[1:]}.", ""]
+        if case.name in diagnoses.found and case.turned_out:
+            lines += [f"An alarm at {case.name} is scored as false, and is not: {case.turned_out}.", ""]
     if diagnoses.missing:
         lines += [f"Not recorded, so not scored: {', '.join(diagnoses.missing)}.", ""]
     return "\n".join([*lines, "Not asked:", "", *(f"- {tool}: {why}." for tool, why in words.NOT_ASKED.items())])
