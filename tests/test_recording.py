@@ -335,6 +335,12 @@ def test_a_review_is_written_with_the_hashes_that_it_is_about(ran, tmp_path):
     assert line == {"module": "main_baseline.py", "from": "0" * 16, "to": now, "reason": "Only a name."}
     assert status.judge(folder, planned, Reviewed.of(folder)).state == REVIEWED
 
+    before = line | {"to": "1" * 16, "reason": "An earlier change."}
+    (folder / "reviewed.json").write_text(json.dumps({"exceptions": [before]}))
+    assert status.review(folder, "main_baseline.py", "Only a name.") == 1
+    lines = json.loads((folder / "reviewed.json").read_text())["exceptions"]
+    assert lines == [before, line | {"from": "1" * 16}], "a review goes on from the one before"
+
 
 def test_a_recording_without_a_manifest_has_a_reason_or_is_stale(ran, tmp_path):
     top, items = ran

@@ -61,12 +61,18 @@ class Reviewed:
                 return [reason, *more]
         return None
 
+    def last(self, module: str, then: str) -> str:
+        """The hash that the module had after the last change that somebody has looked at."""
+        after = self.exceptions.get((module, then))
+        return self.last(module, list(after)[-1]) if after else then
+
 
 def review(folder: Path, module: str, reason: str) -> int:
     """Keep, for a reason, what is stale since this module's code changed: written into ``reviewed.json``; how many."""
     content = {"before_manifests": {}, "exceptions": [], **read(folder / "reviewed.json")}
     concerned = [finding for finding in findings(folder) if module in finding.modules]
-    then = sorted({read(folder / one.item.record)["manifest"]["modules"][module] for one in concerned})
+    hashes = {read(folder / one.item.record)["manifest"]["modules"][module] for one in concerned}
+    then = sorted({Reviewed.of(folder).last(module, hash_) for hash_ in hashes})
     now = manifest.file_hash(SOURCE_CODE / module)
     content["exceptions"] += [{"module": module, "from": hash_, "to": now, "reason": reason} for hash_ in then]
     write_json(folder / "reviewed.json", content)
