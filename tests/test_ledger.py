@@ -157,7 +157,9 @@ def test_a_ladder_without_a_floor():
 
 
 def test_the_front_page_s_table_tells_of_no_single_step():
-    found = pd.DataFrame({"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", machines.ALL])
+    found = pd.DataFrame(
+        {"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", machines.ALL]
+    )
     frame = machines.whole_table(found).frame
     assert frame.to_numpy().tolist() == [[course.MACHINES["h200"], 260.0], [course.MACHINES["h200-2cores"], 340.0]]
 
