@@ -309,6 +309,38 @@ def run(process_s: float, epoch_s: float) -> dict:
     return {"process_s": process_s, "epochs": [{"training_s": epoch_s - 0.1, "test_s": 0.1}] * 10}
 
 
+@pytest.mark.parametrize("order", [None, range(4999, -1, -1)], ids=["RandomSampler", "a sampler of one's own"])
+def test_a_sampler_that_shuffles_is_right(order):
+    from torch.utils.data import RandomSampler
+
+    def make_loader(DataLoader, digits, cores):
+        options = {"num_workers": max(1, cores - 2), "persistent_workers": True}
+        return DataLoader(digits, batch_size=1024, sampler=order or RandomSampler(digits), **options)
+
+    assert exercises.exercise("2.3", make_loader)
+
+
+def test_a_sampler_beside_shuffle_is_refused_as_pytorch_does(capsys):
+    assert not exercises.exercise(
+        "2.3", lambda DataLoader, digits, cores: DataLoader(digits, 1024, True, num_workers=1, sampler=range(5000))
+    )
+    assert "the DataLoader refuses: sampler option is mutually exclusive with shuffle" in capsys.readouterr().out
+
+
+def test_pinned_where_there_is_a_gpu_is_right_on_a_machine_without():
+    import torch
+
+    before = torch.cuda.is_available()
+
+    def epoch(DataLoader, digits, device, train_step):
+        pin = torch.cuda.is_available()
+        for batch in DataLoader(digits, batch_size=1024, shuffle=True, pin_memory=pin):
+            train_step(*(part.to(device, non_blocking=True) for part in batch))
+
+    assert exercises.exercise("3.2", epoch)
+    assert torch.cuda.is_available() == before
+
+
 def test_the_break_even_of_a_cold_start(capsys):
     runs, cold = [run(7.0, 0.5)] * 3, run(20.0, 0.25)  # fixed: 2 and 17.5 s
     assert exercises.exercise("7.1", 62, runs, cold)

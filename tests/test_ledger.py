@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from labkit import paths
+from labkit import course, paths
 from labkit.display import listing
 from labkit.display.fingerprint import drawn_data
 from labkit.display.runs import compared, in_rounds, in_turn
@@ -16,7 +16,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.topics.ladder import charts as figures
-from labkit.topics.ladder import ledger, tables
+from labkit.topics.ladder import ledger, machines, tables
 
 SOURCE = '''"""What the module is for,
 in two lines."""
@@ -147,6 +147,21 @@ def test_the_tables_and_figures_show_it():
         for y in (0, 1)
     ]
     assert ends == pytest.approx([1 + 17 + 0.5 + 2.5, 1 + 1.5 + 1.5 + 0.5 + 1])
+
+
+def test_a_ladder_without_a_floor():
+    ax = figures.ladder(RUNS).axes[0]
+    words = [text.get_text() for text in ax.texts]
+    assert "17.0 s" in words and not any("floor" in one for one in words)
+    assert 0 < ax.get_xlim()[0] < 1.5 / 2, "room for the words beside the shortest loop"
+
+
+def test_the_front_page_s_table_tells_of_no_single_step():
+    found = pd.DataFrame(
+        {"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", machines.ALL]
+    )
+    frame = machines.whole_table(found).frame
+    assert frame.to_numpy().tolist() == [[course.MACHINES["h200"], 260.0], [course.MACHINES["h200-2cores"], 340.0]]
 
 
 def trained(*seconds: float) -> dict:

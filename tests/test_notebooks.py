@@ -193,8 +193,8 @@ def test_the_parts_of_a_lab(path):
 
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
 COMPARED = re.compile(r"lab\.compare_prediction\(\s*(my_\w+)")
-TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: ~(\S+?)(?: |×|$)", re.MULTILINE)
-NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?![\w.,]*\d)")
+TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: ~(\S+?)( %| |×|$)", re.MULTILINE)
+SHOWN = re.compile(r"(?<![\w.,])~[+-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
 
 
 def predictions_of(path: Path) -> list[tuple[str, int, int]]:
@@ -223,26 +223,57 @@ def test_the_line_that_jupyterlab_shows_of_a_fold_gives_nothing_away(path):
             line = (first.get("text") or data.get("text/html") or data["text/plain"]).splitlines()[0]
             line = re.sub(r" \[drawn data: .*\]$", "", line)
             assert not re.search(r"~[+-]?\d", line), f"{cell.id}: {line}"
+            assert not line.startswith("<"), f"{cell.id}: print a line before the table, else its markup is shown"
 
 
 @lab_by_name
 def test_a_fold_hides_what_a_prediction_asked_for(path):
+    """From the question to the end of the section that answers it: a reader who reads on must not come upon it."""
     cells, found = nbformat.read(path, as_version=4).cells, predictions_of(path)
+    sections = [number for number, cell in enumerate(cells) if re.search(r"^## ", cell.source, re.MULTILINE)]
+    ends = {name: min(one for one in [*sections, len(cells)] if one > compared) for name, _, compared in found}
     for number, cell in enumerate(cells):
         if name := cell.metadata.get(REVEALS):
-            assert any(name == own and asked < number < compared for own, asked, compared in found), (number, name)
-    for _, asked, compared in found:
-        for told in TOLD.findall(outputs(cells[compared])):
-            for number in range(asked + 1, compared):
+            assert any(name == own and asked < number < ends[own] for own, asked, _ in found), (number, name)
+    for name, asked, compared in found:
+        for told, unit in TOLD.findall(outputs(cells[compared])):
+            for number in range(asked + 1, ends[name]):
                 if cells[number].cell_type == "code" and not is_folded(cells[number]):
-                    assert told not in tokens(outputs(cells[number]), told), f"cell {number} gives {told} away"
+                    shown = [one for one in SHOWN.findall(outputs(cells[number])) if gives_away(one, told, unit)]
+                    assert not shown, f"cell {number} gives {told}{unit} away: {shown}"
 
 
-def tokens(text: str, like: str) -> set[str]:
-    """The numbers of a text, to three digits; none where ``like`` is whole or a ratio near 1, as many others are."""
-    if "." not in like or 0.9 < float(like) < 1.1:
-        return set()
-    return {f"{float(one.replace(',', '')):.3g}" for one in NUMBER.findall(text)}
+def gives_away(shown: str, told: str, unit: str) -> bool:
+    """Is this the number that was told, or what a share leaves of 100 %, to the digits shown, of two or more?
+
+    Not where it is whole or a ratio near 1, as many others are.
+    """
+    if "." not in told:  # or a word
+        return False
+    digits, value = shown.replace(",", ""), float(told.replace(",", ""))
+    if 0.9 < value < 1.1 or len(digits.replace(".", "").lstrip("0")) < 2:
+        return False
+    unsure = sum(0.5 * 10.0 ** -len(one.partition(".")[2]) for one in (digits, told))
+    values = (abs(value), 100 - value) if unit == " %" else (abs(value),)
+    return any(abs(float(digits) - one) <= unsure for one in values)
+
+
+@pytest.mark.parametrize(
+    ("shown", "told", "unit", "away"),
+    [
+        ("4.31", "4.31", "", True),
+        ("4.3", "4.31", "", True),
+        ("4", "4.31", "", False),
+        ("4.4", "4.31", "", False),
+        ("96", "4.19", " %", True),
+        ("96", "4.19", "", False),
+        ("5,774", "5773.8", "", True),
+        ("1.0", "1.01", "", False),
+        ("59", "59", "", False),
+    ],
+)
+def test_a_rounded_number_and_the_rest_of_a_share_give_it_away(shown, told, unit, away):
+    assert gives_away(shown, told, unit) == away
 
 
 @lab_by_name

@@ -65,13 +65,24 @@ class PretendLoader:
     def __init__(self, dataset, batch_size=1, shuffle=False, *, num_workers=0, persistent_workers=False, **others):
         if num_workers == 0 and persistent_workers:
             raise ValueError("persistent_workers option needs num_workers > 0")
+        if shuffle and others.get("sampler") is not None:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
         self.workers, self.kept, self.others = num_workers, persistent_workers, others
 
 
+def _shuffles(loader: PretendLoader) -> bool:
+    """By itself, or by a sampler: each digit once, and in another order than theirs."""
+    sampler = loader.others.get("sampler")
+    if sampler is None:
+        return bool(loader.shuffle)
+    order, own = list(sampler), list(range(len(loader.dataset)))
+    return order != own and sorted(order) == own
+
+
 def _try_loader(make_loader: Callable) -> str | None:
     digits = range(5000)
-    for cores in (16, 4, 3, 2, 1):
+    for cores in (16, 4, 3, 2, 1, 64):
         most = max(1, cores - 2)
         try:
             loader = make_loader(PretendLoader, digits, cores)
@@ -81,7 +92,7 @@ def _try_loader(make_loader: Callable) -> str | None:
             return "it does not return the loader that it made"
         if loader.dataset is not digits or loader.batch_size != 1024:
             return "it changes what is trained: the same digits, in batches of 1,024"
-        if not loader.shuffle and "sampler" not in loader.others:
+        if not _shuffles(loader):
             return "it changes what is trained: the digits are no longer shuffled"
         if loader.workers == 0:
             return f"with {cores} cores it has no worker: the training loop itself fetches every digit"
@@ -118,7 +129,12 @@ ANY_MACHINE = Code(
             DataLoader, digits, cores
         ),
         "start anew: keep them alive": _loader(_spare, kept=False),
+        "with 64 cores it starts 14, and 62 workers": _loader(lambda cores: min(14, _spare(cores))),
         "no longer shuffled": _loader(_spare, shuffle=False),
+        "it changes what is trained: the digits are no longer shuffled": _loader(_spare, shuffle=False, sampler=None),
+        "are no longer shuffled": lambda DataLoader, digits, cores: _loader(
+            _spare, shuffle=False, sampler=range(len(digits))
+        )(DataLoader, digits, cores),
         "in batches of 1,024": _loader(_spare, batch_size=4096),
         "short batch is dropped": _loader(_spare, drop_last=True),
         "does not return the loader": lambda DataLoader, digits, cores: None,

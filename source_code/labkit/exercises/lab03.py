@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from unittest.mock import patch
 
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from stepbudget.ask.budget import budget
@@ -58,19 +62,40 @@ class PretendBatch:
 
 
 class PretendLoader:
-    """A DataLoader of three batches, pinned ahead of time if it is told so."""
+    """A DataLoader of three batches, pinned ahead of time if it is told so; ``made`` are all that were."""
+
+    made: list[PretendLoader]
 
     def __init__(self, dataset: Sequence, batch_size: int = 1, shuffle: bool = False, pin_memory: bool = False, **_):
-        self.dataset, self._pinned = dataset, pin_memory
+        self.dataset, self.batch_size, self.shuffle, self._pinned = dataset, batch_size, shuffle, pin_memory
+        self.made.append(self)
 
     def __iter__(self) -> Iterator[tuple[PretendBatch, PretendBatch]]:
         for said in self.dataset:
             yield tuple(PretendBatch(said[part], self._pinned) for part in ("data", "target"))
 
 
+def _says_that_there_is_a_gpu(epoch: Callable) -> ExitStack:
+    """Where the function asks PyTorch for a GPU (``pin_memory=torch.cuda.is_available()``), there is one meanwhile."""
+    pretended = ExitStack()
+    asks = "torch" in getattr(getattr(epoch, "__code__", None), "co_names", ())
+    torch = importlib.import_module("torch") if asks else sys.modules.get("torch")
+    for name in ("cuda", "accelerator"):
+        if hasattr(torch, name):  # torch.accelerator is younger
+            pretended.enter_context(patch.object(getattr(torch, name), "is_available", lambda: True))
+    return pretended
+
+
 def _try_epoch(epoch: Callable) -> str | None:
     batches, trained, device = [{"data": {}, "target": {}} for _ in range(3)], [], "cuda:1"
-    epoch(PretendLoader, batches, device, lambda data, target: trained.append((data, target)))
+    loader = type("DataLoader", (PretendLoader,), {"made": []})
+    with _says_that_there_is_a_gpu(epoch):
+        epoch(loader, batches, device, lambda data, target: trained.append((data, target)))
+    for own in loader.made:
+        if own.dataset is not batches or own.batch_size != 1024:
+            return "it changes what is trained: the same digits, in batches of 1,024"
+        if not own.shuffle:
+            return "it changes what is trained: the digits are no longer shuffled"
     if len(trained) != len(batches):
         return f"train_step is called {len(trained)} times for {len(batches)} batches"
     for data, target in trained:
@@ -93,11 +118,12 @@ def _try_epoch(epoch: Callable) -> str | None:
     return None
 
 
-def _epoch(pin: bool = True, copy: Callable | None = None, labels: Callable | None = None) -> Callable:
+def _epoch(pin: bool = True, copy: Callable | None = None, labels: Callable | None = None, **changed) -> Callable:
     copy = copy or (lambda batch, device: batch.to(device, non_blocking=True))
+    options = {"batch_size": 1024, "shuffle": True, "pin_memory": pin} | changed
 
     def epoch(DataLoader, digits, device, train_step):
-        for data, target in DataLoader(digits, batch_size=1024, shuffle=True, pin_memory=pin):
+        for data, target in DataLoader(digits, **options):
             train_step(copy(data, device), (labels or copy)(target, device))
 
     return epoch
@@ -121,6 +147,8 @@ UNNOTICED_COPIES = Code(
         ),
         "not to the device that was given": _epoch(copy=lambda batch, device: batch.to("cuda", non_blocking=True)),
         "still lies with the CPU": _copies_and_trains_on_the_old,
+        "the same digits, in batches of 1,024": _epoch(batch_size=1),
+        "the digits are no longer shuffled": _epoch(shuffle=False),
         "gets no batch as data": _epoch(copy=lambda batch, device: None),
         "is called 0 times": lambda DataLoader, digits, device, train_step: None,
     },

@@ -17,20 +17,22 @@ ROW_IN = 0.5
 FIELDS = {"training_s": ("training loop", style.BLUE), "process_s": ("whole process", style.INK)}
 
 
-def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
-    """Each rung's training loop and whole process, seconds on a logarithmic axis; each run a dot; and the floor."""
+def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> Figure:
+    """Each rung's training loop and whole process, seconds on a logarithmic axis; each run a dot; and a floor."""
     spreads = {field: [spread(records, field) for records in runs.values()] for field in FIELDS}
     longest = max(own.high for own in spreads["process_s"])
+    shortest = floor_s or min(own.low for own in spreads["training_s"]) / 4  # room for the words at its left
     trained = ledger.epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
     with style.house_style():
         high = 1.6 + ROW_IN * len(runs)
         fig = style.figure(high)
         ax = fig.subplots()
-        ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
-        ax.axvline(floor_s, color=style.VERMILION, lw=1.6)
-        words = f"the floor: {1e3 * floor_s:.0f} ms"
-        look = {"size": SMALL + 0.5, "weight": "bold", "color": style.VERMILION}
-        ax.annotate(words, (floor_s, -0.62), (5, 0), textcoords="offset points", va="center", **look)
+        if floor_s:
+            ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
+            ax.axvline(floor_s, color=style.VERMILION, lw=1.6)
+            words = f"the floor: {1e3 * floor_s:.0f} ms"
+            look = {"size": SMALL + 0.5, "weight": "bold", "color": style.VERMILION}
+            ax.annotate(words, (floor_s, -0.62), (5, 0), textcoords="offset points", va="center", **look)
         for field, (_, colour) in FIELDS.items():
             medians = [own.median for own in spreads[field]]
             ax.plot(medians, range(len(runs)), color=colour, lw=1.2, alpha=0.35, zorder=2)
@@ -47,7 +49,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float) -> Figure:
                 ax.annotate(words, (own.median if y else own.high, y), **beside, **look)
         ax.set(
             xscale="log",
-            xlim=(floor_s / 1.7, longest * 3.5),
+            xlim=(shortest / 1.7, longest * 3.5),
             ylim=(len(runs) - 0.55, -0.95),
             xlabel=f"seconds, {trained}",
         )

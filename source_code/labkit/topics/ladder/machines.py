@@ -43,6 +43,12 @@ def gains_table(found: pd.DataFrame) -> Table:
     return table(frame, caption, dict.fromkeys(machines, "{:.3g}"), machines)
 
 
+def whole_table(found: pd.DataFrame) -> Table:
+    """The row ``ALL`` of ``gains()``, a row a machine: it tells nothing of any single step."""
+    frame = found.loc[ALL].rename(course.MACHINES).rename_axis("machine").rename("times as fast").reset_index()
+    return table(frame, "An epoch, the last step against the first", {"times as fast": "{:.3g}"}, ["times as fast"])
+
+
 def mattered_most(found: pd.DataFrame) -> dict[str, str]:
     """Machine by its name → the label of the step that made an epoch the most times as fast there."""
     steps = found.drop(index=ALL)
