@@ -42,11 +42,11 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> 
                 ax.plot([own.median], [y], "o", ms=8, color=colour, mec=style.PAPER, mew=1, zorder=5)
                 factor = medians[0] / own.median
                 words = f"{_seconds(own.median)}" + (f"  {_times(factor)}" if y else "")
-                beside = (
-                    {"ha": "right", "xytext": (-9, 0)} if field == "training_s" else {"ha": "left", "xytext": (9, 0)}
-                )
+                at_left = field == "training_s"
+                beside = {"ha": "right", "xytext": (-9, 0)} if at_left else {"ha": "left", "xytext": (9, 0)}
                 look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5, "zorder": 6}
-                ax.annotate(words, (own.median if y else own.high, y), **beside, **look)
+                look["bbox"] = {"facecolor": style.PAPER, "lw": 0, "pad": 0.5}  # the line to the next rung ends here
+                ax.annotate(words, (own.low if at_left else own.high, y), **beside, **look)
         ax.set(
             xscale="log",
             xlim=(shortest / 1.7, longest * 3.5),
