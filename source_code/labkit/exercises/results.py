@@ -1,7 +1,7 @@
 """How far did readers come? Each exercise of the notebooks they hand in: right, wrong, not tried, or in doubt.
 
 What counts is the line that the check printed below the answer when the reader ran it. Nothing of hers is run: a
-stranger's notebook is a stranger's program. A stored output proves little by itself, so it has to fit its cell. The cell
+stranger's notebook is a stranger's program. A stored output proves little by itself: it has to fit its cell. The cell
 asks what the lab asks, was changed and was run; it does not hold the check's words; a number or word that stands there,
 of an exercise that needs no report, is checked again. What does not fit is *in doubt*: look at it. A function that was
 changed after its last run is not noticed, nor is a reader who is set on deceiving.
