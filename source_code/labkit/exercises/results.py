@@ -101,6 +101,7 @@ def results(notebook: nbformat.NotebookNode, lab: Lab, file: Path | None = None,
     ``file``: where it lies, since the course's own notebook may be the one that was answered in.
     """
     starts = _calls(_shipped(lab, file)) if how == STORED else {}
+    starts = {number: start for number, start in starts.items() if _printed(number, start.cell)[0] != RIGHT}
     calls = _calls(notebook)
     found = []
     for number, exercise in exercises_of(lab.number).items():
@@ -204,7 +205,7 @@ def _judged(number: str, call: _Call, start: _Call | None, how: str) -> tuple[st
     if (answer is None) != (state == NOT_TRIED) and not _is_hint(answer):
         return DOUBT, how, "changed after its last run"
     exercise = exercises_of(int(number.partition(".")[0]))[number]
-    if answer is None or _is_hint(answer) or exercise.kind == CODE or call.context:
+    if answer is None or _is_hint(answer) or exercise.kind == CODE or call.context or start is None:
         return state, how, note
     with redirect_stdout(io.StringIO()):
         is_right = exercise.check(number, answer)

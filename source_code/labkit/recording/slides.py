@@ -79,7 +79,7 @@ def slides(file: Path) -> list[str]:
             found[-1] += words
         elif words:
             found.append(words)
-        is_last_shown = True
+        is_last_shown = is_last_shown or bool(shown or words)  # else a question's answer would join its slide
     return found
 
 
