@@ -28,7 +28,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab test test-gpu lint record notebooks images container clean again
+.PHONY: help lab test test-gpu lint record notebooks images slides container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
 
 images: $(STAMP) ## draw the figures of images/ again
 	@$(IN_VENV) $(BIN)/python -m labkit.images --out images
+
+slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
+	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)
 
 container: ## build the container image (docker or podman)
 	@if [ -z "$(ENGINE)" ]; then \

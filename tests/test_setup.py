@@ -107,6 +107,7 @@ class TestMakefile:
             "record",
             "notebooks",
             "images",
+            "slides",
             "container",
             "clean",
         } == public

@@ -1,13 +1,24 @@
-"""Which exercises are there? python3 -m labkit.exercises: a line a lab, by kind; wrong answers are counted."""
+"""Which exercises are there, and how far did readers come?
+
+python3 -m labkit.exercises                all exercises, a line a lab; their usual wrong answers are counted
+python3 -m labkit.exercises NOTEBOOK …     what became of them in these notebooks, or in folders of notebooks
+"""
 
 from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
 
 import pandas as pd
 
 from labkit import course
 from labkit.display.table import table
-from labkit.exercises import exercises_of
+from labkit.errors import LabError
+from labkit.exercises import exercises_of, results
 from labkit.exercises.kinds import KINDS
+
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet would work out a name that begins like this
 
 
 def overview() -> pd.DataFrame:
@@ -22,6 +33,61 @@ def overview() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def handed_in(paths: list[Path], run: bool = False) -> dict[str, list[results.Result]]:
+    """Reader → results, in the labs' order; what cannot be read is said, and left out. LabError where nothing can."""
+    files = results.notebooks(paths)
+    whose, found = results.readers(files), {}
+    for file in files:
+        try:
+            notebook = results.read(file)
+        except LabError as error:
+            print(error, file=sys.stderr)
+            continue
+        lab = results.lab_of(notebook, file)
+        if lab is not None:
+            own = results.run(notebook, lab) if run else results.results(notebook, lab, file)
+            found.setdefault(whose[file], []).extend(own)
+    if not found:
+        raise LabError("none of these notebooks is a lab of this course.")
+    return {reader: sorted(own, key=lambda one: one.lab) for reader, own in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m labkit.exercises",
+        description="Without notebooks: all exercises. With them: what is right, wrong, not tried or in doubt in them, "
+        "by their stored outputs, which runs nothing. Several readers get a row each.",
+    )
+    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks handed in, or folders of them")
+    parser.add_argument("--csv", action="store_true", help="a row a reader, a column an exercise, separated by commas")
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="run the answers, in the course's own labs in recorded mode: their code runs on this machine, as you",
+    )
+    args = parser.parse_args()
+    if not args.notebooks:
+        if args.csv or args.run:
+            parser.error("--csv and --run need notebooks")
+        found = overview()
+        print(table(found, f"Exercises and their wrong answers, {found['wrong answers'].sum()} in all"))
+        return
+    try:
+        found = handed_in(args.notebooks, args.run)
+    except LabError as error:
+        parser.error(str(error))
+    if args.csv:
+        made = results.reader_rows(found, by_exercise=True)
+        made["reader"] = [f"'{name}" if name.startswith(FORMULA) else name for name in made["reader"]]
+        print(made.to_csv(index=False), end="")
+    elif len(found) > 1:
+        print(table(results.reader_rows(found), "What is right, by reader"))
+    else:
+        [(reader, own)] = found.items()
+        rows = results.exercise_rows(own)
+        right = sum(one.state == results.RIGHT for one in own)
+        print(table(rows, f"{reader}: {right} of {len(own)} right"))
+
+
 if __name__ == "__main__":
-    found = overview()
-    print(table(found, f"Exercises and their wrong answers, {found['wrong answers'].sum()} in all"))
+    main()

@@ -78,7 +78,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("LAB_MODE", "recorded")
     os.environ["LAB_PREDICTIONS"] = "off"
-    pages.README.write_text(pages.filled(pages.README.read_text()))
+    for page in pages.TEXTS:
+        page.write_text(pages.filled(page.read_text()))
     for file in args.files or files():
         try:
             store(execute(file.resolve()), file.resolve())

@@ -1,4 +1,4 @@
-"""Which parts of the pages come out of the catalogue? Navigation bars, tables of labs and steps, README's list.
+"""Which parts of the pages come out of the catalogue? Navigation bars, tables of labs, steps and times, README's list.
 
 They are written by ``make notebooks``, and a test says whether they still are what the catalogue makes of them. In a
 text they stand between two comments, ``<!-- catalogue: labs of part 1 -->`` and ``<!-- end -->``.
@@ -21,6 +21,8 @@ from labkit.recording import live_check
 
 FRONT_PAGE = ROOT / "start_here.ipynb"
 README = ROOT / "README.md"
+GUIDE = ROOT / "labs" / "for_teachers.md"
+TEXTS = (README, GUIDE)  # beside the notebooks
 NOTEBOOKS = [FRONT_PAGE, *(lab.path for lab in course.LABS)]
 BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -55,6 +57,20 @@ def steps() -> str:
 def list_of_labs() -> str:
     """README's list: a line a lab."""
     return "".join(f"{lab.number}. [{lab.title}](labs/{lab.file}): {lab.topic}\n" for lab in course.LABS)
+
+
+def timing(recordings: Path = RECORDED) -> str:
+    """The teachers' table: minutes to read a lab, by the catalogue, and what running it live waited for, once."""
+    file = recordings / course.DEFAULT_MACHINE / live_check.NAME
+    live = json.loads(file.read_text())["labs"] if file.is_file() else {}
+    rows = []
+    for lab in course.LABS:
+        own = live.get(lab.name, {})
+        waited = f"{own['seconds'] / 60:.0f}" if own.get("status") == live_check.WHOLE else "–"
+        rows.append(f"| [{lab.number}]({lab.file}) | {lab.title} | {lab.part} | {lab.minutes} | {waited} |")
+    head = f"| lab | title | part | minutes to read | live besides, on {course.MACHINES[course.DEFAULT_MACHINE]} |"
+    minutes = ", ".join(f"part {part}: {sum(lab.minutes for lab in course.part(part))}" for part in course.PARTS)
+    return "\n".join([head, "|---|---|---|---|---|", *rows, "", f"Minutes by part: {minutes}.", ""])
 
 
 def last_live(recordings: Path = RECORDED) -> str:
@@ -93,6 +109,7 @@ WRITTEN: dict[str, Callable[[], str]] = {
     "steps": steps,
     "list of labs": list_of_labs,
     "last run live": last_live,
+    "timing by lab": timing,
 }
 
 

@@ -1,0 +1,202 @@
+"""What readers hand in is told right: the course's own notebooks, answered rightly, wrongly, not at all, or forged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit import course, exercises
+from labkit.errors import LabError
+from labkit.exercises import exercises_of, results
+from labkit.exercises.__main__ import handed_in
+from labkit.exercises.results import AGAIN, DOUBT, NOT_TRIED, RIGHT, RUN, STORED, WRONG
+
+LAB = {lab.number: lab for lab in course.LABS}
+SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
+
+
+def cell_of(notebook: nbformat.NotebookNode, number: str) -> nbformat.NotebookNode:
+    return next(cell for cell in notebook.cells if cell.cell_type == "code" and f'exercise("{number}"' in cell.source)
+
+
+def printed(number: str, answer: object) -> str:
+    """What the check says, as JupyterLab would store it."""
+    with redirect_stdout(io.StringIO()) as said:
+        exercises.exercise(number, answer)
+    return said.getvalue()
+
+
+def answer(notebook: nbformat.NotebookNode, number: str, old: str, new: str, output: str | None) -> None:
+    """Put ``new`` in the place of ``old`` in an exercise's cell, with what it then printed; None: nothing new."""
+    cell = cell_of(notebook, number)
+    assert old in cell.source
+    cell.source = cell.source.replace(old, new)
+    if output is not None:
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=output)]
+
+
+def hand_in(folder: Path, lab: int, *answers: tuple) -> Path:
+    """A lab in a reader's folder, answered."""
+    notebook = nbformat.read(LAB[lab].path, as_version=4)
+    for one in answers:
+        answer(notebook, *one)
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, folder / LAB[lab].file)
+    return folder
+
+
+def told(folder: Path, **how) -> dict[str, tuple[str, str]]:
+    """Exercise → state, and how it was told, of one reader."""
+    [own] = handed_in([folder], **how).values()
+    return {one.exercise: (one.state, one.how) for one in own}
+
+
+def note(folder: Path, number: str) -> str:
+    [own] = handed_in([folder]).values()
+    return next(one.note for one in own if one.exercise == number)
+
+
+RIGHT_8_1 = exercises_of(8)["8.1"].right()
+
+
+@pytest.mark.parametrize("lab", course.LABS, ids=lambda lab: lab.name)
+def test_a_lab_as_it_ships_was_not_tried(lab, tmp_path):
+    found = told(hand_in(tmp_path, lab.number))
+    assert found == {number: (NOT_TRIED, "") for number in exercises_of(lab.number)}
+
+
+def test_right_and_wrong_answers_and_none(tmp_path):
+    good, bad = f"my_intensity = {RIGHT_8_1!r}", "my_intensity = 1.0"
+    none = "my_intensity = None"
+    ok, no = printed("8.1", RIGHT_8_1), printed("8.1", 1.0)
+    ridge = ("8.4", "my_ridge = None", "my_ridge = 200 + 3", "[ok] exercise 8.4\n")
+    assert told(hand_in(tmp_path / "a", 8, ("8.1", none, good, ok), ridge)) == {
+        "8.1": (RIGHT, AGAIN), "8.2": (NOT_TRIED, ""), "8.3": (NOT_TRIED, ""), "8.4": (RIGHT, STORED),
+    }  # fmt: skip
+    wrong = hand_in(tmp_path / "b", 8, ("8.1", none, bad, no))
+    assert told(wrong)["8.1"] == (WRONG, AGAIN)
+    assert note(wrong, "8.1") == no.partition("not yet – ")[2].strip()
+    hint = hand_in(tmp_path / "c", 8, ("8.1", none, 'my_intensity = "hint"', printed("8.1", "hint")))
+    assert told(hint)["8.1"][0] == NOT_TRIED and note(hint, "8.1") == "asked for the hint"
+    never = hand_in(tmp_path / "d", 8, ("8.1", none, good, ""))
+    assert told(never)["8.1"][0] == NOT_TRIED and note(never, "8.1") == "answered, but never run"
+
+
+def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_path):
+    assert "not yet" in cell_of(nbformat.read(LAB[2].path, as_version=4), "2.3").outputs[0].text
+    changed = hand_in(tmp_path, 2, ("2.3", "num_workers=1", "num_workers=cores", None))
+    assert told(changed)["2.3"] == (WRONG, STORED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "output", "why"),
+    [
+        ("my_intensity = None", "my_intensity = 1.0", "[ok] exercise 8.1\n", "changed after its last run"),
+        ("my_intensity = None", f"my_intensity = {RIGHT_8_1!r}", "exercise 8.1: not yet – no\n", "changed after"),
+        ("my_intensity = None", "my_intensity = 1.0", None, "changed after its last run"),
+        ("my_intensity = None", "my_intensity = None  # ?", "[ok] exercise 8.1\n", "changed after its last run"),
+        ("my_intensity = None", "my_intensity = None", "[ok] exercise 8.1\n", "the cell is the lab's own"),
+        ("lab.exercise(", 'print("[ok] exercise 8.1")\nlab.exercise(', "[ok] exercise 8.1\n", "the check's own words"),
+        ("lab.exercise(", "lab.exercise = print\nlab.exercise(", "[ok] exercise 8.1\n", "another lab.exercise"),
+        ("my_intensity)", "my_intensity, 7)", "[ok] exercise 8.1\n", "something else than in the lab"),
+    ],
+)
+def test_an_output_that_does_not_belong_to_its_answer_is_in_doubt(old, new, output, why, tmp_path):
+    folder = hand_in(tmp_path, 8, ("8.1", old, new, output))
+    assert told(folder)["8.1"][0] == DOUBT
+    assert why in note(folder, "8.1")
+
+
+def test_more_that_can_stand_in_a_notebook(tmp_path):
+    folder = hand_in(tmp_path, 8, ("8.1", "my_intensity = None", "my_intensity = 1 +* 2", ""))
+    notebook = nbformat.read(folder / LAB[8].file, as_version=4)
+    error = nbformat.v4.new_output("error", ename="SyntaxError", evalue="", traceback=[])
+    cell_of(notebook, "8.1").outputs = [error]
+    cell_of(notebook, "8.4").execution_count = None
+    answer(notebook, "8.4", "my_ridge = None", "my_ridge = peaks.ridge()", "[ok] exercise 8.4\n")
+    answer(notebook, "8.3", "= None", "= 1.5", "exercise 8.3: not yet – \x1b[2Jgone\n")
+    notebook.cells.remove(cell_of(notebook, "8.2"))
+    nbformat.write(notebook, folder / LAB[8].file)
+    assert [state for state, _ in told(folder).values()] == [WRONG, NOT_TRIED, WRONG, DOUBT]
+    assert note(folder, "8.1") == "the cell stops with SyntaxError"
+    assert note(folder, "8.2") == "its check is not in the notebook"
+    assert note(folder, "8.3") == "[2Jgone"
+
+
+def test_reading_runs_nothing(tmp_path):
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w')\nmy_intensity = 7"
+    folder = hand_in(tmp_path / "a", 8, ("8.1", "my_intensity = None", trap, printed("8.1", 7)))
+    assert told(folder)["8.1"] == (WRONG, AGAIN)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_running_tells_what_a_function_does_now_whatever_its_output_says(tmp_path):
+    folder = hand_in(tmp_path, 1, ("1.3", "my_least_ms = None", "my_least_ms = 0.001", "[ok] exercise 1.3\n"))
+    notebook = nbformat.read(folder / LAB[1].file, as_version=4)
+    cell = cell_of(notebook, "1.2")
+    after = notebook.cells[notebook.cells.index(cell) :]
+    cell.source = next(found[1] for one in after if (found := SOLUTION.search(one.source)))
+    cell_of(notebook, "1.1").source = 'raise ValueError("stop")\nlab.exercise("1.1", 7, report, six_ms)'
+    notebook.cells = [one for one in notebook.cells if "exercise" in one.source]  # all else is the course's
+    nbformat.write(notebook, folder / LAB[1].file)
+    assert told(folder, run=True) == {"1.1": (WRONG, RUN), "1.2": (RIGHT, RUN), "1.3": (WRONG, RUN)}
+    assert told(folder)["1.3"] == (RIGHT, STORED)
+
+
+# Several readers
+
+
+def test_readers_are_told_apart_by_what_differs(tmp_path):
+    def names(*files: str) -> list[str]:
+        return list(results.readers([Path(file) for file in files]).values())
+
+    one, two = LAB[1].file, LAB[2].file
+    assert names(f"/home/ada/course/labs/{one}", f"/home/bo/course/labs/{two}") == ["ada", "bo"]
+    assert names(f"/in/ada/{one}", f"/in/ada/{two}", f"/in/bo/labs/{one}") == ["ada", "ada", "bo/labs"]
+    assert names(f"/in/ada_{one}", "/in/02_pytorch_mnist (bo).ipynb") == ["in ada", "in (bo)"]
+    assert names(f"/in/ada/{one}", f"/in/ada/{two}") == ["ada", "ada"]
+
+
+def command(*words: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "labkit.exercises", *words], capture_output=True, text=True)
+
+
+def test_one_command_prints_a_row_a_reader(tmp_path):
+    ok = ("8.1", "my_intensity = None", f"my_intensity = {RIGHT_8_1!r}", printed("8.1", RIGHT_8_1))
+    hand_in(tmp_path / "=ada", 8, ok)
+    hand_in(tmp_path / "=ada", 2)
+    hand_in(tmp_path / "bo", 8)
+    hand_in(tmp_path / "bo" / ".ipynb_checkpoints", 1)
+    (tmp_path / "bo" / "broken.ipynb").write_text("{")
+    done = command(tmp_path)
+    assert done.returncode == 0
+    assert "broken.ipynb is no notebook that can be read" in done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[3:]]
+    assert rows == [["=ada", "1", "0", "6", "0", "0/3", "1/4"], ["bo", "0", "0", "4", "0", "–", "0/4"]]
+    ada, bo = csv.DictReader(io.StringIO(command(tmp_path, "--csv").stdout))
+    assert (ada["reader"], ada["8.1"], ada["2.1"], ada["right"]) == ("'=ada", RIGHT, NOT_TRIED, "1")
+    assert (bo["reader"], bo["8.1"], bo["2.1"]) == ("bo", NOT_TRIED, "")
+
+
+def test_one_reader_gets_a_row_an_exercise_and_nothing_is_said_to_be_nothing(tmp_path):
+    found = command(hand_in(tmp_path / "ada", 2)).stdout
+    assert found.startswith("ada: 0 of 3 right\n") and found.count(NOT_TRIED) == 3
+    (tmp_path / "none").mkdir()
+    for words, why in (
+        ([tmp_path / "none"], "no notebook"),
+        ([tmp_path / "missing"], "there is no "),
+        (["--csv"], "need notebooks"),
+    ):
+        done = command(*words)
+        assert done.returncode == 2 and why in done.stderr
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "none" / "other.ipynb")
+    with pytest.raises(LabError, match="none of these notebooks is a lab"):
+        handed_in([tmp_path / "none"])

@@ -1,0 +1,68 @@
+"""Slides hold a lab's texts and figures and no answers, need no network, and fit the window."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import nbformat
+import pytest
+
+from labkit import course
+from labkit.recording.slides import USUAL, page, slides
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LOADS = re.compile(r"""(?:src|srcset)=["'](?!data:)|<link|@import|url\((?!data:)|<script [^>]*src""")
+by_lab = pytest.mark.parametrize("lab", USUAL, ids=lambda lab: lab.name)
+PLACED = """() => {
+  const [on] = document.querySelectorAll("section.on > div");
+  const {left, top, right, bottom} = on.getBoundingClientRect();
+  const broken = [...on.querySelectorAll("img")].filter(one => !one.naturalWidth).length;
+  return {left, top, right, bottom, broken, scale: new DOMMatrix(getComputedStyle(on).transform).a};
+}"""
+
+
+def figures(cell: nbformat.NotebookNode) -> list[str]:
+    return [output.data["image/png"] for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+
+
+@by_lab
+def test_slides_hold_every_heading_and_figure_and_no_exercise(lab):
+    whole = page(lab.path)
+    cells = nbformat.read(lab.path, as_version=4).cells
+    shown = [figure for cell in cells for figure in figures(cell)]
+    assert shown and all("".join(figure.split()) in whole for figure in shown)
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    for heading in set(re.findall(r"^## (.*)$", "\n".join(texts), re.MULTILINE)) - {"Exercises"}:
+        assert f">{heading}</h2>" in whole
+    assert not re.search(r"\bexercise \d[\d.]*: |lab\.exercise|Solution|\[ok\]|prediction made", whole)
+
+
+@pytest.mark.parametrize("lab", course.LABS, ids=lambda lab: lab.name)
+def test_every_lab_makes_slides_that_load_nothing(lab):
+    assert len(slides(lab.path)) > 5
+    assert LOADS.findall(page(lab.path)) == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@by_lab
+def test_each_slide_fits_a_small_window_and_can_be_read_there(lab, tmp_path):
+    driver = pytest.importorskip("playwright.sync_api")
+    file = tmp_path / "slides.html"
+    file.write_text(page(lab.path))
+    with driver.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True).new_page()
+        asked, errors = [], []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("pageerror", lambda error: errors.append(error))
+        tab.goto(file.as_uri())
+        for number in range(1, len(slides(lab.path)) + 1):
+            tab.wait_for_url(f"**#{number}")
+            found = tab.evaluate(PLACED)
+            assert found["left"] >= 0 and found["top"] >= 0, number
+            assert found["right"] <= 1366 and found["bottom"] <= 768, number
+            assert found["scale"] > 0.6 and not found["broken"], number
+            tab.keyboard.press("ArrowRight")
+        browser.close()
+    assert errors == [] and [one for one in asked if one.startswith("http")] == []
