@@ -404,8 +404,9 @@ def test_a_profile_that_needs_a_gpu_comes_from_the_recordings_where_there_is_non
     said: list[str] = []
     with Live(StandIn(NO_GPU, profile=fails), reports).profile(words, said.append) as report:
         assert report.name == name
-    assert said[1].startswith("| recorded instead, since it cannot be measured here: nsys profile failed")
-    assert said[2].startswith("recorded (")
+    assert said[1].startswith("| the recorded machine took ")
+    assert said[2].startswith("| recorded instead, since it cannot be measured here: nsys profile failed")
+    assert said[3].startswith("recorded (")
     with pytest.raises(LabError, match="failed with status 2"):
         Live(StandIn(A_GPU, profile=fails), reports).profile(words, said.append)
 
