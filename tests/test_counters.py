@@ -361,8 +361,9 @@ def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(t
     words, shown = recorded.provenance()["counters"]["main_opt7_bytes"], []
     found = Live(StandIn(count=denied), tmp_path).count(words, shown.append, brief=True)
     assert found.origin.startswith("NVIDIA H200") and len(found.kernels)
-    assert shown[0].startswith("| recorded instead, since it cannot be measured here: ncu may not read")
-    assert shown[1].startswith("recorded (NVIDIA H200")
+    assert shown[0].startswith("| the recorded machine took ")
+    assert shown[1].startswith("| recorded instead, since it cannot be measured here: ncu may not read")
+    assert shown[2].startswith("recorded (NVIDIA H200")
 
 
 def test_a_command_of_another_kind_is_refused():

@@ -53,7 +53,9 @@ NOT_MEASURED = {
         "never pause for 4 ms",
         "its gradients are 2,000 times smaller",  # the mean of 2,000 points instead of their sum
     ],
+    "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
     "arithmetic from shapes": [
+        "up to 28 batches of 3.2 MB, some 90 MB",  # 1,024 · 28 · 28 numbers in FP32, 14 workers with two each
         "47 MB fit on any",  # 60,000 · 28 · 28 bytes
         "about 75 MB in BF16 (1,024 × 24 × 24 × 64 numbers)",
         "K = 4095 is 0.02 % less work than 4096",

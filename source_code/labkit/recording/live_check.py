@@ -110,7 +110,7 @@ def _result(status: str, done: list[dict]) -> dict:
 
 def _anywhere(text: str) -> str:
     """The text without where on this machine the checkout and Python lie."""
-    return text.replace(f"{ROOT}/", "").replace(sys.executable, "python3")
+    return text.replace(sys.executable, "python3").replace(f"{ROOT}/", "")
 
 
 def _now() -> str:
