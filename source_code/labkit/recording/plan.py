@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkit import cases, course
 from labkit.recording.tools import TOOLS
@@ -19,7 +20,7 @@ from labkit.source.sweep import worker_counts
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
     "shapes", "loss_scaling",
-    "clinic", "findings", "examples",
+    "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
@@ -119,6 +120,13 @@ EXAMPLE_ENDS = [  # as it was, and with all mends
     for script, mends in EXAMPLES.items()
     for name in (next(iter(mends)), list(mends)[-1])
 ]
+
+# Nsight itself: a step with a sleep in it, and a report to open in Nsight's own window, recorded where it can hold
+# neither host nor user.
+NSIGHT_PROFILES = {"sleeping": "sleeping.py main_opt2.py --profile --epochs 2"}
+NSIGHT = "nsight/main_baseline_nvtx.nsys-rep"
+NSIGHT_PROGRAM = "main_baseline_nvtx.py --profile --epochs 2 --limit 10240"  # ten steps
+NSIGHT_FLAGS = ["--gpu-metrics-frequency", "2000"]  # samples a second, a fifth of the usual: it ships as it is
 
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
@@ -239,6 +247,8 @@ def plan(
         *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),
         *_in_turn("examples", list(EXAMPLE_STEPS.values()), "runs", rounds),
         *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
+        *_profiles("nsight", NSIGHT_PROFILES),
+        _nsight(),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
         *_profiles("keras", KERAS_PROFILES),
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
@@ -339,6 +349,11 @@ def _case(case: cases.Case) -> Item:
         more += ["--gpu-metrics-frequency", str(case.metrics_hz)]
     words = command.profile_command(case.report, case.program, more, case.gpus)
     return Item("clinic", "case", words, f"profiles/{case.report}.sqlite.xz", case.report)
+
+
+def _nsight() -> Item:
+    words = command.profile_command(Path(NSIGHT).stem, NSIGHT_PROGRAM, NSIGHT_FLAGS)
+    return Item("nsight", "whole_report", words, NSIGHT, f"{NSIGHT}, with neither host nor user in it")
 
 
 def _findings(case: cases.Case, tool: str) -> Item:
