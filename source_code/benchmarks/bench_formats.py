@@ -55,6 +55,7 @@ class Trial:
         self.optimizer = torch.optim.AdamW(parameters, LR) if usual else BF16AdamW(parameters, way, LR)
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.0, iterations)
         self.scaler = torch.amp.GradScaler(device.type, enabled=more == "scaler")
+        self.first_scale = self.scaler.get_scale()
 
     def loss(self, batch):
         kind = self.autocast_type
@@ -145,10 +146,8 @@ def train(variant, seed, test_set, possible, iterations, batch):
 
 
 def skipped_steps(trial):
-    """How many steps the scaler left out; None without one."""
-    if not trial.scaler.is_enabled():
-        return None
-    return round(math.log2(trial.scaler._init_scale / trial.scaler.get_scale()))
+    """How many steps the scaler left out, each of which halves its scale; None without one. It grows after 2,000 steps."""
+    return round(math.log2(trial.first_scale / trial.scaler.get_scale())) if trial.scaler.is_enabled() else None
 
 
 def number(value):
