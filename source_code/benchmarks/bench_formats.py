@@ -146,7 +146,7 @@ def train(variant, seed, test_set, possible, iterations, batch):
 
 
 def skipped_steps(trial):
-    """How many steps the scaler left out, each of which halves its scale; None without one. It grows after 2,000 steps."""
+    """How many steps the scaler left out, each of which halved its scale (it grows after 2,000); None without one."""
     return round(math.log2(trial.first_scale / trial.scaler.get_scale())) if trial.scaler.is_enabled() else None
 
 
