@@ -48,7 +48,7 @@ def recorded_by(tmp_path, monkeypatch):
 
 
 def test_every_format_trains_and_says_what_it_keeps(recorded_by):
-    flags = ("--seeds", "1", "--iterations", "40", "--batch-size", "16")
+    flags = ("--device", "cpu", "--seeds", "1", "--iterations", "40", "--batch-size", "16")
     record = recorded_by("bench_formats.py", *flags, WIDTH=32, LENGTH=16, TESTED=64, TIMED=3)
     rows = {row["variant"]: row for row in record["rows"]}
     assert len(rows) == 9
