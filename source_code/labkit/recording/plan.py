@@ -19,7 +19,7 @@ from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes", "loss_scaling",
+    "shapes", "loss_scaling", "formats",
     "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
@@ -93,6 +93,9 @@ SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" f
 # Lab 11: each once, with its seeds inside.
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
+
+# Lab 17: each once; the first with its seeds inside, the others with repeats or rounds.
+FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
 
 # Worked examples, each mend added to those before it; name of the mended program's report → flags.
 EXAMPLES = {
@@ -242,6 +245,7 @@ def plan(
         *_shapes(rounds),
         *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
+        *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
         *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),
