@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.topics.scaling import stragglers
 from labkit.topics.scaling.collectives import Link
 from stepbudget.ask import ranks
@@ -72,11 +72,8 @@ LEAST = Number(
     wrong={
         "that is half of the way: the sums have to go round, too": lambda *given: _least_ms(*given) / 2,
         "those are numbers, not bytes: a gradient in FP32 has four": lambda *given: _least_ms(*given) / BYTES,
-        "that is the sum over all GPUs' links, which work at the same time": lambda *given: (
+        "each step moves an n-th part of the bytes, and all links work at the same time": lambda *given: (
             _least_ms(*given) * given[1]
-        ),
-        "so many steps, but each moves only its n-th part of the bytes": lambda weights, gpus, bytes_per_s: (
-            1e3 * 2 * (gpus - 1) * BYTES * weights / bytes_per_s
         ),
         "that is one GPU sending all that it has to one other": lambda weights, gpus, bytes_per_s: (
             1e3 * BYTES * weights / bytes_per_s
@@ -91,6 +88,7 @@ LEAST = Number(
 SAMPLES, RANKS, EPOCHS = 24, 2, 3
 
 
+@quietly
 def _try_epochs(epochs: Callable) -> str | None:
     from torch.utils.data import DistributedSampler  # here and below: the recorded labs need none
 
@@ -156,6 +154,7 @@ PARTS, SIZE = 3, 4  # backward passes before a step, samples in each
 OLD = 7.0  # what a gradient holds before the step begins
 
 
+@quietly
 def _try_step(step: Callable) -> str | None:
     import torch
 

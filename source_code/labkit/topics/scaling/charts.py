@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts import bars
-from labkit.display.charts.timelines import innermost_ranges, phase_colour
+from labkit.display.charts.timelines import phase_colour
 from labkit.topics.scaling import model, readings
 from labkit.topics.scaling.readings import PROGRAMS, Records
 from stepbudget import intervals
@@ -93,16 +93,18 @@ def step(found: Ranks) -> Figure:
 
 def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, str]:
     """What a rank's program does, by its own ranges, without NCCL's; the phases that are drawn and their colours."""
-    found, process = innermost_ranges(rank.report, rank.window), rank.window.process
-    ranges = rank.report.ranges
-    known = ranges if process is None else ranges[ranges["process"] == process]
-    found = found[found["name"].isin(set(known["name"])) & ~found["name"].str.startswith("nccl")]
-    drawn = {}
-    for name, own in found.groupby("name", sort=False):
-        spans = rank.clock.there(own[["start", "end"]].to_numpy(dtype=np.int64))
+    ranges, window = rank.report.ranges, rank.window
+    inside = (ranges["start"] < window.end) & (ranges["end"] > window.start) & ~ranges["name"].str.startswith("nccl")
+    own = ranges[inside & ((ranges["start"] > window.start) | (ranges["end"] < window.end))]
+    own = own if window.process is None else own[own["process"] == window.process]
+    edges, names = intervals.innermost(own[["start", "end", "name"]].itertuples(index=False, name=None))
+    edges, drawn = rank.clock.there(edges), {}
+    for name in dict.fromkeys(filter(None, names)):
+        at = [place for place, other in enumerate(names[:-1]) if other == name]
+        spans = np.column_stack([edges[at], edges[[place + 1 for place in at]]])
         if len(intervals.clip(spans, start, end)):
-            drawn[str(name)] = phase_colour(str(name))
-            _lane(ax, y, spans, start, end, drawn[str(name)])
+            drawn[name] = phase_colour(name)
+            _lane(ax, y, spans, start, end, drawn[name])
     return drawn
 
 

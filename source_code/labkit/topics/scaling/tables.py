@@ -15,13 +15,14 @@ from labkit.topics.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.ranks import Ranks
 
-GAINS = {"strong": "times as fast", "weak": "times the samples a second"}
+GAINS = {"strong": "times as fast", "weak": "times as many"}
 CAPTIONS = {
     "strong": "Strong scaling: the batch of one GPU, shared out",
     "weak": "Weak scaling: the batch of one GPU on each, so another experiment with every number of GPUs",
 }
-BEATEN = "compared round by round with the faster run on one GPU: the program's own, or the ladder's step without DDP"
-FEW = "accuracy after the few epochs that were timed"
+BEATEN = "against the faster run on one GPU, the program's own or the ladder's, round by round"
+WEAK = "samples a second"  # that are as many times as many
+FEW = "accuracy after few epochs"
 LEAST_MS = 0.05  # of a cause, on one rank at least: less is not shown
 
 
@@ -39,7 +40,10 @@ def scaling(kind: str, found: Records | None = None, programs: Collection[str] =
     formats |= {"GB a GPU": "{:.2f}", "accuracy %": "{:.2f}"}
     frame = frame.dropna(axis="columns", how="all")
     formats = {name: form for name, form in formats.items() if name in frame}
-    caption = f"{CAPTIONS[kind]} ({_origin(found)}); {BEATEN}"
+    rounds = runs.groupby(["program", "scaling", "ranks"])["round"].nunique()
+    of = f"{rounds.min()} to {rounds.max()}" if rounds.min() < rounds.max() else f"{rounds.max()}"
+    what = f"{WEAK}, {BEATEN}" if kind == "weak" else BEATEN
+    caption = f"{CAPTIONS[kind]} ({_origin(found)}, {of} rounds); {what}"
     return table(frame, f"{caption}; {FEW}" if "accuracy %" in frame else caption, formats, list(formats))
 
 
@@ -52,12 +56,11 @@ def _origin(found: Records) -> str:
 def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataFrame) -> dict:
     about, step = PROGRAMS[program], Spread.of(own["step_ms"].tolist())
     gain = readings.gained(runs, program, scaled, size)
+    alone = f"{about.network}, {about.alone.removesuffix('.py')}" if scaled == ALONE else about.label
     return {
-        "network": about.network,
-        "shared by": about.alone.removesuffix(".py") if scaled == ALONE else about.sharing,
+        "program": alone,
         "GPUs": size,
         "samples a GPU": own["batch"].iloc[0] // size,
-        "rounds": step.n,
         "a step ms": step.median,
         "range ms": _range(step),
         "gain": gain and gain.median,
@@ -181,8 +184,9 @@ def accuracy(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
         verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
         rows.append((script, gpus, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p, verdict))
     columns = ["script", "GPUs", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)", "gate"]
-    frame = pd.DataFrame(rows, columns=columns)
-    return table(frame, "Test accuracy after ten epochs on MNIST", dict.fromkeys(columns[3:7], "{:.2f}"))
+    caption = "Test accuracy after ten epochs on MNIST"
+    caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[3:7], "{:.2f}"))
 
 
 def scored(found: pd.DataFrame, caption: str) -> Table:
