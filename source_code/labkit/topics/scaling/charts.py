@@ -59,7 +59,7 @@ def efficiency(kind: str, found: Records | None = None, programs: Collection[str
     return fig
 
 
-def step(found: Ranks) -> Figure:
+def step(found: Ranks, last_row: str = ROWS[-1]) -> Figure:
     """A step of each rank on one clock: the CPU's phases, what the GPU computes, its collectives split in two.
 
     The step is the first rank's of median length. ValueError where no range says where a step begins.
@@ -76,7 +76,7 @@ def step(found: Ranks) -> Figure:
         phases, names = {}, {}
         for place, rank in enumerate(found.ranks):
             top = place * (len(ROWS) + APART)
-            names |= {top + row: words.format(rank.number) for row, words in enumerate(ROWS)}
+            names |= {top + row: words.format(rank.number) for row, words in enumerate((*ROWS[:-1], last_row))}
             phases |= _phases(ax, top, rank, start, end)
             busy = collectives.others(rank.report, rank.window.gpu)
             _lane(ax, top + 1, rank.clock.there(busy), start, end, OWN)
