@@ -21,6 +21,7 @@ COLOURS = dict(zip(PROGRAMS, (style.BLUE, style.SKY, style.VERMILION, style.GREE
 ASIDE = dict(zip(PROGRAMS, (0.92, 0.97, 1.03, 1.08), strict=True))  # points beside one another
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = ("rank {}: CPU", "its GPU computes", "and averages")
+LIKE = {"data": "data loading", "gather": "data loading", "optimizer": "optimizer step"}  # phase → whose colour it has
 OWN, WAITS, MOVES = style.BLUE, style.VERMILION, style.GREEN
 LANE, APART = 0.8, 0.5  # height of a row, and what lies between two ranks, in rows
 
@@ -103,7 +104,7 @@ def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, s
         at = [place for place, other in enumerate(names[:-1]) if other == name]
         spans = np.column_stack([edges[at], edges[[place + 1 for place in at]]])
         if len(intervals.clip(spans, start, end)):
-            drawn[name] = phase_colour(name)
+            drawn[name] = phase_colour(LIKE.get(name, name))
             _lane(ax, y, spans, start, end, drawn[name])
     return drawn
 
