@@ -22,6 +22,7 @@ ASIDE = dict(zip(PROGRAMS, (0.92, 0.97, 1.03, 1.08), strict=True))  # points bes
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = ("rank {}: CPU", "its GPU computes", "and averages")
 LIKE = {"data": "data loading", "gather": "data loading", "optimizer": "optimizer step"}  # phase → whose colour it has
+LIBRARIES = ("nccl", "cub::")  # how the names of their ranges begin
 OWN, WAITS, MOVES = style.BLUE, style.VERMILION, style.GREEN
 LANE, APART = 0.8, 0.5  # height of a row, and what lies between two ranks, in rows
 
@@ -93,9 +94,9 @@ def step(found: Ranks, last_row: str = ROWS[-1]) -> Figure:
 
 
 def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, str]:
-    """What a rank's program does, by its own ranges, without NCCL's; the phases that are drawn and their colours."""
+    """What a rank's program does, by its own ranges, no library's; the phases that are drawn and their colours."""
     ranges, window = rank.report.ranges, rank.window
-    inside = (ranges["start"] < window.end) & (ranges["end"] > window.start) & ~ranges["name"].str.startswith("nccl")
+    inside = (ranges["start"] < window.end) & (ranges["end"] > window.start) & ~ranges["name"].str.startswith(LIBRARIES)
     own = ranges[inside & ((ranges["start"] > window.start) | (ranges["end"] < window.end))]
     own = own if window.process is None else own[own["process"] == window.process]
     edges, names = intervals.innermost(own[["start", "end", "name"]].itertuples(index=False, name=None))

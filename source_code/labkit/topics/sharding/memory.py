@@ -78,15 +78,3 @@ def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) 
     if blocks < 1:
         raise LabError(f"{way.label}: not one block of width {width} fits into {room / 1e9:.0f} GB.")
     return blocks
-
-
-# What a rank moves in a step: each is a pass over all weights, in which (n − 1)/n of the bytes go through its link.
-PASSES = {
-    "DDP": {"ReduceScatter": FP32, "AllGather": FP32},  # an all-reduce is these two
-    "FSDP": {"AllGather, forward": BF16, "AllGather, backward": BF16, "ReduceScatter": FP32},
-}
-
-
-def sent(share: str, weights: float, ranks: int) -> float:
-    """Bytes that a rank sends in a step, in rings."""
-    return (ranks - 1) / ranks * weights * sum(PASSES[share].values())

@@ -10,9 +10,10 @@ from labkit.display.table import Table, table
 from labkit.topics.scaling.readings import Records
 from labkit.topics.sharding import memory, readings
 from labkit.topics.sharding.memory import Network, Way
+from labkit.topics.sharding.ways import NAMES
 from stepbudget.ask.ranks import Ranks
 
-NAMES = {"ddp": "DDP", "fsdp": "FSDP"}
+HALVES = ("ReduceScatter", "AllGather")  # of an all-reduce in a ring: each is a pass over all that is reduced
 
 
 def held(network: Network, ways: Sequence[Way]) -> Table:
@@ -35,7 +36,7 @@ def peaks(measured: pd.DataFrame) -> Table:
             rows.append(
                 {"way": f"{NAMES[share]} on {ranks}"}
                 | sizes
-                | {"MB a sequence": found.a_sequence / 1e6, "GB for none": found.network / 1e9}
+                | {"MB a sequence": found.a_sequence / 1e6, "GB without": found.network / 1e9}
             )
     frame = pd.DataFrame(rows)
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
@@ -72,7 +73,7 @@ def moved(pair: Ranks, network: Network, found: Records) -> Table:
     own = readings.moved(pair, network.weights)
     ddp = readings.averaged(found)
     rows = [("FSDP", *row) for row in own.itertuples(index=False, name=None)]
-    rows += [("DDP", f"AllReduce as {half}", None, None, ddp, ddp / network.weights) for half in memory.PASSES["DDP"]]
+    rows += [("DDP", f"AllReduce as {half}", None, None, ddp, ddp / network.weights) for half in HALVES]
     for share in ("FSDP", "DDP"):
         total = sum(row[4] for row in rows if row[0] == share)
         rows.append((share, "all", None, None, total, total / network.weights))
@@ -102,3 +103,25 @@ def overlap(pair: Ranks) -> Table:
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
     formats |= {"a step": "{:.0f}", "of it hidden %": "{:.0f}"}
     return table(frame, "Collectives in a step of each rank, as profiled", formats, list(formats))
+
+
+def ways(found: pd.DataFrame, phases: bool = False) -> Table:
+    """Ways that were run in turn (rows of ``ways.frame``): states, the fullest moment, bytes moved, a step's time.
+
+    ``phases``: instead of the last two, what is allocated before a step and after its passes.
+    """
+    frame = pd.DataFrame({"way": found["way"], "width": found["width"], "sequences a GPU": found["sequences"]})
+    frame["states GB"] = found["kept"] / 1e9
+    columns = {"before": "before a step GB", "forward": "after forward GB", "backward": "after backward GB"}
+    for name, label in columns.items() if phases else ():
+        frame[label] = found[name].astype(float) / 1e9
+    frame["fullest GB"] = found["peak"].astype(float) / 1e9
+    if not phases:
+        frame["bytes moved a weight"] = found["moved"] / found["weights"]
+        frame["a step ms"] = found["step_ms"]
+    frame["fits"] = ["yes" if fits else "out of memory" for fits in found["fits"]]
+    if found["fits"].all():
+        frame = frame.drop(columns="fits")
+    formats = {name: "{:.2f}" for name in frame if name.endswith((" GB", " weight"))} | {"a step ms": "{:,.1f}"}
+    formats = {name: form for name, form in formats.items() if name in frame}
+    return table(frame, "Ways of sharing out, one after another on the same GPUs", formats, list(formats))
