@@ -24,13 +24,17 @@ KINDS = (
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
-    "ranks", "ranks_accuracy",
+    "ranks", "ranks_memory", "ranks_accuracy",
 )  # fmt: skip
 # Not timed: several fit on the machine.
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
-OF_RANKS = ("ranks", "ranks_accuracy")  # several GPUs of one host: a folder of their own, only where --only names them
+OF_RANKS = (
+    "ranks",
+    "ranks_memory",
+    "ranks_accuracy",
+)  # several GPUs of one host: a folder of their own, only where --only names them
 SEEDS = 10  # of the accuracy gate
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
@@ -175,6 +179,7 @@ KERAS_CPU_RUNS = [
 # every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
 SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
+SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
 RANKS_ACCURACY = {  # script → what trains it, seed by seed
     script: f"{SCALING} --accuracy {script} '--digits-flags=--workers 4'"
     for script in ("main_ddp_on_gpu.py", "main_ddp.py")
@@ -265,7 +270,7 @@ def plan(
 
 
 def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
-    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, the accuracy.
+    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, memory, accuracy.
 
     Nothing for one GPU. Numbers of GPUs alternate within a round; the reports are of all GPUs.
     """
@@ -282,7 +287,8 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         for size in sizes
     ]
     reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
-    return [*first, *reports, *(item for round_ in others for item in round_), *accuracy]
+    memory = _of_ranks("ranks_memory", SHARDING, sizes[-1], f"sharding-x{sizes[-1]}-01", "way by way")
+    return [*first, *reports, *(item for round_ in others for item in round_), memory, *accuracy]
 
 
 def profile_command(name: str, program: str) -> str:
