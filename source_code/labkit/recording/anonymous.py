@@ -21,7 +21,12 @@ from labkit.source import command
 from stepbudget.export.nsys import Nsys
 
 HOST, HOME = "gpu-course", "/home/reader"
-KEPT = ("LD_LIBRARY_PATH", "LAB_DATA_DIR", "LAB_MANIFEST")  # variables that the run needs, if they are set
+KEPT = (
+    "CUDA_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "LAB_DATA_DIR",
+    "LAB_MANIFEST",
+)  # variables that the run needs, if they are set
 # Shared memory of its own, too: nsys leaves there what another nsys of the same process number stumbles over.
 BEFORE = f'hostname {HOST} && mount -t tmpfs tmpfs /dev/shm && exec "$@"'
 HIDDEN = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c", BEFORE, "sh"]
