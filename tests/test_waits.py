@@ -10,7 +10,6 @@ import json
 import multiprocessing
 import re
 from concurrent.futures import ProcessPoolExecutor
-from statistics import mean
 
 import pytest
 
@@ -20,7 +19,8 @@ from labkit.paths import RECORDED
 from labkit.recording import live_check
 from labkit.source import pace
 
-PART_1_S, ALL_S = 10 * 60, 40 * 60  # what a lesson, and the whole course, may wait on 16 cores
+# What may be waited for on 16 cores: a lesson, the three parts about the trainer, and all with what is beyond it.
+PART_1_S, TRAINER_S, ALL_S = 10 * 60, 40 * 60, 50 * 60
 ANNOUNCED = re.compile(r"^\| .*recorded machine(?: took|:) (?:(\d+) min )?(\d+) s", re.MULTILINE)
 
 
@@ -51,8 +51,8 @@ def slower(ran: list[list[dict]], kind: str = "") -> float:
 
 
 def own_s(ran: list[list[dict]]) -> float:
-    """Seconds of a lab's cells that run nothing: imports, reading, drawing; the mean of the labs that ran."""
-    return mean(sum(cell["seconds"] for cell in cells if not waits.kind_of(cell["said"])) for cells in ran)
+    """Seconds of a lab's cells that run nothing: imports, reading, drawing; the most of the labs that ran."""
+    return max(sum(cell["seconds"] for cell in cells if not waits.kind_of(cell["said"])) for cells in ran)
 
 
 def expected_s(asked: dict, ran: list[list[dict]], labs: list[str]) -> float:
@@ -71,8 +71,10 @@ def test_part_1_waits_ten_minutes_at_most(asked, ran):
     assert 60 < expected_s(asked, ran, ["start_here", *(lab.name for lab in course.part(1))]) <= PART_1_S
 
 
-def test_the_course_waits_forty_minutes_at_most(asked, ran):
-    assert 600 < expected_s(asked, ran, live_check.names()) <= ALL_S
+def test_the_labs_on_the_trainer_wait_forty_minutes_at_most_and_all_labs_fifty(asked, ran):
+    trainer = ["start_here", *(lab.name for lab in course.LABS if lab.part < 4)]
+    assert 600 < expected_s(asked, ran, trainer) <= TRAINER_S
+    assert expected_s(asked, ran, live_check.names()) <= ALL_S
 
 
 def test_nothing_is_measured_twice(asked):
@@ -88,4 +90,4 @@ def test_a_live_run_is_compared_with_what_it_announced():
     cells = [{"said": said, "seconds": 60.0}, {"said": more, "seconds": 120.0}, {"said": "x\n", "seconds": 3.0}]
     assert slower([cells]) == slower([cells], "ncu") == pytest.approx(180 / 150)
     assert (slower([cells], "time"), slower([cells], "nsys")) == (1.2, 1.2)
-    assert own_s([cells, []]) == 1.5
+    assert own_s([cells, []]) == 3.0
