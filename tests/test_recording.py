@@ -59,11 +59,11 @@ def test_the_reference_runs_beside_the_baseline():
 
 def test_a_quick_machine_gets_part_1_and_the_ladder_and_short_runs():
     items = plan.plan(rounds=quick.ROUNDS, is_quick=True, cores=4)
-    assert {item.kind for item in items} == {"runs", "benchmarks", "profiles", "operators"}
+    assert {item.kind for item in items} == {"runs", "benchmarks", "profiles"}
     assert all(f"--epochs {quick.EPOCHS}" in item.command for item in items if item.kind == "runs")
     there = {item.command for item in items if item.how in ("run", "warm")}
     assert {quick.quick(step.script) for step in course.STEPS} < there
-    assert {item.label for item in items if item.how == "profile"} == {*plan.PROFILES, *plan.OPERATORS}
+    assert {item.label for item in items if item.how == "profile"} == set(plan.PROFILES)
 
 
 # How an item is made
