@@ -5,12 +5,9 @@ A set of intervals is an integer array of shape ``(n, 2)``: starts and ends in n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
-
-from stepbudget import nesting
+from numpy.typing import ArrayLike
 
 EMPTY = np.empty((0, 2), dtype=np.int64)
 
@@ -82,22 +79,57 @@ def total(intervals: np.ndarray) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def innermost(rows: Iterable[tuple[int, int, object]]) -> tuple[np.ndarray, np.ndarray]:
+def innermost(starts: ArrayLike, ends: ArrayLike, names: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Nested, named ranges cut into a flat sequence: at each moment the innermost.
 
     Returns ``(edges, names)``: ``names[i]`` holds from ``edges[i]`` up to ``edges[i + 1]``; None where no range runs.
     """
-    ranges = sorted((row for row in rows if row[1] > row[0]), key=lambda row: row[0])
-    edges = sorted({edge for start, end, _ in ranges for edge in (start, end)})
-    names = [found and found[2] for found in nesting.innermost(ranges, edges)]
-    return np.array(edges, dtype=np.int64), np.array(names, dtype=object)
+    starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    lasting = ends > starts
+    edges = np.unique(np.concatenate([starts[lasting], ends[lasting]]))
+    return edges, innermost_at(starts, ends, names, edges)
 
 
-def innermost_at(rows: Iterable[tuple[int, int, object]], times: np.ndarray) -> np.ndarray:
+def innermost_at(starts: ArrayLike, ends: ArrayLike, names: ArrayLike, times: ArrayLike) -> np.ndarray:
     """The name of the innermost range at each time, in whatever order; None where no range runs."""
-    edges, names = innermost(rows)
-    found = np.searchsorted(edges, times, side="right") - 1  # before the first and behind the last edge there is none
-    return np.append(names, None)[found]
+    return np.append(np.array(names, dtype=object), None)[place_at(starts, ends, times)]
+
+
+def place_at(starts: ArrayLike, ends: ArrayLike, times: ArrayLike) -> np.ndarray:
+    """The place of the innermost range at each time, in whatever order; -1 where no range runs.
+
+    It is the one that began last of those that run then; of ranges that start together the outer one comes first. They
+    need not nest: any two may overlap.
+    """
+    starts, times = np.asarray(starts, dtype=np.int64), np.asarray(times, dtype=np.int64)
+    order = np.argsort(starts, kind="stable")
+    ends, around = _around(np.asarray(ends, dtype=np.int64)[order])
+    last = np.searchsorted(starts[order], times, side="right") - 1
+    return np.append(order, -1)[_outwards(last, around, ends, times)]
+
+
+def parents(starts: np.ndarray, ends: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Of ranges in order (of those that start together the outer first): the last before each that runs beyond a time.
+
+    ``until`` is that time, not before the start: the start itself, or the last moment to be held. -1: there is none.
+    """
+    ends, around = _around(ends)
+    return _outwards(np.arange(len(starts)) - 1, around, ends, until)
+
+
+def _around(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of ranges in order, and at place -1 one behind them all; of each, the last before it that ends later."""
+    ends = np.append(ends, np.iinfo(np.int64).max)
+    around = np.arange(len(ends) - 1) - 1
+    return ends, _outwards(around, around, ends, ends)
+
+
+def _outwards(places: np.ndarray, around: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """From each place to the first of those around it that runs at a time; at most as many steps as ranges nest."""
+    moving = np.arange(len(places))
+    while len(moving := moving[ends[places[moving]] <= times[moving]]):
+        places[moving] = around[places[moving]]
+    return places
 
 
 def _merged(rows: np.ndarray) -> np.ndarray:

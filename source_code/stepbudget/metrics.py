@@ -15,11 +15,11 @@ from stepbudget.errors import ReportError
 from stepbudget.export.sqlite import Export
 
 COLUMNS = ["time", "counter", "value", "device"]
+_SAMPLE = np.dtype([("time", np.int64), ("value", np.float64)])
 
 # The lowest byte of a counter's type id is the GPU's number. Rows may come in any order.
 _SAMPLES = """
-SELECT {time}, value FROM GPU_METRICS
-WHERE typeId = :type AND metricId = :metric AND {time} BETWEEN :first AND :last
+SELECT {time}, value FROM GPU_METRICS WHERE typeId = :type AND metricId = :metric AND {time} IS NOT NULL
 """
 _NAMES = "SELECT DISTINCT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS WHERE metricName LIKE ?"
 
@@ -31,8 +31,7 @@ FROM GENERIC_EVENT_TYPES AS type JOIN GENERIC_EVENT_SOURCES AS source ON source.
 WHERE source.data LIKE '%GpuMetrics%'
 """
 _JSON_SAMPLES = """
-SELECT {time}, json_extract(data, :path) FROM GENERIC_EVENTS
-WHERE typeId = :type AND {time} BETWEEN :first AND :last
+SELECT {time}, json_extract(data, :path) FROM GENERIC_EVENTS WHERE typeId = :type AND {time} IS NOT NULL
 """
 
 
@@ -43,10 +42,10 @@ def names(export: Export) -> list[str]:
     return sorted({name for _, counters in _json_types(export) for name in counters})
 
 
-def samples(export: Export, name: str, first: int, last: int) -> pd.DataFrame:
-    """Samples, from one moment to another (ns, the export's own clock), of the counters whose name holds ``name``.
+def samples(export: Export, name: str) -> pd.DataFrame:
+    """Samples of the counters whose name holds ``name``.
 
-    Columns: time (ns), counter, value, device (number of the GPU), in order of time.
+    Columns: time (ns, the export's own clock), counter, value, device (number of the GPU), in order of time.
     """
     if export.has("GPU_METRICS", "TARGET_INFO_GPU_METRICS"):
         query = _SAMPLES.format(time=_time(export, "GPU_METRICS"))
@@ -62,15 +61,9 @@ def samples(export: Export, name: str, first: int, last: int) -> pd.DataFrame:
         ]
     parts = []
     for type_id, counter, of in asked:
-        rows = export.rows(query, {"type": type_id, "first": first, "last": last, **of})
         try:
-            times, values = zip(*rows, strict=True) if rows else ((), ())
-            part = {
-                "time": np.fromiter(times, dtype=np.int64, count=len(rows)),
-                "counter": counter,
-                "value": np.fromiter(map(float, values), dtype=np.float64, count=len(rows)),
-                "device": type_id & 255,
-            }
+            rows = np.fromiter(export.stream(query, {"type": type_id, **of}), dtype=_SAMPLE)
+            part = {"time": rows["time"], "counter": counter, "value": rows["value"], "device": type_id & 255}
             if not np.isfinite(part["value"]).all():
                 raise ValueError("a number that is none")
         except (TypeError, ValueError, OverflowError) as error:

@@ -11,8 +11,9 @@ Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, wraps
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -22,28 +23,20 @@ from stepbudget import metrics, nccl
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.kinds import EXACT
-from stepbudget.export.sqlite import KERNELS, LAUNCHED_BY, RANGES, Export
+from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
 
-# One GPU activity: when it ran on the GPU, and when the API call that launched it ran on the CPU.
+MISSING = -(2**63)  # stands for NULL among whole numbers; no version of Nsight Systems writes it
+
+# One GPU activity: when and where it ran on the GPU.
 _ACTIVITY = f"""
-WITH {{launches}}
-SELECT
-    work.start - :origin AS start, work."end" - :origin AS "end",
-    {{device}} AS device, {{stream}} AS stream, work.globalPid >> 24 AS process,
-    {{columns}},
-    launches.start - :origin AS api_start, launches."end" - :origin AS api_end, launches.thread AS api_thread
-FROM {{table}} AS work {LAUNCHED_BY}
-WHERE work."end" >= work.start AND (work."end" <> 0 OR work.start <> 0)
-ORDER BY work.start, work."end"
+SELECT start - :origin, "end" - :origin, {{device}}, {{stream}}, globalPid >> 24, {{columns}}
+FROM {{table}} WHERE {sqlite.TIMED}
 """
 
 # Host-side calls: the CUDA API, the operating system, MPI, the profiler's own overhead.
 _CALLS = """
-SELECT
-    start - :origin AS start, coalesce("end", :last) - :origin AS "end",
-    globalTid AS thread, globalTid >> 24 AS process, {name} AS name
-FROM {table} WHERE {where} ORDER BY start, "end"
+SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, {columns} FROM {table} WHERE {where}
 """
 
 # The name of a range stands in the row or, registered, in StringIds. One still open at the end of capture has no end.
@@ -113,7 +106,7 @@ class Report(Export):
 
         Columns: ``start``, ``end`` (ns), ``device``, ``stream``, ``process``, ``name`` (demangled), ``graph_node`` (NaN
         outside CUDA graphs), ``api_start``, ``api_end``, ``api_thread`` of the call that launched it (NaN where the
-        capture holds none), ``gpu`` (number of the card).
+        capture holds none), ``call`` (its row in ``api``, -1 for none), ``gpu`` (number of the card).
         """
         name = self.column(KERNELS, *sqlite.KERNEL_NAME)
         found = self._activity(KERNELS, {"name": name, "graph_node": self.column(KERNELS, "graphNodeId")})
@@ -145,7 +138,7 @@ class Report(Export):
     @cached_property
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
-        calls = self._calls(sqlite.CALLS, where=self.calls)
+        calls = self._called(self._frame(sqlite.CALLS, self._calls_made[:, :4], ["start", "end", "thread"], ["name"]))
         calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
         return calls
 
@@ -238,17 +231,23 @@ class Report(Export):
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
-        """NVTX ranges: start, end, thread, process, name, raw_name.
+        """NVTX ranges: start, end, thread, process, name, raw_name, operator.
 
-        ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it.
+        ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it;
+        ``operator``: it is a single operator's.
         """
         columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
         query = _RANGES.format(**columns, types=self.range_types)
-        ranges = self._table(RANGES, query, ["start", "end", "thread", "process"], ["raw_name"])
-        if not all(isinstance(name, str) for name in ranges["raw_name"].dropna().unique()):
+        rows = self.rows(query, self._about) if self.has(RANGES) else []
+        *whole, names = zip(*rows, strict=True) if rows else ((),) * 5
+        if not all(isinstance(name, str | None) for name in set(names)):
             raise self.damaged(RANGES, "a name that is no text")
-        ranges["raw_name"] = ranges["raw_name"].astype(object).where(ranges["raw_name"].notna(), "(unnamed range)")
+        whole = np.stack([self._whole(RANGES, numbers) for numbers in whole], axis=1)
+        ranges = self._frame(RANGES, whole, ["start", "end", "thread", "process"])
+        ranges["raw_name"] = pd.Series(["(unnamed range)" if name is None else name for name in names], dtype=object)
         ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
+        cut = ranges["name"].str.len() < ranges["raw_name"].str.len()
+        ranges["operator"] = cut | _each(ranges["name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
         return ranges
 
     @cached_property
@@ -263,13 +262,13 @@ class Report(Export):
 
         The device is the sampler's number of the GPU: its lowest byte is all that the export tells.
         """
-        edges = (window.start, window.end) if window else (-EXACT, EXACT)
-        key = ("counter", name, *edges)
-        if key not in self.answers:
-            found = metrics.samples(self, name, *(edge + self.origin for edge in edges))
+        if ("counter", name) not in self.answers:  # read once: no index helps to find a part of them
+            found = metrics.samples(self, name)
             found["time"] = found["time"].astype("int64") - self.origin
-            self.answers[key] = found
-        return self.answers[key]
+            self.answers["counter", name] = found[found["time"].between(-EXACT, EXACT)].reset_index(drop=True)
+        found = self.answers["counter", name]
+        inside = slice(None) if window is None else found["time"].between(window.start, window.end)
+        return found[inside].reset_index(drop=True)
 
     @cached_property
     def sampled(self) -> list[str]:
@@ -398,26 +397,66 @@ class Report(Export):
 
     def _activity(self, table: str, columns: dict[str, str]) -> pd.DataFrame:
         """Rows of a GPU activity table, each with its launch call where the report holds it; ``columns``: SQL."""
+        columns = {**columns, "correlation": self.column(table, "correlationId")}
         query = _ACTIVITY.format(
-            launches=self.launches,
             device=f"coalesce({self.column(table, 'deviceId')}, 0)",
             stream=f"coalesce({self.column(table, 'streamId')}, 0)",
-            columns=", ".join(f"{source} AS {name}" for name, source in columns.items()),
+            columns=_perhaps(columns.values()),
             table=table,
         )
         times = ["start", "end", "device", "stream", "process"]
-        found = self._table(table, query, times, [*columns, "api_start", "api_end", "api_thread"])
+        found = self._table(table, query, times, [*columns])
         rows = self.rows(f"SELECT count(*) FROM {table}")[0][0] if self.has(table) else 0
         if rows > len(found):
             self._note(
                 f"{rows - len(found)} rows of {table} have no times, or end before they begin; they were left out"
             )
-        twice = found.duplicated(times) & (found["end"] > found["start"])
+        beside = found[["start", "end"]].duplicated(keep=False)  # few, and two columns are sooner compared than five
+        twice = found[beside].duplicated(times) & (found["end"] > found["start"])[beside]
         if twice.any():
             self._note(
                 f"{twice.sum()} rows of {table} repeat another's stream and times to the nanosecond: sums may be high"
             )
+        calls = self._launch_calls(found["process"], found.pop("correlation"))
+        for name, column in zip(("api_start", "api_end", "api_thread"), calls.T, strict=False):
+            found[name] = _series(column)
+        found["call"] = calls[:, 3]
         found["gpu"] = self.gpu_numbers(found)
+        return found
+
+    @cached_property
+    def _calls_made(self) -> np.ndarray:
+        """The CUDA API calls as rows of whole numbers: start, end, thread, id of the name, correlation id."""
+        columns = _perhaps(["nameId", "correlationId"])
+        return self._numbers(sqlite.CALLS, _CALLS.format(columns=columns, table=sqlite.CALLS, where=self.calls), 5)
+
+    @cached_property
+    def _launches_by_process(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Process → correlation ids, in order, and the row (in ``_calls_made``) of the first call that has each."""
+        start, _, thread, _, correlation = self._calls_made.T
+        process = thread >> 24
+        order = np.lexsort((start, correlation, process))
+        order = order[~np.isin(correlation[order], (0, MISSING))]
+        process, correlation = process[order], correlation[order]
+        first = np.append(True, (np.diff(process) != 0) | (np.diff(correlation) != 0))[: len(order)]
+        order, process, correlation = order[first], process[first], correlation[first]
+        processes, at = np.unique(process, return_index=True)
+        parts = zip(np.split(correlation, at[1:]), np.split(order, at[1:]), strict=True)
+        return dict(zip(processes.tolist(), parts, strict=False))
+
+    def _launch_calls(self, process: pd.Series, correlation: pd.Series) -> np.ndarray:
+        """Which call launched which work on the GPU? Its start, end, thread (MISSING: in no row) and row (then -1).
+
+        ``sums`` has the same rule in SQL: the two share a correlation id, the first such call of the process counts.
+        """
+        found = np.tile([MISSING, MISSING, MISSING, -1], (len(process), 1))
+        asked = correlation.fillna(0).to_numpy(dtype=np.int64)
+        for one, (ids, calls) in self._launches_by_process.items():
+            rows = np.flatnonzero(process == one)
+            at = np.minimum(np.searchsorted(ids, asked[rows]), len(ids) - 1)
+            rows, at = rows[ids[at] == asked[rows]], at[ids[at] == asked[rows]]
+            start, end, thread, *_ = self._calls_made[calls[at]].T  # one still open at the end of capture ends there
+            found[rows] = np.column_stack([start, np.maximum(start, end), thread, calls[at]])
         return found
 
     def gpu_numbers(self, work: pd.DataFrame) -> pd.Series:
@@ -432,23 +471,46 @@ class Report(Export):
             gpu[rows] = work.loc[rows, "device"].map(known).fillna(work.loc[rows, "device"]).astype("int64")
         return gpu
 
-    def _calls(self, table: str, name: str = "nameId", where: str = "true") -> pd.DataFrame:
-        query = _CALLS.format(table=table, name=name, where=where)
-        found = self._table(table, query, ["start", "end", "thread", "process"], ["name"])
-        found["name"] = self._text(found["name"]).fillna("(unnamed call)")
-        return found
+    def _calls(self, table: str, name: str = "nameId") -> pd.DataFrame:
+        query = _CALLS.format(columns=_perhaps([name]), table=table, where="true")
+        return self._called(self._table(table, query, ["start", "end", "thread"], ["name"]))
+
+    def _called(self, calls: pd.DataFrame) -> pd.DataFrame:
+        calls.insert(3, "process", np.right_shift(calls["thread"], 24))
+        calls["name"] = self._text(calls["name"]).fillna("(unnamed call)")
+        return calls
+
+    def _numbers(self, table: str, query: str, width: int) -> np.ndarray:
+        """The rows of a query for whole numbers about a table, shape (rows, width), in order of their times.
+
+        They are read as they come: a million rows as Python's own objects would take time and memory.
+        """
+        rows = self.stream(query, self._about) if self.has(table) else ()
+        found = self._whole(table, chain.from_iterable(rows)).reshape(-1, width)
+        return found[np.lexsort((found[:, 1], found[:, 0]))]
+
+    @property
+    def _about(self) -> dict[str, int]:
+        """What queries ask with."""
+        return {"origin": self.origin, "last": self.reach[1] if self.spans else 0}
+
+    def _whole(self, table: str, numbers: Iterable[int]) -> np.ndarray:
+        try:  # what is read has been checked, but for ends long before any start
+            return np.fromiter(numbers, dtype=np.int64)
+        except OverflowError as error:
+            raise self.damaged(table, "a time that lies months away from the others") from error
 
     def _table(self, table: str, query: str, whole: Sequence[str], perhaps: Sequence[str]) -> pd.DataFrame:
-        """The rows of a query about a table, none where the report has no such table.
+        """The rows of a query for whole numbers about a table, in order of their times.
 
-        ``whole``: its columns of whole numbers, never missing. ``perhaps``: those behind them, with gaps.
+        ``whole``: its columns that are never missing. ``perhaps``: those behind them, with gaps.
         """
-        last = self.reach[1] if self.spans else 0  # what is read has been checked
-        rows = self.rows(query, {"origin": self.origin, "last": last}) if self.has(table) else []
-        names = [*whole, *perhaps]
-        values = zip(*rows, strict=True) if rows else ((),) * len(names)
-        frame = pd.DataFrame({name: _series(column) for name, column in zip(names, values, strict=True)})
-        frame = frame.astype(dict.fromkeys(whole, "int64"))
+        return self._frame(table, self._numbers(table, query, len(whole) + len(perhaps)), whole, perhaps)
+
+    def _frame(self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = ()) -> pd.DataFrame:
+        frame = pd.DataFrame(dict(zip(whole, rows.T, strict=False)))
+        for name, column in zip(perhaps, rows.T[len(whole) :], strict=True):
+            frame[name] = _series(column)
         if (frame["end"] < frame["start"]).any():
             self._note(f"some rows of {table} end before they begin; they count as instants")
             frame["end"] = frame[["start", "end"]].max(axis=1)
@@ -511,21 +573,22 @@ def _cut(text: str, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _series(values: Sequence) -> pd.Series:
-    """A column as pandas holds it best: int64 where all are whole numbers, float64 with gaps, else objects."""
-    if not len(values):
+def _series(column: np.ndarray) -> pd.Series:
+    """A column of whole numbers as pandas holds it best: with gaps as float64, else as it is; no type without rows."""
+    gaps = column == MISSING
+    if not len(column):
         return pd.Series(dtype=object)
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        try:
-            return pd.Series(np.array(values, dtype=np.int64))
-        except OverflowError:
-            return pd.Series(values, dtype=object)
-    if kinds <= {int, float, type(None)}:
-        return pd.Series(values, dtype="float64")
-    return pd.Series(values, dtype=object)
+    return pd.Series(np.where(gaps, np.nan, column.astype(np.float64)) if gaps.any() else column)
 
 
-def _each(column: pd.Series, change) -> pd.Series:
+def _perhaps(columns: Iterable[str]) -> str:
+    """SQL for columns that may have gaps."""
+    return ", ".join(f"coalesce({column}, {MISSING})" for column in columns)
+
+
+def _each(column: pd.Series, change: Callable[[str], object]) -> pd.Series:
     """The column with ``change`` made to each text, worked out once for each different text."""
-    return column.map({text: change(text) for text in column.unique()}).astype(object)
+    codes, texts = pd.factorize(column)
+    same: dict[object, object] = {}  # equal texts are one object, and soon compared
+    changed = [same.setdefault(found, found) for found in map(change, texts)]
+    return pd.Series(np.array([*changed, None], dtype=object)[codes], index=column.index, dtype=object)

@@ -364,3 +364,14 @@ def test_little_of_a_recorded_epoch_is_unexplained(budgets):
 def test_graphs_that_left_no_rows_are_said_to_be_missing(build):
     drained(build).api(50, 52, "cudaGraphLaunch_v10000")
     assert any("busier than it seems" in text for text in budget_of(build).not_looked_at)
+
+
+def test_a_copys_call_that_was_still_open_when_the_capture_stopped_ends_with_it(tmp_path):
+    build = SyntheticReport(tmp_path / "open.sqlite").range(0, 100, "training")
+    build.copy(10, 20, 900_000, call=(5, 12)).copy(50, 60, 900_000, call=(40, 45))
+    path = build.write()
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET "end" = NULL WHERE rowid = 2')
+    with open_report(path) as report:
+        assert report.copies["api_end"].tolist() == [report.api["end"].iloc[0], report.extent.end]
+        assert sum(rooms.budget(report).fractions.values()) == pytest.approx(1)

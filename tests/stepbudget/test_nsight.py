@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepbudget import intervals, kernel_names
+from stepbudget import intervals, kernel_names, nesting
 from stepbudget.ask import copies, idle, phases, tensor_cores
 from stepbudget.errors import ReportError
 from stepbudget.export.slim import slim
@@ -718,6 +718,22 @@ def innermost_at(rows, moment: int) -> str:
     """The shortest range around a moment; of equally long ones, the one that comes last."""
     around = [(start - end, index, name) for index, (start, end, name) in enumerate(rows) if start <= moment < end]
     return max(around)[2] if around else phases.OUTSIDE
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=25))
+def test_ranges_that_overlap_as_they_like_are_looked_up_as_one_walk_over_time_finds_them(edges):
+    """All at once, as the full answer does, and one by one, as the plain sums do."""
+    rows = sorted(((min(pair), max(pair)) for pair in edges), key=lambda row: (row[0], -row[1]))
+    starts, ends = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    times = np.arange(-1, SPAN + 2)
+    numbered = [(*row, number) for number, row in enumerate(rows) if row[1] > row[0]]
+    walked = [-1 if found is None else found[2] for found in nesting.innermost(numbered, times.tolist())]
+    assert intervals.place_at(starts, ends, times).tolist() == walked
+    later = np.maximum(starts, ends - 1)
+    for until in (starts, later):
+        held = [max((j for j in range(i) if ends[j] > until[i]), default=-1) for i in range(len(rows))]
+        assert intervals.parents(starts, ends, until).tolist() == held
 
 
 @settings(max_examples=200)

@@ -85,6 +85,56 @@ def check(found: dict, length_ns: int) -> dict[str, list[dict]]:
     return kinds
 
 
+def check_as_perfetto(found: dict) -> None:
+    """What Perfetto's importer asks of a trace besides (src/trace_processor/importers/json; it was not run here).
+
+    It reads the top-level keys in order and stops at one that it does not know; sorts the events by time and keeps the
+    order of those at one time, so that the outer of two that begin together has to come first; gives a thread's name to
+    the thread of that number that was made last; and takes an arrow's end for the slice that runs when it comes.
+    """
+    assert [*found] == ["displayTimeUnit", "otherData", "traceEvents"] and found["displayTimeUnit"] in ("ms", "ns")
+    events = found["traceEvents"]
+    made: dict[int, tuple[int, int]] = {}  # number of a thread → its process, the last made
+    running = defaultdict(list)
+    for event in sorted(events, key=lambda event: event.get("ts", 0)):
+        keys, place = [*event], (event["pid"], event["tid"])
+        assert all(0 <= number < 2**32 for number in place)
+        if event["ph"] == "M":
+            if place not in running:
+                made[event["tid"]] = place
+            running[place] = running[place]
+            assert event["name"] != "thread_name" or made[event["tid"]] == place, "the name would be another's"
+            continue
+        assert keys.index("ts") < keys.index("name"), "older versions cannot read escaped letters before the time"
+        if event["ph"] == "C":
+            continue
+        start, end = ns({"dur": 0, **event})
+        open_ = running[place]
+        while open_ and open_[-1] <= start and not (event["ph"] in "sf" and open_[-1] == start):
+            open_.pop()
+        if event["ph"] == "X":
+            assert not open_ or end <= open_[-1], "one within the other, in the order of the file"
+            open_.append(end)
+        else:
+            assert open_ and isinstance(event["id"], int), "an arrow from or to no slice"
+
+
+@pytest.mark.parametrize(
+    "report", ["main_baseline_nvtx", "main_opt3_ops", "main_opt6", "clinic_two_log", "keras_mixed_jax"]
+)
+def test_perfettos_importer_has_what_it_asks_for(report, tmp_path, capsys):
+    check_as_perfetto(written(PROFILES / f"{report}.sqlite.xz", tmp_path / "trace.json"))
+
+
+def test_of_two_calls_that_begin_together_the_outer_comes_first(build, tmp_path, capsys):
+    build.range(0, 100, "training").kernel(60, 70, GEMM, call=(20, 22)).api(20, 50, "cudaGraphLaunch_v10000")
+    build.os_call(30, 35, "futex").os_call(30, 90, "poll").range(5, 9, "in").range(5, 50, "out ☃")
+    found = written(build.write(), tmp_path / "trace.json")
+    check_as_perfetto(found)
+    calls = [event["name"] for event in found["traceEvents"] if event.get("cat") == "cuda_api"]
+    assert calls == ["cudaGraphLaunch", "cudaLaunchKernel"]
+
+
 @pytest.mark.parametrize("step", ["main_baseline", "main_opt3", "main_opt7"])
 def test_what_the_trace_holds_is_what_the_report_holds(step, tmp_path, capsys):
     path = PROFILES / f"{step}.sqlite.xz"

@@ -39,7 +39,7 @@ import pandas as pd
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
-from stepbudget.ask.phases import phase_ranges
+from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.work import work_of
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -315,8 +315,8 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
     loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)
     pageable, after, results = _pageable(report, process)
-    result = pd.Series(_asks_for(calls, results), index=calls.index)
-    waits = calls[(blocking | result) & ~_asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
+    result = pd.Series(asks_for(calls, results), index=calls.index)
+    waits = calls[(blocking | result) & ~asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
     staged = intervals.from_edges(pageable["api_start"], after["end"].fillna(pageable["api_end"]))
     waited = intervals.union(waits)
     next_work = _next_work(report, window, device, gaps)
@@ -405,10 +405,9 @@ def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.Dat
     return table[~results], copies.wait_after(report, table[~results]), table[results]
 
 
-def _asks_for(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
+def asks_for(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
     """Which of the calls are those that asked for the work?"""
-    asked = pd.MultiIndex.from_frame(work[["api_thread", "api_start"]].astype("int64"))
-    return pd.MultiIndex.from_frame(calls[["thread", "start"]]).isin(asked)
+    return calls.index.isin(work["call"])
 
 
 def _aftermath(held: np.ndarray, gaps: np.ndarray) -> np.ndarray:
@@ -437,7 +436,7 @@ def _innermost(ranges: pd.DataFrame, chosen: pd.Series, window: Window) -> np.nd
     """When is the innermost range one of the chosen?"""
     if not chosen.any():
         return intervals.EMPTY
-    edges, own = intervals.innermost(zip(ranges["start"], ranges["end"], chosen, strict=True))
+    edges, own = intervals.innermost(ranges["start"], ranges["end"], chosen)
     own = np.flatnonzero(own.astype(bool))  # None, where no range runs, is not chosen
     return intervals.clip(intervals.from_edges(edges[own], edges[own + 1]), window.start, window.end)
 
@@ -544,9 +543,8 @@ def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
 
 
 def _named(rows: pd.DataFrame, question: Callable[[str], object] | str) -> pd.Series:
-    """For each row: does its name answer the question, or match the pattern? Asked once for each different name."""
-    question = re.compile(question).search if isinstance(question, str) else question
-    return rows["name"].map({name: bool(question(name)) for name in rows["name"].unique()}).astype(bool)
+    """For each row: does its name answer the question, or match the pattern?"""
+    return named(rows["name"], re.compile(question).search if isinstance(question, str) else question)
 
 
 def _union(parts: Iterable[np.ndarray]) -> np.ndarray:

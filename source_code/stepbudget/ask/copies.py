@@ -87,7 +87,8 @@ def wait_after(report: Report, table: pd.DataFrame) -> pd.DataFrame:
     copies = copies.rename_axis("copy").reset_index().sort_values("start")
     calls = calls[["start", "thread", "end", "call", "name"]].sort_values("start", kind="stable")
     following = pd.merge_asof(copies, calls.assign(begun=calls["start"]), on="start", by="thread", direction="forward")
-    following = following[following["name"].str.contains("StreamSynchronize", na=False)].set_index("copy")
+    waits = {name for name in following["name"].unique() if "StreamSynchronize" in str(name)}
+    following = following[following["name"].isin(waits)].set_index("copy")
     return following[["begun", "end", "call"]].set_axis(columns, axis=1).reindex(table.index)
 
 

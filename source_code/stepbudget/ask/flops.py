@@ -34,6 +34,7 @@ MOST = 1e24  # FLOPs of one op: more than a year of any GPU
 
 OP_ID = re.compile(r", op_id = (\d{1,18})")
 INPUTS = re.compile(r"input_op_ids = \[(.*)\]$", re.DOTALL)
+OP = re.compile(r"\((\d+)")
 PAIR = re.compile(r"\((\d{1,18}),\s*(-?\d{1,9})\)")
 
 Uses = dict[tuple[int, int, int], list[list]]  # process, op's id, number of its output → sizes that users of it saw
@@ -165,12 +166,13 @@ def _backward(sizes: list[list], key: tuple[int, int] | None, uses: Uses) -> int
 def _uses(report: Report, asked: set[tuple[int, int]]) -> Uses:
     """What sizes the users of the outputs of these ops saw; operators name what their inputs came from."""
     found: Uses = defaultdict(list)
+    numbers = {str(number) for _, number in asked}
     ranges = report.ranges
     for process, name in zip(ranges["process"].tolist(), ranges["raw_name"].tolist(), strict=True) if asked else ():
-        inputs = INPUTS.search(name) if "input_op_ids" in name else None
-        made_by = [(int(op), int(number)) for op, number in PAIR.findall(inputs[1])] if inputs else []
-        if not any((process, op) in asked for op, _ in made_by):
+        if numbers.isdisjoint(OP.findall(name.rpartition("input_op_ids = ")[2])):  # most of them: a quick look
             continue
+        inputs = INPUTS.search(name)
+        made_by = [(int(op), int(number)) for op, number in PAIR.findall(inputs[1])] if inputs else []
         for size, (op, number) in zip(ops.sizes_of(name) or (), made_by, strict=False):
             if (process, op) in asked and _is_size(size):
                 found[process, op, number].append(size)

@@ -64,7 +64,7 @@ def idle_by_phase(report: Report, window: Window | None = None) -> pd.DataFrame:
     ranges = phase_ranges(report, window)
     # What the thread in charge is doing; other ranks and helpers have clocks of their own.
     ranges = ranges[ranges["thread"] == main_thread(report, window)]
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
+    edges, names = intervals.innermost(*(ranges[column] for column in ("start", "end", "name")))
     edges = np.concatenate([[window.start], edges, [window.end]])
     phases = [OUTSIDE, *(OUTSIDE if name is None else name for name in names)]
     ns = pd.Series(intervals.covered(gaps, edges[:-1], edges[1:])).groupby(phases, sort=False).sum()

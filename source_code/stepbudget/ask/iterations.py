@@ -17,7 +17,7 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, STEP, named, ranges_inside
 from stepbudget.ask.work import device_of, gpu_work, work_of
-from stepbudget.report import OPERATOR, Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 # Ranges in which a program waits for its next batch: "data loading", PyTorch's own
@@ -52,7 +52,8 @@ def is_loader(name: str) -> bool:
     return bool(LOADER.search(name[:LONGEST_NAME])) and "state_dict" not in name
 
 
-def step_windows(report: Report, window: Window | None = None) -> list[Window]:
+@remembered
+def step_windows(report: Report, window: Window) -> list[Window]:
     """The single training steps within the window (default: the training range), ``step 1`` first.
 
     They are looked for on the thread whose range the window is, else on a process's main thread. A step goes from one
@@ -62,7 +63,6 @@ def step_windows(report: Report, window: Window | None = None) -> list[Window]:
     step only if it holds what the others hold: the last fetch of an epoch finds no batch. A test in between belongs
     to no step. Without such ranges, an empty list.
     """
-    window = window or report.window()
     ranges = ranges_inside(report, window)
     for thread in _threads(report, ranges, window):
         own = ranges[ranges["thread"] == thread]
@@ -259,7 +259,7 @@ def _spans(ranges: pd.DataFrame, window: Window) -> list[tuple[int, int]]:
     for find, find_end in ((_loaders, None), (_called_steps, tree.ends.__getitem__)):
         if candidates := find(tree):
             return _between(tree, candidates, window, find_end)
-    programs_own = ~named(ranges["raw_name"], OPERATOR.search) & ~named(ranges["name"], LIBRARYS.fullmatch)
+    programs_own = ~ranges["operator"] & ~named(ranges["name"], LIBRARYS.fullmatch)
     tree = _Tree(ranges[programs_own])
     return _between(tree, candidates, window, None) if (candidates := _repeated(tree)) else []
 
@@ -269,17 +269,13 @@ class _Tree:
 
     def __init__(self, ranges: pd.DataFrame) -> None:
         ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-        self.starts: list[int] = ranges["start"].tolist()
-        self.ends: list[int] = ranges["end"].tolist()
+        starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+        self.starts: list[int] = starts.tolist()
+        self.ends: list[int] = ends.tolist()
         self.names: list[str] = [str(name)[:LONGEST_NAME] for name in ranges["name"]]
-        self.parents: list[int | None] = []
-        open_: list[int] = []
-        for number, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
-            while open_ and self.ends[open_[-1]] <= start:
-                open_.pop()
-            # Start/end ranges may overlap without one holding the other: look for the one that holds all of this.
-            self.parents.append(next((other for other in reversed(open_) if self.ends[other] >= end), None))
-            open_.append(number)
+        # Start/end ranges may overlap without one holding the other: the parent is the one that holds all of this.
+        holders = intervals.parents(starts, ends, np.maximum(starts, ends - 1)).tolist()
+        self.parents: list[int | None] = [None if number < 0 else number for number in holders]
 
     def above(self, number: int) -> Iterable[int]:
         """The ranges that hold this one, innermost first."""

@@ -19,7 +19,7 @@ import pandas as pd
 from stepbudget.ask.iterations import loader_ranges
 from stepbudget.ask.threads import about
 from stepbudget.ask.work import gpu_work
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 BOUND, NOT_BOUND, NOT_LOOKED_AT = "launch-bound", "not launch-bound", "not looked at"
@@ -78,7 +78,11 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
     millisecond, which no launch takes. It is "not looked at" where there are no calls or no kernels, or where
     fewer than LEAST_LAUNCHES launches would make it launch-bound.
     """
-    window = window or report.window()
+    return _launch(report, window or report.window(), gpu)
+
+
+@remembered
+def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     looked_at = _look_at(report, window, gpu)
     calls, queue = _launches(report, window, looked_at), _queue_depth(window, looked_at)
     own = calls[calls["kind"].isin(["kernel", "graph"])]
@@ -214,6 +218,7 @@ class _LookedAt:
     calls: pd.DataFrame
 
 
+@remembered
 def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
     work, own = gpu_work(report), about(report, window, gpu)
     if work.empty:

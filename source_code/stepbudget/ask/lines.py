@@ -22,11 +22,11 @@ import pandas as pd
 
 from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
-from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, budget
+from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
-from stepbudget.report import OPERATOR, Report, remembered
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
@@ -137,8 +137,8 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     moved = moved[moved["host_memory"] == "pageable"]
     results = copies.brings_result(moved)
     after = copies.wait_after(report, moved)
-    copied, fetched = _asks(api, moved[~results]), _asks(api, moved[results])
-    launched = _asks(api, kernels) | _asks(api, graphs)
+    copied, fetched = asks_for(api, moved[~results]), asks_for(api, moved[results])
+    launched = asks_for(api, kernels) | asks_for(api, graphs)
     follows = api.index.isin(after["call"])
     waits = (named(api["name"], re.compile(WAITING_CALLS).search) | fetched) & ~copied & ~follows
     queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
@@ -147,23 +147,17 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
         "synchronisation": (waits, waits),
         "launch_overhead": (queues, launched),
     }
-    parts = [api[own].assign(cause=cause, table=CALLS, counts=counts[own]) for cause, (own, counts) in chosen.items()]
+    api = api.assign(table=CALLS, call=api.index)
+    parts = [api[own].assign(cause=cause, counts=counts[own]) for cause, (own, counts) in chosen.items()]
     parts += list(_sleeps(report, found))
     parts = [part for part in parts if len(part)]
     if not parts:
         return pd.DataFrame(columns=["start", "end", "thread", "name", "cause", "table", "counts", "held", "also"])
     calls = pd.concat(parts, ignore_index=True).astype({"counts": bool})
-    known = after["start"].notna()
-    began = moved.loc[known, ["api_thread", "api_start"]].astype("int64").itertuples(index=False, name=None)
-    wait = dict(zip(began, after.loc[known, ["start", "end"]].astype("int64").to_numpy().tolist(), strict=True))
-    held, also = (calls["end"] - calls["start"]).to_numpy(copy=True), calls["start"].to_numpy(copy=True)
-    copying = np.flatnonzero(_asks(calls, moved)) if wait else []
-    for row, key in zip(
-        copying, calls.iloc[copying][["thread", "start"]].itertuples(index=False, name=None), strict=True
-    ):
-        start, end = wait.get(key, (key[1], key[1]))
-        held[row], also[row] = held[row] + end - start, start
-    return calls.assign(held=held, also=also)
+    wait = after.set_axis(moved["call"]).dropna()
+    wait = wait[~wait.index.duplicated(keep="last")].reindex(calls["call"]).set_axis(calls.index)
+    held = calls["end"] - calls["start"] + (wait["end"] - wait["start"]).fillna(0).astype("int64")
+    return calls.assign(held=held, also=wait["start"].fillna(calls["start"]).astype("int64"))
 
 
 def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
@@ -173,13 +167,7 @@ def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
     own = own[named(own["name"], threads.WAITS.match)]
     for cause in ("loader", "os_wait"):
         ns = intervals.covered(found.spans[cause], own["start"].to_numpy(), own["end"].to_numpy())
-        yield own[ns > 0].assign(cause=cause, table=OS_CALLS, counts=True)
-
-
-def _asks(calls: pd.DataFrame, work: pd.DataFrame) -> np.ndarray:
-    """Which of the calls asked for any of the work?"""
-    asked = pd.MultiIndex.from_frame(work[["api_thread", "api_start"]].astype("int64"))
-    return pd.MultiIndex.from_frame(calls[["thread", "start"]]).isin(asked)
+        yield own[ns > 0].assign(cause=cause, table=OS_CALLS, counts=True, call=-1)
 
 
 def _idle_ms(found: Budget, calls: pd.DataFrame) -> pd.Series:
@@ -282,23 +270,22 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """At each time the user's innermost range with the outermost and the innermost operator in it; "" for none."""
     if ranges.empty or not len(times):
         return np.full(len(times), "", dtype=object)
-    ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-    is_operator = named(ranges["raw_name"], OPERATOR.search)
+    ranges = ranges.iloc[np.lexsort((-ranges["end"], ranges["start"]))]
+    starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+    is_operator = ranges["operator"].to_numpy(dtype=bool)
+    outer = intervals.parents(starts, ends, starts)
+    # The outermost operator of each, by steps that double in length; a range of the user stands for itself.
+    top = np.where(is_operator & (outer >= 0) & is_operator[outer], outer, np.arange(len(outer)))
+    while (top[top] != top).any():
+        top = top[top]
+    found, which = np.unique(intervals.place_at(starts, ends, times), return_inverse=True)
     # Numbered steps are one place: "step 12" is "step #".
     shown = {
         name: re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name
         for name in ranges["name"].unique()
     }
-    names, operates = ranges["name"].map(shown).tolist(), is_operator.tolist()
-    starts, ends = ranges["start"].tolist(), ranges["end"].tolist()
-    texts = []
-    running: list[tuple[int, tuple[str, str, str]]] = []  # end, path
-    for start, end, name, is_operator in zip(starts, ends, names, operates, strict=True):
-        while running and running[-1][0] <= start:
-            running.pop()
-        outer = running[-1][1] if running else ("", "", "")
-        path = (outer[0], outer[1] or name, name) if is_operator else (name, "", "")
-        running.append((end, path))
-        texts.append(" › ".join(dict.fromkeys(filter(None, path))))
-    found = intervals.innermost_at(zip(starts, ends, texts, strict=True), times)
-    return np.where(found == None, "", found)  # noqa: E711 (element by element)
+    names = np.append(ranges["name"].map(shown).to_numpy(dtype=object), "")
+    path = [np.where(is_operator, outer[top], top), np.where(is_operator, top, -1), np.arange(len(top))]
+    path = [names[np.append(places, -1)[found]] for places in path]
+    texts = [" › ".join(dict.fromkeys(filter(None, part))) for part in zip(*path, strict=True)]
+    return np.array(texts, dtype=object)[which]

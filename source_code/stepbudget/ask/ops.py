@@ -27,7 +27,7 @@ from stepbudget import intervals
 from stepbudget.ask import tensor_cores
 from stepbudget.ask.threads import begins_in
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
-from stepbudget.report import OPERATOR, Report, remembered
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -102,7 +102,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     found = _grouped(work)
     ranges = report.ranges
     range_rows = found.index.to_numpy()
-    raw = ranges["raw_name" if "raw_name" in ranges else "name"].to_numpy(dtype=object)
+    raw = ranges["raw_name"].to_numpy(dtype=object)
     plain = ranges["name"].to_numpy(dtype=object)
     own = range_rows >= 0
     shown = np.where(own, plain[np.where(own, range_rows, 0)] if len(plain) else None, names[found["name"].to_numpy()])
@@ -122,7 +122,15 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
 
 def summary(report: Report, window: Window | None = None, found: pd.DataFrame | None = None) -> Summary:
     """The partition of all ops and DLProf's efficiency; ``found`` is a table of ``instances`` to save its work."""
-    found = instances(report, window) if found is None else found
+    return _summary(report, window) if found is None else _summed(report, found)
+
+
+@remembered
+def _summary(report: Report, window: Window) -> Summary:
+    return _summed(report, instances(report, window))
+
+
+def _summed(report: Report, found: pd.DataFrame) -> Summary:
     by = [name for name in (BY_OPERATOR, BY_KERNEL) if (found.loc[found["group"] != OTHER, "by"] == name).any()]
     counts = found["group"].value_counts()
     times = found.groupby("group")["gpu_ms"].sum()
@@ -214,10 +222,7 @@ def _has_operators(report: Report) -> bool:
 
 def _operator_rows(report: Report) -> np.ndarray:
     """Which of the report's ranges are operators'?"""
-    ranges = report.ranges
-    names = ranges["raw_name" if "raw_name" in ranges else "name"]
-    different = {name: bool(OPERATOR.search(str(name))) for name in names.unique()}
-    return names.map(different).to_numpy(dtype=bool) if len(names) else np.zeros(0, dtype=bool)
+    return report.ranges["operator"].to_numpy(dtype=bool)
 
 
 def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -243,11 +248,9 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
         if not len(own):
             continue
         order = own[np.lexsort((-ends[own], starts[own]))]  # an outer range before the ones inside it
-        named = zip(starts[order].tolist(), ends[order].tolist(), rows[order].tolist(), strict=True)
-        inner = intervals.innermost_at(named, calls[kernels])
+        inner = np.append(order, -1)[intervals.place_at(starts[order], ends[order], calls[kernels])]
         outer = _outermost(order[suits[order]], starts, ends, calls[kernels])
-        pick = np.where(outer >= 0, rows[np.maximum(outer, 0)], inner)
-        owner[kernels] = [-1 if row is None else row for row in pick]
+        owner[kernels] = np.append(rows, -1)[np.where(outer >= 0, outer, inner)]
         chosen[kernels] = outer >= 0
     return owner, chosen
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask import threads
-from stepbudget.report import OPERATOR, Report
+from stepbudget.report import Report
 from stepbudget.window import Window
 
 OUTSIDE = "(outside any phase)"
@@ -92,8 +92,7 @@ def _launched_in(report: Report, window: Window, ranges: pd.DataFrame, kernels: 
 def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
     ranges = ranges_inside(report, window)
-    operators = named(ranges["raw_name"], OPERATOR.search)
-    ranges = ranges if operators.all() else ranges[~operators]
+    ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
     steps = {
         name: re.sub(r"\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
     }
@@ -102,10 +101,12 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
 
 def named(names: pd.Series, question: Callable[[str], object]) -> pd.Series:
     """For each name: does it answer the question? Asked once for each different name."""
-    return names.map({name: bool(question(str(name))) for name in names.unique()}).astype(bool)
+    codes, different = pd.factorize(names)
+    answers = np.array([*(question(str(name)) for name in different), None], dtype=object).astype(bool)
+    return pd.Series(answers[codes], index=names.index)
 
 
 def phase_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """The innermost range at each time (nanoseconds), ``"(outside any phase)"`` where none runs."""
-    found = intervals.innermost_at(ranges[["start", "end", "name"]].itertuples(index=False, name=None), times)
-    return np.array([OUTSIDE if name is None else name for name in found], dtype=object)
+    places = intervals.place_at(ranges["start"], ranges["end"], times)
+    return np.append(ranges["name"].to_numpy(dtype=object), OUTSIDE)[places]

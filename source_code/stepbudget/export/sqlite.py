@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -98,9 +99,19 @@ class Export:
 
     def query(self, sql: str, parameters: Sequence | dict = ()) -> tuple[list[str], list[tuple]]:
         """The names of a query's columns, and its rows; ReportError where SQLite, or the shape of the file, says no."""
-        try:
+        with self._answers():
             cursor = self._db.execute(sql, parameters)
             return [column[0] for column in cursor.description], cursor.fetchall()
+
+    def stream(self, query: str, parameters: Sequence | dict = ()) -> Iterator[tuple]:
+        """The rows of an SQL query one by one, as they are read; ReportError as for ``rows``."""
+        with self._answers():
+            yield from self._db.execute(query, parameters)
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        try:
+            yield
         except UnicodeDecodeError as error:  # of SQLite's own complaint, which quotes what is damaged
             raise self.damaged("its list of tables", "what is no text") from error
         except (sqlite3.Error, OverflowError, MemoryError) as error:

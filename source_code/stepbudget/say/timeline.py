@@ -10,9 +10,8 @@ import pandas as pd
 from stepbudget import kernel_names
 from stepbudget.ask import iterations
 from stepbudget.ask.budget import CAUSES, Budget
-from stepbudget.ask.phases import named
 from stepbudget.ask.threads import main_thread
-from stepbudget.report import OPERATOR, Report
+from stepbudget.report import Report
 from stepbudget.say import palette, picture, rows, style
 from stepbudget.say.picture import escaped
 from stepbudget.say.words import duration, three
@@ -103,8 +102,7 @@ def _strips(report: Report, found: Budget, window: Window) -> Iterator[Strip]:
 def _levels(events: pd.DataFrame, window: Window, looks: dict[str, str]) -> Iterator[Strip]:
     """A thread's ranges, the outermost in the first row; no operators where there are other ranges."""
     events = events[(events["start"] > window.start) | (events["end"] < window.end)]
-    operators = named(events["raw_name"], OPERATOR.search)
-    events = events if operators.all() else events[~operators]
+    events = events if events["operator"].all() else events[~events["operator"]]
     events = events.assign(look=events["name"].map(looks))
     depth = rows.depths(events)
     for level in range(min(LEVELS, int(depth.max(initial=-1)) + 1)):

@@ -5,7 +5,9 @@ sampled counters, and of each process the NVTX ranges, CUDA calls and system cal
 call to the first work that it launched. Times are microseconds since the window's start, to the nanosecond; what
 reaches beyond the window is cut there, and says how long all of it lasted.
 
-Source: Google, "Trace Event Format": X (complete), C (counter), M (metadata), s and f (flow) events.
+Sources: Google, "Trace Event Format": X (complete), C (counter), M (metadata), s and f (flow) events; Perfetto's
+importer of it (``src/trace_processor/importers/json``), versions of which give up at an event whose time comes after
+a text with an escaped letter: in each event the time comes first.
 """
 
 from __future__ import annotations
@@ -96,8 +98,10 @@ def _metadata(what: str, process: int, track: int, **args: object) -> str:
 
 
 def _slices(row: rows.Row, process: int, tracks: np.ndarray, window: Window) -> Iterator[str]:
-    """The row's events as X events."""
-    events = row.events
+    """The row's events as X events; of those that begin together the outer first, as Perfetto nests them."""
+    within = row.events[["start", "end"]].clip(window.start, window.end)
+    order = np.lexsort((-within["end"], within["start"]))
+    events, tracks = row.events.iloc[order], tracks[order]
     start, end = (events[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
     from_, until = start.clip(window.start, window.end), end.clip(window.start, window.end)
     cut = ((from_ != start) | (until != end)).tolist()
@@ -111,7 +115,7 @@ def _slices(row: rows.Row, process: int, tracks: np.ndarray, window: Window) -> 
         args += [f'"bytes":{size_}'] if size_ >= 0 else []
         more = f',"args":{{{",".join(args)}}}' if args else ""
         yield (
-            f'{{"ph":"X","name":{name},"cat":{look},"pid":{process},"tid":{track},"ts":{_us(at)},"dur":{_us(ns)}{more}}}'
+            f'{{"ph":"X","ts":{_us(at)},"dur":{_us(ns)},"name":{name},"cat":{look},"pid":{process},"tid":{track}{more}}}'
         )
 
 
@@ -129,8 +133,8 @@ def _arrows(
             number += 1
             caller, place = calls[thread]
             end = f'"name":"launch","cat":"launch","id":{number}'
-            yield f'{{"ph":"s",{end},"pid":{caller},"tid":{place},"ts":{_us(call - window.start)}}}'
-            yield f'{{"ph":"f","bp":"e",{end},"pid":{process},"tid":{track},"ts":{_us(start - window.start)}}}'
+            yield f'{{"ph":"s","ts":{_us(call - window.start)},{end},"pid":{caller},"tid":{place}}}'
+            yield f'{{"ph":"f","ts":{_us(start - window.start)},"bp":"e",{end},"pid":{process},"tid":{track}}}'
 
 
 def _counters(report: Report, window: Window) -> Iterator[str]:
@@ -145,10 +149,10 @@ def _counters(report: Report, window: Window) -> Iterator[str]:
                 yield from _name_process(process, f"counters of sampled GPU {device}", 2)
             value = own["value"].to_numpy(dtype=np.float64)
             changes = np.append(True, value[1:] != value[:-1])
-            head = f'{{"ph":"C","name":{json.dumps(counter)},"pid":{process},"tid":0,"ts":'
+            about = f'"name":{json.dumps(counter)},"pid":{process},"tid":0'
             times = own["time"].to_numpy(dtype=np.int64)[changes] - window.start
             for at, read in zip(times.tolist(), value[changes].tolist(), strict=True):
-                yield f'{head}{_us(at)},"args":{{"value":{read!r}}}}}'
+                yield f'{{"ph":"C","ts":{_us(at)},{about},"args":{{"value":{read!r}}}}}'
 
 
 def _us(ns: int) -> str:

@@ -141,7 +141,7 @@ def innermost_ranges(report: Report, window: Window) -> pd.DataFrame:
     if len(ranges) > PIXELS:
         operators = named(ranges["raw_name"], OPERATOR.search)
         ranges = ranges if operators.all() else ranges[~operators]
-    edges, names = intervals.innermost(ranges[["start", "end", "name"]].itertuples(index=False, name=None))
+    edges, names = intervals.innermost(*(ranges[column] for column in ("start", "end", "name")))
     found = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "name": names[:-1]}).dropna()
     lasted = (found["end"] - found["start"]).groupby(found["name"]).sum().sort_values(kind="stable")
     kind = found["name"].where(found["name"].isin(lasted.index[-MOST_KINDS:]), OTHERS)

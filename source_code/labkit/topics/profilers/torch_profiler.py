@@ -284,8 +284,7 @@ def operators(report: TraceReport) -> pd.DataFrame:
         starts = [round(1000 * event["ts"]) - report.origin for event in own]
         ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
         launched = kernels[kernels["api_thread"] == thread]
-        named = zip(starts, ends, (event["name"] for event in own), strict=True)
-        names = intervals.innermost_at(named, launched["api_start"].to_numpy(dtype=np.int64))
+        names = intervals.innermost_at(starts, ends, [event["name"] for event in own], launched["api_start"])
         for name, kernel in zip(names, launched.itertuples(), strict=True):
             if name is not None:
                 rows.append((name, kernel.end - kernel.start, kernel_names.by_name(kernel.name)))
