@@ -31,16 +31,27 @@ def test_states_are_sixteen_bytes_a_weight_and_an_nth_where_they_are_shared_out(
     states = [sum(own[kind] for kind in memory.NUMBERS) for own in (whole, part)]
     assert states == [16 * SMALL.weights, 4 * SMALL.weights]
     assert (whole["BF16 copies"], part["BF16 copies"]) == (2 * SMALL.weights, 2 * 2 * SMALL.block)
-    assert DDP.fullest(SMALL) == 18 * SMALL.weights
-    assert ON_4.fullest(SMALL) == 3 * SMALL.weights + 4 * SMALL.block
 
 
-@pytest.mark.parametrize("way", [DDP, ON_4])
-def test_the_deepest_network_fits_and_one_block_more_does_not(way):
-    room, activations = 1e6, 5e3
+def test_the_fuller_of_two_moments_counts():
+    few, many = 10.0, 1e6
+    part = 2 * 2 * SMALL.block
+    assert DDP.moments(SMALL, few) == {"begins": 18 * SMALL.weights + few, "ends": 16 * SMALL.weights}
+    assert ON_4.moments(SMALL, few) == {
+        "begins": 3 * SMALL.weights + part + few,
+        "ends": 4 * SMALL.weights + part + 4 * SMALL.block,
+    }
+    assert ON_4.fullest(SMALL, few) == ON_4.moments(SMALL)["ends"]
+    assert ON_4.fullest(SMALL, many) == ON_4.moments(SMALL, many)["begins"]
+
+
+@pytest.mark.parametrize("activations", [10.0, 5e3])
+@pytest.mark.parametrize("way", [DDP, ON_4], ids=lambda way: way.label)
+def test_the_deepest_network_fits_and_one_block_more_does_not(way, activations):
+    room = 1e6
     deepest = memory.deepest(way, 8, activations, room)
     for depth, fits in ((deepest, True), (deepest + 1, False)):
-        assert (way.fullest(Network(8, depth, 0)) + depth * activations <= room) == fits
+        assert (way.fullest(Network(8, depth, 0), depth * activations) <= room) == fits
     with pytest.raises(LabError, match="not one block of width 8 fits"):
         memory.deepest(way, 8, activations, 100.0)
 
@@ -75,6 +86,22 @@ def test_the_difference_between_the_ways_is_explained():
         for share in ("ddp", "fsdp")
     ]
     assert direct[0].item() - direct[1].item() == pytest.approx(parts["measured"])
+
+
+def test_the_fullest_moment_on_paper_is_that_which_was_measured():
+    """Given the activations, which are measured; DDP's copies are among what the forward pass leaves."""
+    found = sharding.ways.frame(sharding.ways.record())
+    for row in found[found["fits"] & found["reshard"]].itertuples():
+        network, way = Network.of(row.width, 12, row.weights), Way(row.share, 2)
+        copies = way.held(network)["BF16 copies"] if row.share == "ddp" else 0.0
+        assert way.fullest(network, row.forward - row.before - copies) == pytest.approx(row.peak, rel=0.05)
+
+
+def test_a_network_that_no_gpu_holds_alone_runs_on_two():
+    found = sharding.ways.frame(sharding.ways.record())
+    wide = found[found["width"] == found["width"].max()].set_index("share")
+    assert wide["fits"].to_dict() == {"fsdp": True, "ddp": False}
+    assert 16 * wide.loc["fsdp", "weights"] > memory.H200_BYTES
 
 
 def test_a_line_wants_two_points():

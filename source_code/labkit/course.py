@@ -143,7 +143,7 @@ LABS = (
     Lab("15_more_gpus.ipynb", "More GPUs",
         "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 55, 4),
     Lab("16_sharding.ipynb", "A network shared out",
-        "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 45, 4),
+        "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 50, 4),
 )
 # fmt: on
 

@@ -4,9 +4,11 @@ Trained in FP32 with Adam, a weight takes four numbers: itself, its gradient, an
 "ZeRO", SC 2020, section 3.1). These *states* are what FSDP shares out among n ranks, an n-th each (Zhao et al.,
 "PyTorch FSDP", VLDB 2023). *Activations*, which go with the samples a rank has, it leaves alone.
 
-At the fullest moment, when the backward pass begins, a rank also holds numbers in BF16 to compute with: under DDP and
-autocast a copy of every weight, under FSDP those of the blocks that are gathered just then. DDP's gradients stay in
-their buckets from step to step; FSDP's are freed with ``zero_grad()`` and made block by block afterwards.
+Two moments can be the fullest. As the backward pass begins, all activations are there, and numbers in BF16 to compute
+with: under DDP and autocast a copy of every weight, under FSDP those of the blocks that are gathered just then. DDP's
+gradients stay in their buckets from step to step; FSDP's are freed with ``zero_grad()`` and made block by block in the
+backward pass. As it ends, activations and DDP's copies are gone, and FSDP's gradients there, those of the last block
+whole in FP32, to be added up.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from labkit.errors import LabError
 
 FP32, BF16 = 4, 2  # bytes
 NUMBERS = {"weights": 1, "gradients": 1, "Adam's moments": 2}  # kept in FP32, for each weight
-H200_BYTES = 141e9  # its data sheet
+H200_BYTES = 141e9  # its data sheet; the driver finds 150e9, not all of which a program can use
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Network:
     width: int
     depth: int
     outside: int
+
+    @classmethod
+    def of(cls, width: int, depth: int, weights: int) -> Network:
+        """The one that has so many weights in all."""
+        return cls(width, depth, weights - cls(width, depth, 0).weights)
 
     @property
     def block(self) -> int:
@@ -61,10 +68,17 @@ class Way:
         copied = network.weights if self.share == "ddp" else self.gathered * network.block
         return states | {"BF16 copies": float(BF16 * copied)}
 
-    def fullest(self, network: Network) -> float:
-        """Bytes of these at the fullest moment, when FSDP's gradients are not there."""
+    def moments(self, network: Network, activations: float = 0.0) -> dict[str, float]:
+        """Bytes of these and of ``activations`` as the backward pass begins, and as it ends."""
         held = self.held(network)
-        return sum(held.values()) - (held["gradients"] if self.share == "fsdp" else 0.0)
+        everything = sum(held.values())
+        if self.share == "ddp":
+            return {"begins": everything + activations, "ends": everything - held["BF16 copies"]}
+        return {"begins": everything - held["gradients"] + activations, "ends": everything + FP32 * network.block}
+
+    def fullest(self, network: Network, activations: float = 0.0) -> float:
+        """Bytes at the fuller of the two moments."""
+        return max(self.moments(network, activations).values())
 
 
 def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) -> int:
@@ -72,9 +86,8 @@ def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) 
 
     LabError where not even one does.
     """
-    one, two = (way.fullest(Network(width, depth, 0)) for depth in (1, 2))
-    each, once = two - one + block_bytes, 2 * one - two
-    blocks = int((room - once) // each)
+    one, two = (way.moments(Network(width, depth, 0), depth * block_bytes) for depth in (1, 2))
+    blocks = min(int((room - 2 * one[when] + two[when]) // (two[when] - one[when])) for when in one)
     if blocks < 1:
         raise LabError(f"{way.label}: not one block of width {width} fits into {room / 1e9:.0f} GB.")
     return blocks

@@ -37,8 +37,7 @@ def network(found: Records) -> Network:
     for record in found.values():
         for row in record["rows"]:
             if scaling.program_of(row) in SHARES:
-                whole = Network(row["arguments"]["width"], row["arguments"]["depth"], 0)
-                return Network(whole.width, whole.depth, row["parameters"] - whole.weights)
+                return Network.of(row["arguments"]["width"], row["arguments"]["depth"], row["parameters"])
     raise NotRecorded("no transformer was trained in these runs.")
 
 

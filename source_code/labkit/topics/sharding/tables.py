@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED
 from labkit.display.table import Table, table
 from labkit.topics.scaling.readings import Records
 from labkit.topics.sharding import memory, readings
@@ -110,6 +111,7 @@ def ways(found: pd.DataFrame, phases: bool = False) -> Table:
 
     ``phases``: instead of the last two, what is allocated before a step and after its passes.
     """
+    rows = list(found.itertuples())
     frame = pd.DataFrame({"way": found["way"], "width": found["width"], "sequences a GPU": found["sequences"]})
     frame["states GB"] = found["kept"] / 1e9
     columns = {"before": "before a step GB", "forward": "after forward GB", "backward": "after backward GB"}
@@ -119,7 +121,8 @@ def ways(found: pd.DataFrame, phases: bool = False) -> Table:
     if not phases:
         frame["bytes moved a weight"] = found["moved"] / found["weights"]
         frame["a step ms"] = found["step_ms"]
-    frame["fits"] = ["yes" if fits else "out of memory" for fits in found["fits"]]
+        frame["range ms"] = [f"{MEASURED}{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
+    frame["fits"] = ["yes" if row.fits else "out of memory" for row in rows]
     if found["fits"].all():
         frame = frame.drop(columns="fits")
     formats = {name: "{:.2f}" for name in frame if name.endswith((" GB", " weight"))} | {"a step ms": "{:,.1f}"}

@@ -34,7 +34,7 @@ def frame(found: dict) -> pd.DataFrame:
     Columns: ``way`` in words, ``share``, ``width``, ``sequences`` (a rank's), ``reshard``, ``prefetch``, ``fits``; and
     where it fits ``weights`` (their number), bytes: ``kept`` (states), ``before`` a step, after its ``forward`` and
     ``backward`` pass, ``peak`` (None without a GPU), ``moved`` in a step (gathered and reduced, an all-reduce counted
-    twice); and ``step_ms``.
+    twice); and ``step_ms``, with ``low_ms`` and ``high_ms``.
     """
     rows = []
     for row in found["rows"]:
@@ -43,7 +43,7 @@ def frame(found: dict) -> pd.DataFrame:
         own |= {"way": _named(row), "fits": not any(one["out_of_memory"] for one in each)}
         rows.append(own | (_measured(each) if own["fits"] else {}))
     columns = ["way", "share", "width", "sequences", "reshard", "prefetch", "fits"]
-    columns += ["weights", "kept", "before", "forward", "backward", "peak", "moved", "step_ms"]
+    columns += ["weights", "kept", "before", "forward", "backward", "peak", "moved", "step_ms", "low_ms", "high_ms"]
     return pd.DataFrame(rows).reindex(columns=columns)
 
 
@@ -56,6 +56,7 @@ def _named(row: dict) -> str:
 
 
 def _measured(each: list[dict]) -> dict:
+    slowest = max((one["step_s"] for one in each), key=statistics.median)
     moved = [(2 if one["function"] == "AllReduce" else 1) * one["bytes"] * one["count"] for one in each[0]["sent"]]
     phases = {
         name: max((1e6 * one["allocated_mb"][name] for one in each if name in one["allocated_mb"]), default=None)
@@ -66,5 +67,7 @@ def _measured(each: list[dict]) -> dict:
         "kept": max(1e6 * sum(sum(one[f"{kind}_mb"].values()) for kind in KINDS) for one in each),
         "peak": max((1e6 * one["peak_memory_mb"] for one in each if one["peak_memory_mb"]), default=None),
         "moved": sum(moved),
-        "step_ms": 1e3 * max(statistics.median(one["step_s"]) for one in each),
+        "step_ms": 1e3 * statistics.median(slowest),
+        "low_ms": 1e3 * min(slowest),
+        "high_ms": 1e3 * max(slowest),
     }
