@@ -84,7 +84,7 @@ def vanished(record: dict) -> pd.DataFrame:
 
 
 def products(record: dict) -> pd.DataFrame:
-    """Square products of ``bench_fp8.py``: ``size``, ``how``, ``us``, ``tflops``, ``refused``, at one size ``error``."""
+    """Square products of ``bench_fp8.py``: ``size``, ``how``, ``us``, ``tflops``, ``refused``; one size's ``error``."""
     found = pd.DataFrame([row for row in record["rows"] if row["what"] == "product"])
     found = found.reindex(columns=["size", "how", "us", "low_us", "high_us", "error", "refused"])
     return found.assign(tflops=2 * found["size"] ** 3 / found["us"] / 1e6)
