@@ -170,6 +170,8 @@ WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
     "08_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 9 changes
     "14_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
+    # weighs formats by benchmarks that train and time networks of their own, seed by seed: no step of the ladder
+    "17_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
 }
 
 

@@ -141,7 +141,7 @@ LABS = (
     Lab("14_clinic.ipynb", "The clinic",
         "ten reports of strangers' programs: find what ails them, and mend it", 60, 4),
     Lab("17_eight_bits.ipynb", "Eight bits, and less",
-        "FP8 products, BF16 weights, block scales, the first NaN", 40, 3),
+        "FP8 products, BF16 weights, block scales, the first NaN", 40, 4),
 )
 # fmt: on
 
