@@ -121,7 +121,7 @@ def _try_step(step: Callable) -> str | None:
         return f"{scaler.seen['step']} steps were taken: one for all parts together"
     if scaler.seen["step"] == 0:
         return "the optimizer stepped without the scaler, which then leaves out no bad step"
-    moved = float((model.weight - before).norm()) / LR
+    moved = float((model.weight.detach() - before).norm()) / LR
     if scaler.seen["unscale_"] == 0 and moved < MAX_NORM / 100:
         return "clipped were gradients that are still scaled: `unscale_` comes before it"
     if moved > 1.05 * MAX_NORM:
