@@ -24,7 +24,7 @@ def trainings(record: dict) -> Table:
     }
     formats = {names["excess"]: "{:.4f}", "p": _p, names["possible_pct"]: "{:.2f}", "ms a step": "{:.1f}"}
     formats |= dict.fromkeys([names["more_pct"], names["at_most_pct"]], "{:+.1f}")
-    caption = f"{found['seeds'].iloc[0]} seeds each, test loss (at most: with 99 % confidence; p: that it is no worse)"
+    caption = "Test loss, mean over the seeds (at most: with 99 % confidence; p: that it is no worse)"
     return table(found[list(names)].rename(columns=names), caption, formats, list(names.values())[1:])
 
 
