@@ -172,6 +172,8 @@ WITHOUT = {
     "14_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "15_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
     "16_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
+    # weighs formats by benchmarks that train and time networks of their own, seed by seed: no step of the ladder
+    "17_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
 }
 
 

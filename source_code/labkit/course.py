@@ -144,6 +144,8 @@ LABS = (
         "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 55, 4),
     Lab("16_sharding.ipynb", "A network shared out",
         "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 50, 4),
+    Lab("17_eight_bits.ipynb", "Eight bits, and less",
+        "FP8 products, BF16 weights, block scales, the first NaN", 40, 4),
 )
 # fmt: on
 

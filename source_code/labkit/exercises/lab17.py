@@ -10,36 +10,49 @@ from labkit.topics.formats import readings
 # --- 17.1: from which width on does FP8 pay? ------------------------------------------------------------------
 
 
+COMPILED = " compiled"
+
+
 def _gains(record: dict, ending: str):
     found = readings.layers(record).reindex(columns=[f"bf16{ending}", f"fp8{ending}"]).dropna()
     return found.iloc[:, 0] / found.iloc[:, 1]
 
 
 def smallest_width(record: dict) -> float:
-    """The smallest measured width at which FP8 is faster than BF16, both as PyTorch runs them."""
-    gains = _gains(record, "")
+    """The smallest measured width at which FP8 is faster than BF16, both compiled."""
+    gains = _gains(record, COMPILED)
     if not (gains > 1).any():
         raise NothingToAnswer("FP8 was faster at none of the widths that were measured here")
     return float(gains.index[gains > 1][0])
 
 
-def _index(record: dict, wanted: Callable, ending: str = "") -> float:
+def _index(record: dict, wanted: Callable, ending: str = COMPILED) -> float:
     gains = _gains(record, ending)
     found = gains.index[wanted(gains)]
     return float(found[0]) if len(found) else float("nan")
 
 
+def _between(record: dict) -> float:
+    """The largest width below the right one that was measured as PyTorch runs it, and not compiled."""
+    compiled, right = set(_gains(record, COMPILED).index), smallest_width(record)
+    return float(
+        max((width for width in _gains(record, "").index if width not in compiled and width < right), default=0)
+    )
+
+
 SMALLEST_WIDTH = Number(
     READ,
-    "Find the orange line, and the first of its points above 1.",
+    "Find the blue line, and the first of its points above 1.",
     right=smallest_width,
     wrong={
         "there FP8 is still slower: 1 means as fast as BF16": lambda record: _index(record, lambda g: g < 1),
-        "there it gains most: asked is where the gain begins": lambda record: float(_gains(record, "").idxmax()),
-        "that is the last width at which it loses": lambda record: _index(
-            record, lambda g: (g < 1) & (g.shift(-1) > 1)
+        "there it gains most; or is it the orange line? Asked is where the blue one's gain begins": lambda record: (
+            float(_gains(record, COMPILED).idxmax())
         ),
-        "that is the gain itself: asked is the width": lambda record: float(_gains(record, "").max()),
+        "at that width nothing compiled was measured: a line between two dots is no measurement": lambda record: (
+            _between(record)
+        ),
+        "that is the gain itself: asked is the width": lambda record: float(_gains(record, COMPILED).max()),
     },
     within=0.001,
 )
@@ -108,7 +121,7 @@ def _try_step(step: Callable) -> str | None:
         return f"{scaler.seen['step']} steps were taken: one for all parts together"
     if scaler.seen["step"] == 0:
         return "the optimizer stepped without the scaler, which then leaves out no bad step"
-    moved = float((model.weight - before).norm()) / LR
+    moved = float((model.weight.detach() - before).norm()) / LR
     if scaler.seen["unscale_"] == 0 and moved < MAX_NORM / 100:
         return "clipped were gradients that are still scaled: `unscale_` comes before it"
     if moved > 1.05 * MAX_NORM:

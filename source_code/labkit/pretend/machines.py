@@ -51,7 +51,7 @@ class Cpu(Replay):
 
     told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
     needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
-    needs_gpu += ("bench_nvml", "one_kernel")
+    needs_gpu += ("bench_nvml", "one_kernel", "bench_formats", "bench_fp8", "bench_attention", "bench_lstm")
     slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
 
     def run(self, words: str, file: Path) -> dict:
@@ -134,6 +134,10 @@ class Turing(Replay):
             "bench_sin_fit.py": lambda: self._fits(record),
             "bench_gan.py": lambda: _without_bf16(record),
             "bench_deep.py": lambda: _without_bf16(record),
+            "bench_formats.py": lambda: _rows(record, lambda row: row["variant"] in ("fp32", "fp16 autocast")),
+            "bench_fp8.py": lambda: _refused(record, lambda row: "fp8" in row["how"] or "torchao" in row["how"]),
+            "bench_attention.py": lambda: _refused(record, self._has_no_attention),
+            "bench_lstm.py": lambda: _rows(record, lambda row: row["dtype"] in ("fp32", "fp16")),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
             "bench_keras.py": lambda: self._precision(record),
         }.get(command.split()[0])
@@ -147,6 +151,11 @@ class Turing(Replay):
                     row.pop(name, None)
                 row |= {"refused": "not on this GPU", "kernels": [], "kernel_us": []}
         return record
+
+    @staticmethod
+    def _has_no_attention(row: dict) -> bool:
+        """Types that it lacks; and the kernels of flash attention, which want Ampere."""
+        return row["dtype"] in ("tf32", "bf16") or row["kernel"] in ("flash", "cudnn")
 
     def _types(self, record: dict) -> dict:
         for row in record["rows"]:
@@ -264,7 +273,24 @@ def _as_fp32(record: dict, case: Iterable[str]) -> dict:
 
 def _without_bf16(record: dict) -> dict:
     """A record of trainings that left BF16 out."""
-    return record | {"rows": [row for row in record["rows"] if row["variant"] != "bf16"]}
+    return _rows(record, lambda row: row["variant"] != "bf16")
+
+
+def _rows(record: dict, kept: Callable[[dict], bool]) -> dict:
+    """A record with those rows alone."""
+    return record | {"rows": [row for row in record["rows"] if kept(row)]}
+
+
+def _refused(record: dict, which: Callable[[dict], bool]) -> dict:
+    """A benchmark of lab 17 in which those rows have no time, but what was said against them."""
+    times = ("error", "us", "low_us", "high_us", "tflops", "peak_bytes", "extra_bytes")
+    rows = [
+        {name: value for name, value in row.items() if name not in times} | {"refused": "not on this GPU"}
+        if which(row)
+        else row
+        for row in record["rows"]
+    ]
+    return record | {"rows": rows}
 
 
 def _without_samples(record: dict, columns: Iterable[str]) -> dict:

@@ -5,8 +5,8 @@
     print(found)
 
 The loss is NaN long after something went wrong, and often far from it. What tells is the first module whose input was
-finite and whose output was not; on the way back, the first whose gradient came in finite and went out otherwise. Every
-look waits for the GPU, so this is for a step that is known to fail, not for a training.
+finite and whose output was not; on the way back, the first to which a finite gradient came and which made another of
+it, for its input or its weights. Every look waits for the GPU: this is for a step that is known to fail.
 """
 
 from __future__ import annotations
@@ -42,12 +42,20 @@ def first_bad(model: nn.Module) -> Iterator[Culprit]:
         if found.module is None and not bad(came) and (made := bad(went)):
             found.module, found.way, found.made = name, way, made
 
+    def watch(name: str, module: nn.Module, given: object, result: object) -> None:
+        """One call of a module: look now, and on the way back at what arrives and at each gradient that leaves."""
+        look(name, "forward", given, result)
+        came: list[torch.Tensor] = []
+        for one in tensors_of(result):
+            if one.requires_grad:
+                hooks.append(one.register_hook(lambda gradient: came.append(gradient)))
+        for one in (*tensors_of(given), *module.parameters(recurse=False)):
+            if one.requires_grad:
+                hooks.append(one.register_hook(lambda gradient: look(name, "backward", came, [gradient])))
+
     for name, module in model.named_modules():
         if next(module.children(), None) is None:
-            hooks += [
-                module.register_forward_hook(lambda _, came, went, n=name: look(n, "forward", came, went)),
-                module.register_full_backward_hook(lambda _, went, came, n=name: look(n, "backward", came, went)),
-            ]
+            hooks.append(module.register_forward_hook(lambda own, given, result, n=name: watch(n, own, given, result)))
     try:
         yield found
     finally:
@@ -57,6 +65,12 @@ def first_bad(model: nn.Module) -> Iterator[Culprit]:
 
 def bad(tensors: object) -> str | None:
     """``"NaN"`` or ``"inf"``, if a tensor in here holds one; NaN first."""
-    flat = [tensors] if isinstance(tensors, torch.Tensor) else [one for one in tensors or () if one is not None]
     kinds = [("NaN", torch.isnan), ("inf", torch.isinf)]
-    return next((word for word, ask in kinds if any(bool(ask(one).any()) for one in flat)), None)
+    return next((word for word, ask in kinds if any(bool(ask(one).any()) for one in tensors_of(tensors))), None)
+
+
+def tensors_of(given: object) -> list[torch.Tensor]:
+    """The tensors in a tensor, tuple or list."""
+    if isinstance(given, torch.Tensor):
+        return [given]
+    return [one for part in given for one in tensors_of(part)] if isinstance(given, tuple | list) else []

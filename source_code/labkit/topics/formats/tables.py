@@ -16,12 +16,15 @@ def trainings(record: dict) -> Table:
     names = {
         "format": "format",
         "excess": "nats above the least",
+        "more_pct": "more than FP32 %",
+        "at_most_pct": "at most %",
         "p": "p",
         "possible_pct": "possible guesses %",
         "step_ms": "ms a step",
     }
     formats = {names["excess"]: "{:.4f}", "p": _p, names["possible_pct"]: "{:.2f}", "ms a step": "{:.1f}"}
-    caption = f"{found['seeds'].iloc[0]} seeds each, test loss (p: that it is no worse than FP32)"
+    formats |= dict.fromkeys([names["more_pct"], names["at_most_pct"]], "{:+.1f}")
+    caption = "Test loss, mean over the seeds (at most: with 99 % confidence; p: that it is no worse)"
     return table(found[list(names)].rename(columns=names), caption, formats, list(names.values())[1:])
 
 
@@ -96,6 +99,23 @@ def attention(record: dict, length: int) -> Table:
     formats = dict.fromkeys(names.values(), "{:.2f}")
     formats |= {"error": "{:.0e}", "plain: extra GB": "{:.2f}", "best: extra GB": "{:.2f}"}
     return table(frame, f"Attention, length {length:,}, forward and back: ms", formats, list(formats))
+
+
+def recurrent_types(record: dict, odd: int) -> Table:
+    """The recurrent network by number type, in its usual hidden size and in an odd one: ms, and the LSTM alone."""
+    found = readings.recurrent(record)
+    rows = []
+    for dtype in ("fp32", "tf32", "fp16", "bf16"):
+        own = readings.around(found, "hidden", dtype).set_index("size")
+        if len(own):
+            usual = int(own.loc[own["varied"] == "", "hidden"].iloc[0])
+            row = {"type": dtype.upper()}
+            for part, name in (("us", "whole"), ("lstm_us", "LSTM alone")):
+                row |= {f"{name}, {size:,}: ms": own[part][size] / 1e3 for size in (usual, odd)}
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    formats = dict.fromkeys(frame.columns[1:], "{:.2f}")
+    return table(frame, "The recurrent network by type, forward and back, and its hidden size", formats, list(formats))
 
 
 def recurrent(record: dict, varied: str) -> Table:
