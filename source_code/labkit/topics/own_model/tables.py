@@ -1,0 +1,55 @@
+"""What did each mend promise and bring, and what did all of them bring to a whole process? As tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from labkit.display.spread import MEASURED, Spread, spread
+from labkit.display.table import Table, table
+from labkit.topics.own_model.readings import Scored, Whole
+
+AS_IT_WAS = "as it was"
+
+
+def ledger(scored: Sequence[Scored]) -> Table:
+    """A row a mend: the step at best by the report before, the step as timed, and what of the promise came true."""
+    first = scored[0]
+    rows = [(AS_IT_WAS, None, first.before.median, _range(first.before), None, None, None, _process_s(first.slow), "")]
+    for one in scored:
+        came = 100 * one.gained_ms / one.promised_ms if one.promised_ms and one.shows else None
+        times = one.ratio.median
+        row = (one.best_ms, one.after.median, _range(one.after), times, one.at_most_times, came, _process_s(one.fast))
+        rows.append((one.mend.label, *row, one.verdict))
+    columns = ["step ms at best", "step ms", "range ms", "× before", "× at most", "% of the promise", "process s"]
+    frame = pd.DataFrame(rows, columns=["mend", *columns, "verdict"])
+    formats = {"step ms at best": "{:.1f}", "step ms": "{:.1f}", "× before": "{:.2f}", "× at most": "{:.2f}"}
+    formats |= {"% of the promise": "{:.0f}", "process s": "{:.1f}"}
+    timed = first.slow[0]["arguments"]["steps"]
+    caption = f"Each mend added to those before it: {first.before.n} rounds of {timed} steps, without a profiler (medians)"
+    return table(frame, caption, formats, list(formats))
+
+
+def wholes(found: dict[str, Whole]) -> Table:
+    """Two rows a script, as it was and with all mends: whole process and step, as predicted and as timed."""
+    rows = []
+    for name, one in found.items():
+        for when, records, predicted_s in zip((AS_IT_WAS, "mended"), (one.before, one.after), one.predicted_s, strict=True):
+            process, step = spread(records), spread(records, "step_ms")
+            times = (one.process.median, one.step.median) if records is one.after else (None, None)
+            own = (process.n, predicted_s, process.median, _range(process), step.median, _range(step), *times)
+            rows.append((name, f"{one.steps:,}", when, *own))
+    columns = ["script", "steps", "", "n", "predicted s", "process s", "range s", "step ms", "range ms"]
+    frame = pd.DataFrame(rows, columns=[*columns, "× process", "× step"])
+    formats = {"predicted s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
+    formats |= {"× process": "{:.2f}", "× step": "{:.2f}"}
+    return table(frame, "Whole processes, in turn: medians, and ratios round by round", formats, list(formats))
+
+
+def _range(own: Spread) -> str:
+    return f"{MEASURED}{own.low:.1f}–{own.high:.1f}"
+
+
+def _process_s(records: Sequence[dict]) -> float:
+    return spread(records).median
