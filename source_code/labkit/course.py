@@ -140,6 +140,8 @@ LABS = (
         "PyTorch's own profiler, live monitoring, how to read old tutorials", 35, 3),
     Lab("14_clinic.ipynb", "The clinic",
         "ten reports of strangers' programs: find what ails them, and mend it", 60, 4),
+    Lab("15_own_model.ipynb", "Your own model",
+        "fifteen lines for any training script; two scripts mended from end to end, then yours", 50, 4),
 )
 # fmt: on
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 from labkit.display.pieces import part
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.profiler import LAUNCH_MS, Cuda
 from stepbudget.ask import phases
@@ -53,7 +52,7 @@ def _idle_ms(report: Report) -> float:
 
 OPTIMIZER_MS = Number(
     BOUND,
-    "All that its kernels take on the GPU, at most, and the GPU's idle time: tables.phases, tables.budget; of one step.",
+    "At most all that its kernels take on the GPU, and the GPU's idle time: tables.phases and tables.budget, a step.",
     right=lambda report: _optimizer(report, "gpu_ms") + _idle_ms(report),
     wrong={
         "that is for all captured steps: of one step is asked": lambda report: (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.display.runs import is_beyond_noise
-from labkit.display.spread import Spread, paired, spread
+from labkit.display.runs import in_rounds, is_beyond_noise
+from labkit.display.spread import MEASURED, Spread, paired, spread
 from labkit.recording import plan
 from labkit.topics.own_model import mends
 from labkit.topics.own_model.mends import Mend, budget_of, report, runs
@@ -84,6 +84,12 @@ class Scored:
         if not self.shows:
             return "no difference shows"
         return "gained" if self.gained_ms > 0 else "lost"
+
+    @property
+    def sentence(self) -> str:
+        """Promise and outcome, in words."""
+        promised = f"{self.mend.label}: at best {MEASURED}{self.best_ms:.1f} ms a step, by the report before"
+        return f"{promised}; timed {self.after.text('ms')}, {in_rounds(self.ratio)}: {self.verdict}."
 
 
 def score(mend: Mend) -> Scored:

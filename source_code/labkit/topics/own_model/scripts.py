@@ -47,20 +47,29 @@ def before(report: str) -> str:
     raise LabError(f"no mend led to a report called {report}.")
 
 
+def train(file: str, flags: str, watched: bool = False) -> str:
+    """The training function of a script of source_code/, its flags put in; ``watched``: with the template in it."""
+    program = SimpleNamespace(script=file, flags=f"{flags} --profile" if watched else flags)
+    tree = ast.parse(source(program, SHOWN, ranges=watched))
+    return ast.unparse(ast.fix_missing_locations(Plain().visit(_AsWritten(tree).visit(tree))))
+
+
 def _train(report: str, watched: bool = False) -> str:
     if report not in plan.EXAMPLE_STEPS:
         raise LabError(f"no report is called {report}: there are {', '.join(plan.EXAMPLE_STEPS)}.")
     file, _, flags = plan.EXAMPLE_STEPS[report].partition(" ")
-    program = SimpleNamespace(script=file, flags=f"{flags} --profile" if watched else flags)
-    tree = ast.parse(source(program, SHOWN, ranges=watched))
-    return ast.unparse(ast.fix_missing_locations(Plain().visit(_AsWritten(tree).visit(tree))))
+    return train(file, flags, watched)
 
 
 class _AsWritten(ast.NodeTransformer):
     """As people write it: no name for what is the loader anyway, no argument that says what holds without it."""
 
     def __init__(self, tree: ast.AST) -> None:
-        named = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [BATCHES]]
+        named = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [BATCHES]
+        ]
         self.batches = named[0].value
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:

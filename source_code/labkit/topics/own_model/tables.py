@@ -27,7 +27,9 @@ def ledger(scored: Sequence[Scored]) -> Table:
     formats = {"step ms at best": "{:.1f}", "step ms": "{:.1f}", "× before": "{:.2f}", "× at most": "{:.2f}"}
     formats |= {"% of the promise": "{:.0f}", "process s": "{:.1f}"}
     timed = first.slow[0]["arguments"]["steps"]
-    caption = f"Each mend added to those before it: {first.before.n} rounds of {timed} steps, without a profiler (medians)"
+    caption = (
+        f"Each mend added to those before it: {first.before.n} rounds of {timed} steps, without a profiler (medians)"
+    )
     return table(frame, caption, formats, list(formats))
 
 
@@ -35,7 +37,9 @@ def wholes(found: dict[str, Whole]) -> Table:
     """Two rows a script, as it was and with all mends: whole process and step, as predicted and as timed."""
     rows = []
     for name, one in found.items():
-        for when, records, predicted_s in zip((AS_IT_WAS, "mended"), (one.before, one.after), one.predicted_s, strict=True):
+        for when, records, predicted_s in zip(
+            (AS_IT_WAS, "mended"), (one.before, one.after), one.predicted_s, strict=True
+        ):
             process, step = spread(records), spread(records, "step_ms")
             times = (one.process.median, one.step.median) if records is one.after else (None, None)
             own = (process.n, predicted_s, process.median, _range(process), step.median, _range(step), *times)
