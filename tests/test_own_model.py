@@ -124,7 +124,7 @@ def test_what_became_of_a_promise(after, share, verdict):
 
 def test_the_ledger_says_what_of_a_promise_came_true():
     told = tables.ledger([scored([100.0, 100.5, 99.5], [60.0, 61.0, 59.0], 0.8)])
-    assert [row[0] for row in told.cells()] == [tables.AS_IT_WAS, "more workers"]
+    assert [row[0] for row in told.cells()] == [mends.AS_IT_WAS, "more workers"]
     row = dict(zip(told.frame.columns, told.cells()[1], strict=True))
     assert (row["step ms at best"], row["step ms"], row["× before"]) == ("~20.0", "~60.0", "~1.67")
     assert (row["% of the promise"], row["× at most"], row["verdict"]) == ("~50", "~5.00", "gained")

@@ -23,6 +23,7 @@ from stepbudget.ask.budget import Budget, budget
 from stepbudget.report import Report, open_report
 
 MACHINE = course.DEFAULT_MACHINE
+AS_IT_WAS = "as it was"
 PATIENTS = tuple(plan.EXAMPLES)  # the scripts, by the names of their first reports
 
 
@@ -36,6 +37,11 @@ class Mend:
     report: str
     label: str
     bound_ms: Callable[[Report, Budget], float]
+
+    @property
+    def word(self) -> str:
+        """``bf16``, ``workers``, …: what a prediction calls it."""
+        return self.report.rpartition("_")[2].replace("amp", "bf16")
 
 
 def _fix(name: str) -> Callable[[Report, Budget], float]:
@@ -107,6 +113,11 @@ def report(name: str) -> Report:
 @cache
 def budget_of(name: str) -> Budget:
     return budget(report(name))
+
+
+def budgets(patient: str) -> dict[str, Budget]:
+    """A script's budgets as it was and after each mend, by its label."""
+    return {AS_IT_WAS: budget_of(patient)} | {mend.label: budget_of(mend.report) for mend in mends(patient)}
 
 
 def runs(name: str, steps: int | None = None) -> list[dict]:

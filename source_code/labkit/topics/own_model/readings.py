@@ -105,6 +105,11 @@ def scores(patient: str) -> list[Scored]:
     return [score(mend) for mend in mends.mends(patient)]
 
 
+def gains(scored: Sequence[Scored]) -> dict[str, float]:
+    """Milliseconds that each mend gained, by its word: the last of its report's name."""
+    return {one.mend.word: one.gained_ms for one in scored}
+
+
 @dataclass(frozen=True)
 class Whole:
     """A script as it was and with all mends, as whole processes of so many timed steps, after the same warm-up."""

@@ -8,9 +8,8 @@ import pandas as pd
 
 from labkit.display.spread import MEASURED, Spread, spread
 from labkit.display.table import Table, table
+from labkit.topics.own_model.mends import AS_IT_WAS
 from labkit.topics.own_model.readings import Scored, Whole
-
-AS_IT_WAS = "as it was"
 
 
 def ledger(scored: Sequence[Scored]) -> Table:
