@@ -7,15 +7,21 @@ mends in turn: the bound's share of its window is taken of that step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.display.runs import in_rounds, is_beyond_noise
 from labkit.display.spread import MEASURED, Spread, paired, spread
+from labkit.errors import LabError
 from labkit.recording import plan
 from labkit.topics.own_model import mends
 from labkit.topics.own_model.mends import Mend, budget_of, report, runs
 from labkit.topics.own_model.scripts import before
+from stepbudget.ask import iterations
+from stepbudget.report import Report
+from stepbudget.window import Window
 
+WAITS_SHARE = 0.1  # of a step: what is worth a look
+NOTHING = "no difference shows"
 NOISE_SHARE = 0.02  # of a step: what two timings of one program may differ by, whatever their spread; see compare.NOISE
 
 
@@ -62,34 +68,25 @@ class Scored:
         return self.before.median / self.best_ms if self.best_ms > 0 else float("inf")
 
     @property
-    def noise_ms(self) -> float:
-        """What the rounds of either side differ by, and no less than NOISE_SHARE."""
-        apart = (self.before.high - self.before.low) + (self.after.high - self.after.low)
-        return max(NOISE_SHARE * self.before.median, apart)
-
-    @property
-    def shows(self) -> bool:
-        """Is the difference beyond what the rounds differ by?"""
-        return is_beyond_noise(self.ratio) and abs(self.ratio.median - 1) > NOISE_SHARE
-
-    @property
     def kept(self) -> bool:
-        """Did the gain stay within the bound, as far as the rounds can tell?"""
-        return self.gained_ms <= self.promised_ms + self.noise_ms
+        """Did the gain stay within the bound, in one round at least, and but for NOISE_SHARE?"""
+        return self.ratio.low <= self.at_most_times * (1 + NOISE_SHARE)
 
     @property
     def verdict(self) -> str:
+        low, high = self.ratio.low, self.ratio.high
         if not self.kept:
             return "more than the bound"
-        if not self.shows:
-            return "no difference shows"
-        return "gained" if self.gained_ms > 0 else "lost"
+        if low > 1 + NOISE_SHARE or high < 1 - NOISE_SHARE:
+            word = "gained" if low > 1 else "lost"
+            return word if is_beyond_noise(self.ratio) else f"{word}, by chance perhaps"
+        return NOTHING
 
     @property
     def sentence(self) -> str:
         """Promise and outcome, in words."""
         promised = f"{self.mend.label}: at best {MEASURED}{self.best_ms:.1f} ms a step, by the report before"
-        return f"{promised}; timed {self.after.text('ms')}, {in_rounds(self.ratio)}: {self.verdict}."
+        return f"{promised}; timed {self.after.text('ms')}, {in_rounds(self.ratio)}."
 
 
 def score(mend: Mend) -> Scored:
@@ -146,3 +143,17 @@ def longer_s(short: Sequence[dict], steps: int) -> float:
     """Seconds that a process of so many steps takes, by runs of fewer: start and warm-up stay, steps are added."""
     more = steps - short[0]["arguments"]["steps"]
     return spread(short).median + more * spread(short, "step_ms").median / 1e3
+
+
+def starved(report: Report) -> Window:
+    """The steps of a report from the first one on that waits for the loader for more than a tenth of its time.
+
+    While a profiler starts, workers fill their queues, and the first steps of a window wait for nothing. LabError where
+    no step waits so long.
+    """
+    table = iterations.steps(report)
+    waits = table["loader_wait_ms"] > WAITS_SHARE * table["duration_ms"]
+    if not waits.any():
+        raise LabError("no step of this report waits long for the loader.")
+    first = iterations.step_windows(report)[int(waits.idxmax())]
+    return replace(report.window(), start=first.start)

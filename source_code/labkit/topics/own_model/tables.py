@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.display.spread import MEASURED, Spread, spread
 from labkit.display.table import Table, table
 from labkit.topics.own_model.mends import AS_IT_WAS
-from labkit.topics.own_model.readings import Scored, Whole
+from labkit.topics.own_model.readings import NOTHING, Scored, Whole
 
 
 def ledger(scored: Sequence[Scored]) -> Table:
@@ -17,7 +17,7 @@ def ledger(scored: Sequence[Scored]) -> Table:
     first = scored[0]
     rows = [(AS_IT_WAS, None, first.before.median, _range(first.before), None, None, None, _process_s(first.slow), "")]
     for one in scored:
-        came = 100 * one.gained_ms / one.promised_ms if one.promised_ms and one.shows else None
+        came = 100 * one.gained_ms / one.promised_ms if one.verdict != NOTHING and one.promised_ms else None
         times = one.ratio.median
         row = (one.best_ms, one.after.median, _range(one.after), times, one.at_most_times, came, _process_s(one.fast))
         rows.append((one.mend.label, *row, one.verdict))
