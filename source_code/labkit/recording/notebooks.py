@@ -36,7 +36,11 @@ def execute(file: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(file, as_version=4)
     pages.dress(notebook, file.name)
     NotebookClient(
-        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(file.parent)}}
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        coalesce_streams=True,  # else what was printed is cut in pieces, elsewhere each time
+        resources={"metadata": {"path": str(file.parent)}},
     ).execute()
     return notebook
 

@@ -217,8 +217,7 @@ def plan(
         return [
             *_runs([quick(step) for step in RUNGS], sweep, rounds),
             *(_timed("benchmarks", script, "benchmarks", 1) for script in PART_1_BENCHMARKS),
-            *_profiles("profiles", PROFILES),
-            *_profiles("operators", OPERATORS),
+            *_profiles("profiles", PROFILES),  # operators' work is the GPU's: the default machine's reports tell it
         ]
     return [
         *_runs(RUNGS, sweep, rounds),
