@@ -156,6 +156,12 @@ def test_a_short_run_tells_how_long_a_long_one_takes():
     assert readings.longer_s([run(100.0, 13.0)] * 3, 630) == pytest.approx(13.0 + 600 * 0.1)
 
 
+def test_a_longer_start_pays_after_as_many_steps_as_make_up_for_it():
+    plain, compiled = [run(20.0, 10.0)] * 3, [run(10.0, 19.7)] * 3  # starts of 9.4 and 19.4 s
+    assert readings.pays_after(plain, compiled) == pytest.approx(1000)
+    assert readings.pays_after(compiled, plain) == float("inf")
+
+
 @pytest.mark.parametrize("patient", mends.PATIENTS)
 def test_process_and_step_are_twice_as_fast_and_every_mend_is_scored(patient):
     """What the lab is to show: three rounds, on one GPU, all mends predicted."""

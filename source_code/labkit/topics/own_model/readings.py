@@ -6,6 +6,7 @@ mends in turn: the bound's share of its window is taken of that step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -143,6 +144,13 @@ def longer_s(short: Sequence[dict], steps: int) -> float:
     """Seconds that a process of so many steps takes, by runs of fewer: start and warm-up stay, steps are added."""
     more = steps - short[0]["arguments"]["steps"]
     return spread(short).median + more * spread(short, "step_ms").median / 1e3
+
+
+def pays_after(slow: Sequence[dict], fast: Sequence[dict]) -> float:
+    """After how many steps a longer start is made up for by shorter steps; infinity where they are no shorter."""
+    starts_s = [longer_s(records, 0) for records in (slow, fast)]
+    gained_s = (spread(slow, "step_ms").median - spread(fast, "step_ms").median) / 1e3
+    return (starts_s[1] - starts_s[0]) / gained_s if gained_s > 0 else math.inf
 
 
 def starved(report: Report) -> Window:
