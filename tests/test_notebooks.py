@@ -170,7 +170,9 @@ WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
     "08_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 9 changes
     "14_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
-    "15_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
+    "15_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
+    "16_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
+    "17_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
 }
 
 

@@ -153,7 +153,7 @@ CASES = (
         "batches of 16",
         {"launch_overhead": PLANTED, "python": PREPARED, "optimizer": PREPARED},
     ),
-    Case("two_good", "", gpus=2, turned_out=SLOW_CPU),
+    Case("two_good", "--batch 8192", gpus=2),
     Case(
         "two_loader",
         "--fault loader",

@@ -107,7 +107,7 @@ PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
-    4: "**Part 4, other people's programs:** what was learnt, tried on reports that nobody has explained.",
+    4: "**Part 4, out of the laboratory:** reports that nobody has explained, more than one GPU, and a program of your own.",
 }
 
 # fmt: off
@@ -140,7 +140,11 @@ LABS = (
         "PyTorch's own profiler, live monitoring, how to read old tutorials", 35, 3),
     Lab("14_clinic.ipynb", "The clinic",
         "ten reports of strangers' programs: find what ails them, and mend it", 60, 4),
-    Lab("15_own_model.ipynb", "Your own model",
+    Lab("15_more_gpus.ipynb", "More GPUs",
+        "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 55, 4),
+    Lab("16_sharding.ipynb", "A network shared out",
+        "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 45, 4),
+    Lab("17_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 50, 4),
 )
 # fmt: on

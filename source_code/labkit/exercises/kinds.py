@@ -7,9 +7,11 @@ whoever gives that answer, and the tests can try each of them.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
 
 from labkit.numbers import NotANumber, number, shown
 
@@ -136,6 +138,18 @@ class Code:
 
 
 Exercise = Number | Choice | Code
+
+
+def quietly(trial: Callable) -> Callable:
+    """The trial without PyTorch's warnings about a GPU that is not there, or has too old a driver."""
+
+    @wraps(trial)
+    def quiet(given: Callable) -> str | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return trial(given)
+
+    return quiet
 
 
 def say(exercise: str, wrong: str | None) -> bool:

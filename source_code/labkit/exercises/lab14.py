@@ -6,11 +6,9 @@ Exercise 14.5.2 is the second about patient 5. What ails a patient is a word of 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
-from functools import wraps
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.numbers import NotANumber, number, shown
 from labkit.topics.clinic import patients
 from stepbudget.ask import collectives, copies, phases, predict, tensor_cores
@@ -192,18 +190,6 @@ ALIGN_MS = Number(
 READS = "aten::_local_scalar_dense"  # what .item() comes to; an optimizer's step counters lie on the CPU anyway
 
 
-def _quietly(trial: Callable) -> Callable:
-    """The trial without PyTorch's warnings about a GPU that is not there, or has too old a driver."""
-
-    @wraps(trial)
-    def quiet(given: Callable) -> str | None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return trial(given)
-
-    return quiet
-
-
 def _seen(run: Callable[[], object]) -> tuple[object, list[tuple[str, tuple]]]:
     """What ``run`` returns, and PyTorch's operations below it: name (``aten::mm``) and the types of its tensors."""
     import torch  # here and below: the recorded labs need none
@@ -229,7 +215,7 @@ def _small_model(layers: int = 4):
     return model, torch.nn.functional.mse_loss, torch.randn(16, 8), torch.randn(16, 8)
 
 
-@_quietly
+@quietly
 def _try_norms(step: Callable) -> str | None:
     import torch
 
@@ -279,7 +265,7 @@ SIXTEEN_BITS = ("torch.bfloat16", "torch.float16")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
 
 
-@_quietly
+@quietly
 def _try_precision(step: Callable) -> str | None:
     import torch
 
@@ -348,7 +334,7 @@ PRECISION = Code(
 FEW = 1.0  # operations a parameter: a loop makes nine
 
 
-@_quietly
+@quietly
 def _try_optimizer(make_optimizer: Callable) -> str | None:
     import torch
 
@@ -392,7 +378,7 @@ OPTIMIZER = Code(
 )
 
 
-@_quietly
+@quietly
 def _try_recoloured(recoloured: Callable) -> str | None:
     import torch
 

@@ -1,301 +1,271 @@
-"""The exercises of the last lab: a script's trouble in a word, what an optimizer gains at most, two loops to write.
-
-The loops run on the CPU, under a pretended GPU and profiler (labkit.pretend.profiler).
-"""
+"""The exercises of lab 15: three late ranks, the least that an all-reduce takes, two loops of several ranks mended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
 
-from labkit.display.pieces import part
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.paths import SOURCE_CODE
-from labkit.pretend.profiler import LAUNCH_MS, Cuda
-from stepbudget.ask import phases
-from stepbudget.ask.budget import budget
-from stepbudget.report import Report
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.topics.scaling import stragglers
+from labkit.topics.scaling.collectives import Link
+from stepbudget.ask import ranks
+from stepbudget.ask.ranks import Ranks
 
-# The second script, as it was
+# Who is late, and why
 
-TROUBLE = Choice(
+
+def _late(found: Ranks) -> float:
+    return float(ranks.late(found).number)
+
+
+def _of_rank(found: Ranks, number: float, what: str) -> float:
+    return float(next(rank.communication[what] for rank in found.ranks if rank.number == number))
+
+
+LATE = Number(
     READ,
-    "tables.budget says that the GPU is busy; tables.kernels says with what, and whether Tensor Cores take part.",
-    right=lambda: "precision",
+    "Who comes last to nearly all collectives waits for nobody: see the column 'came last to'.",
+    right=_late,
     wrong={
-        "loader": "the row 'waiting for the loader' would be large: two workers are enough for a few numbers a sample",
-        "copies": "the batches are some kilobytes each: see the row 'copies'",
-        "waiting": "true, the loss is read in each step; but while the program waits, the GPU works",
-        "launches": "then the GPU would find its queue empty again and again, and it is busy nearly all the time",
-        "cpu work": "then the GPU would be idle while the CPU computes, and it is busy nearly all the time",
-        "sizes": "then kernels for badly aligned memory would run on the Tensor Cores: do these run there?",
-        "debugging": "then something would run in each step that no training needs: what are the longest kernels?",
-        "healthy": "the GPU is busy, and busy with products that could be several times as fast",
+        "that is the rank that waits: its collectives take long because the other one is not there yet": lambda found: (
+            1 - _late(found)
+        ),
+        "that is how often it came last: which rank is it?": lambda found: _of_rank(found, _late(found), "last"),
+        "that is how many ranks there are: their numbers begin at 0": lambda found: float(len(found.ranks)),
     },
+    within=0.0,
 )
 
-
-def _optimizer(report: Report, column: str) -> float:
-    """Milliseconds of the phase in one step."""
-    found = phases.phases(report).set_index("phase").loc["optimizer"]
-    return float(found[column] / found["count"])
-
-
-def _steps(report: Report) -> int:
-    return int(phases.phases(report).set_index("phase").loc["optimizer", "count"])
-
-
-def _both(report: Report) -> float:
-    return _optimizer(report, "cpu_ms") + _optimizer(report, "gpu_ms")
+# What else one would see if a word were right.
+THEN = {
+    "loader": "then the late rank's row 'waiting for the loader' would be by far larger than the other's",
+    "cpu": "then the late rank's GPU would idle for CPU code, far longer than the other's",
+    "computation": "then the late rank's own kernels would take longer: compare the rows of kernels, without the "
+    "communication",
+    "link": "a transfer has two ends: both ranks' transfers take as long, whoever is late",
+    "launches": "then the row 'launch overhead' would be what sets the late rank apart: how much of its delay is it?",
+}
 
 
-OPTIMIZER_MS = Number(
+def _reason(letter: str) -> Choice:
+    right = stragglers.reason(letter)
+    wrong = {word: why for word, why in THEN.items() if word != right}
+    if right == "cpu":
+        wrong["copies"] = "there is a copy, and it is slow: but what does the CPU do with what it fetched?"
+    hint = f"Which row is larger on the late rank than on the other? The words are {', '.join(stragglers.REASONS)}."
+    return Choice(READ, hint, right=lambda: right, wrong=wrong)
+
+
+# The least that an all-reduce takes
+
+BYTES = 4  # of a gradient in FP32
+
+
+def _least_ms(weights: float, gpus: int, bytes_per_s: float) -> float:
+    return 1e3 * Link(0.0, bytes_per_s).ring("AllReduce", BYTES * weights, gpus).total_s
+
+
+LEAST = Number(
     BOUND,
-    "Its row in tables.phases: the CPU's time for it, and its kernels' time on the GPU; of one step of the ten.",
-    right=_both,
+    "Each GPU sends (n − 1)/n of all bytes twice: once while sums are made, once while they go round.",
+    right=_least_ms,
     wrong={
-        "that is for all captured steps: of one step is asked": lambda report: _steps(report) * _both(report),
-        "that is the CPU's time for it: its kernels on the GPU could go, too": lambda report: _optimizer(
-            report, "cpu_ms"
+        "that is half of the way: the sums have to go round, too": lambda *given: _least_ms(*given) / 2,
+        "those are numbers, not bytes: a gradient in FP32 has four": lambda *given: _least_ms(*given) / BYTES,
+        "each step moves an n-th part of the bytes, and all links work at the same time": lambda *given: (
+            _least_ms(*given) * given[1]
         ),
-        "those are its kernels: the CPU's time for them could go, too": lambda report: _optimizer(report, "gpu_ms"),
-        "that is the budget's row: only what the GPU waits for between the launches": lambda report: (
-            budget(report).ms["optimizer"] / _steps(report)
+        "that is one GPU sending all that it has to one other": lambda weights, gpus, bytes_per_s: (
+            1e3 * BYTES * weights / bytes_per_s
         ),
-        "that is a whole step: forward and backward stay": lambda report: (
-            budget(report).window.duration_ms / _steps(report)
-        ),
+        "those are seconds: milliseconds are asked for": lambda *given: _least_ms(*given) / 1e3,
     },
+    within=0.005,
 )
 
-# Loops, run under a pretended GPU
+# A loop that forgets something
 
-KERNEL_MS, NEAR_MS = 1.5 * LAUNCH_MS, 1e-6  # what a kernel takes: longer than its launch, so the GPU falls behind
-KERNELS, FIRST, CAPTURED = 4, 3, 5  # of one step; steps before the capture, and in it
-BATCHES = 40
-TEMPLATE = part((SOURCE_CODE / "examples" / "template.py").read_text(), "watched")
-WINDOW, PHASES = "training", ("forward", "backward", "optimizer")
+SAMPLES, RANKS, EPOCHS = 24, 2, 3
 
 
-def template(cuda: Cuda) -> Callable:
-    """The template's function, on a pretended GPU."""
-    names = {"torch": SimpleNamespace(cuda=cuda)}
-    exec(compile(TEMPLATE, "template.py", "exec"), names)
-    return names["watched"]
+@quietly
+def _try_epochs(epochs: Callable) -> str | None:
+    from torch.utils.data import DistributedSampler  # here and below: the recorded labs need none
 
-
-class _Training:
-    """A model, its loss and its optimizer, which keep the order of what is called."""
-
-    def __init__(self, cuda: Cuda) -> None:
-        self.cuda, self.calls, self.step_number = cuda, [], 0
-
-    def model(self, batch: object) -> _Training:
-        self._called("forward", batch)
-        return self
-
-    def backward(self) -> None:
-        self._called("backward")
-
-    def step(self) -> None:
-        self._called("optimizer")
-        self.step_number += 1
-
-    def zero_grad(self) -> None:
-        """Nothing to do on a pretended GPU."""
-
-    def _called(self, phase: str, batch: object = None) -> None:
-        self.calls.append((phase, batch, tuple(name for name, _ in self.cuda.open)))
-        self.cuda.work(KERNEL_MS, self.step_number)
-
-
-def _try_pasted(train: Callable) -> str | None:
-    cuda = Cuda()
-    own = _Training(cuda)
-    asked: list[int] = []
-    watched = template(cuda)
-    train(_loader(asked, own), own.model, own, lambda loader: watched(loader, FIRST, CAPTURED), cuda.nvtx)
-    trained = [batch for phase, batch, _ in own.calls if phase == "forward"]
-    if cuda.captured is None:
-        return "the profiler saw nothing: which loader does the loop go through?"
-    if trained != list(range(FIRST + CAPTURED)):
-        return f"the batches {trained} were trained on: all that the wrapped loader yields are wanted, each once"
-    if cuda.open:
-        return f"the range '{cuda.open[-1][0]}' is never closed: 'with' closes it, whatever happens"
-    if max(asked, default=0) > 1:
-        return "batches are fetched before the step before has begun: the loop has to ask for them one by one"
-    for phase, _, names in own.calls:
-        *_, inner = "none", *(name for name in names if name != WINDOW)
-        if inner != phase:
-            return f"the {phase} pass runs under the range '{inner}': a range of its own, '{phase}', is wanted"
+    found = []
+    for rank in range(RANKS):
+        sampler = DistributedSampler(range(SAMPLES), RANKS, rank, seed=1)
+        given = epochs(sampler, EPOCHS)
+        if given is None:
+            return "a list of the epochs' samples is wanted: the function returns nothing"
+        found.append([[int(sample) for sample in epoch] for epoch in given])
+    if any(len(own) != EPOCHS for own in found):
+        return f"{EPOCHS} epochs are asked for, and {len(found[0])} come"
+    for number, parts in enumerate(zip(*found, strict=True), 1):
+        together = sorted(sample for part in parts for sample in part)
+        if len(set(together)) < SAMPLES and len(together) == SAMPLES:
+            return f"in epoch {number} some samples come twice and others not at all: do all ranks draw alike?"
+        if together != list(range(SAMPLES)):
+            return f"in epoch {number} the ranks together train on {len(together)} samples of {SAMPLES}"
+    if len({tuple(epoch) for epoch in found[0]}) < EPOCHS:
+        return "some epochs have the same order: who tells the sampler that another epoch begins?"
     return None
 
 
-def _loader(asked: list[int], own: _Training) -> Iterator[int]:
-    """Batches 0, 1, …; notes how many were asked for beyond those trained on."""
-    for batch in range(BATCHES):
-        asked.append(batch - own.step_number)
-        yield batch
+def _epochs(
+    number: Callable[[object, int], int | None] = lambda sampler, epoch: epoch,
+    epoch_of: Callable[[Iterable], list] = list,
+    more: int = 0,
+) -> Callable:
+    def orders(sampler, epochs):
+        found = []
+        for epoch in range(epochs + more):
+            told = number(sampler, epoch)
+            if told is not None:
+                sampler.set_epoch(told)
+            found.append(epoch_of(sampler))
+        return found
+
+    return orders
 
 
-def _pasted(wrapped: bool = True, first: Callable = iter, names: tuple[str, str, str] = PHASES) -> Callable:
-    def train(loader, model, optimizer, watched, nvtx):
-        for batch in first(watched(loader) if wrapped else loader):
-            with nvtx.range(names[0]):
-                loss = model(batch)
-            with nvtx.range(names[1]):
-                loss.backward()
-            with nvtx.range(names[2]):
-                optimizer.step()
-                optimizer.zero_grad()
+def _shuffled_anew(sampler):
+    import torch
 
-    return train
+    return torch.randperm(SAMPLES)[: SAMPLES // RANKS].tolist()
 
 
-def _bare(loader, model, optimizer, watched, nvtx):
-    for batch in watched(loader):
-        model(batch).backward()
-        optimizer.step()
+EPOCH_ORDER = Code(
+    "DistributedSampler draws its order from its seed and the number of the epoch, of which somebody has to tell it.",
+    _try_epochs,
+    wrong={
+        "some epochs have the same order": _epochs(lambda sampler, epoch: None),
+        "do all ranks draw alike": _epochs(lambda sampler, epoch: 10 * sampler.rank + epoch),
+        "some samples come twice": _epochs(epoch_of=_shuffled_anew),
+        "the ranks together train on": _epochs(epoch_of=lambda sampler: list(sampler)[:-1]),
+        "epochs are asked for": _epochs(more=1),
+        "the function returns nothing": lambda sampler, epochs: None,
+    },
+)
+
+# Several backward passes, one average
+
+PARTS, SIZE = 3, 4  # backward passes before a step, samples in each
+OLD = 7.0  # what a gradient holds before the step begins
 
 
-def _never_closed(loader, model, optimizer, watched, nvtx):
-    for batch in watched(loader):
-        nvtx.range_push("forward")
-        loss = model(batch)
-        nvtx.range_push("backward")
-        loss.backward()
-        nvtx.range_push("optimizer")
-        optimizer.step()
+@quietly
+def _try_step(step: Callable) -> str | None:
+    import torch
+
+    torch.manual_seed(1)
+    data = torch.randn(RANKS, PARTS, SIZE, 5)
+    target = torch.randn(RANKS, PARTS, SIZE, 1)
+    network, sums = torch.nn.Linear(5, 1), []
+    for rank in range(RANKS):
+        model, optimizer = _Pretended(network), torch.optim.SGD(network.parameters(), lr=0.0)
+        network.weight.grad, network.bias.grad = torch.full_like(network.weight, OLD), None
+        stepped = _watched(optimizer, network)
+        step(model, optimizer, torch.nn.functional.mse_loss, list(zip(data[rank], target[rank], strict=True)), RANKS)
+        if not stepped:
+            return "the optimizer makes no step"
+        if len(model.averages) != PARTS:
+            return f"there are {PARTS} parts, and the model has seen {len(model.averages)}"
+        if not model.averages[-1]:
+            return "the last backward pass does not average: the ranks' weights drift apart"
+        if sum(model.averages) > 1:
+            return f"the gradients are averaged {sum(model.averages)} times: once, in the last part, will do"
+        sums.append(stepped[0])
+    network.zero_grad()
+    torch.nn.functional.mse_loss(network(data.flatten(0, 2)), target.flatten(0, 2)).backward()
+    return _compared(sum(sums) / RANKS, network.weight.grad)
 
 
-def _one_range(loader, model, optimizer, watched, nvtx):
-    for batch in watched(loader):
-        with nvtx.range("forward"):
-            model(batch).backward()
-        with nvtx.range("optimizer"):
+def _compared(found, right) -> str | None:
+    """What is wrong with a gradient, averaged over the ranks as DDP does; None where it is the whole batch's."""
+    import torch
+
+    if torch.allclose(found, right, rtol=1e-4):
+        return None
+    if torch.allclose(found, right / RANKS, rtol=1e-4):
+        return f"the gradient is divided by {RANKS} once too often: DDP has made the mean over the ranks already"
+    if torch.allclose(found, PARTS * right, rtol=1e-4):
+        return f"the gradient is {PARTS} times as large: it is the sum of the parts, and the mean is wanted"
+    if torch.allclose(found, PARTS / RANKS * right, rtol=1e-4):
+        return "the gradient is divided by the ranks, which DDP does already, and not by the number of parts"
+    if torch.allclose(found - OLD, right, rtol=1e-3, atol=1e-3):
+        return "the gradients of the step before are still in it"
+    return "this is not the mean gradient of all parts on all ranks"
+
+
+class _Pretended:
+    """A DistributedDataParallel model on one of RANKS ranks: it notes which forward passes end in an average."""
+
+    def __init__(self, network) -> None:
+        self.network, self.averages, self._averages = network, [], True
+
+    def __call__(self, data):
+        self.averages.append(self._averages)
+        return self.network(data)
+
+    @contextmanager
+    def no_sync(self):
+        before, self._averages = self._averages, False
+        try:
+            yield
+        finally:
+            self._averages = before
+
+
+def _watched(optimizer, network) -> list:
+    """The weight's gradient at each step of the optimizer from here on."""
+    found: list = []
+    optimizer.register_step_pre_hook(lambda *_: found.append(network.weight.grad.clone()))
+    return found
+
+
+def _step(
+    divided_by: Callable[[int, int], int] = lambda parts, ranks: parts,
+    unsynchronised: Callable[[int, int], bool] = lambda number, parts: number < parts - 1,
+    zero: bool = True,
+    last: int = 1,
+) -> Callable:
+    def train_step(model, optimizer, loss_fn, parts, ranks):
+        from contextlib import nullcontext
+
+        if zero:
+            optimizer.zero_grad()
+        for number, (data, target) in enumerate(parts):
+            with model.no_sync() if unsynchronised(number, len(parts)) else nullcontext():
+                loss = loss_fn(model(data), target) / divided_by(len(parts), ranks)
+            loss.backward()
+        for _ in range(last):
             optimizer.step()
 
-
-def _every_other(loader, model, optimizer, watched, nvtx):
-    batches = watched(loader)
-    for _ in batches:
-        _pasted()([next(batches, None)], model, optimizer, lambda own: own, nvtx)
+    return train_step
 
 
-PASTED = Code(
-    "Two changes: 'for batch in watched(loader)', and a 'with nvtx.range(…)' around each of the three.",
-    _try_pasted,
+ONE_AVERAGE = Code(
+    "DDP makes the mean over the ranks. Yours is the mean over the parts; all but the last belong under no_sync().",
+    _try_step,
     wrong={
-        "the profiler saw nothing": _pasted(wrapped=False),
-        "under the range 'none'": _bare,
-        "under the range 'forward'": _one_range,
-        "is never closed": _never_closed,
-        "batches are fetched before": _pasted(first=lambda batches: iter(list(batches))),
-        "a range of its own, 'optimizer', is wanted": _pasted(names=("forward", "backward", "step")),
-        "each once": _every_other,
+        "averaged 3 times": _step(unsynchronised=lambda number, parts: False),
+        "divided by 2 once too often": _step(lambda parts, ranks: parts * ranks),
+        "it is the sum of the parts": _step(lambda parts, ranks: 1),
+        "and not by the number of parts": _step(lambda parts, ranks: ranks),
+        "does not average": _step(unsynchronised=lambda number, parts: True),
+        "of the step before": _step(zero=False),
+        "makes no step": _step(last=0),
+        "and the model has seen": lambda model, optimizer, loss_fn, parts, ranks: _step()(
+            model, optimizer, loss_fn, parts[:1], ranks
+        ),
+        "not the mean gradient": _step(lambda parts, ranks: 5),
     },
 )
 
 
-def _try_bracket(watched: Callable) -> str | None:
-    cuda, trained = Cuda(), []
-    waits_before = 0
-    for step, batch in enumerate(watched(iter(range(BATCHES)), cuda, FIRST, CAPTURED)):
-        trained.append(batch)
-        for _ in range(KERNELS):
-            cuda.work(KERNEL_MS, step)
-        waits_before = len(cuda.waits)
-    if cuda.captured is None:
-        return "the profiler is never stopped" if trained else "it yields no batch"
-    if trained != list(range(FIRST + CAPTURED)):
-        return f"{len(trained)} batches are trained on: {FIRST} before the capture and {CAPTURED} in it are wanted"
-    if waits_before > 1:
-        return f"the program waits {waits_before} times while it trains: so it trains otherwise than without a profiler"
-    steps = [one.step for one in cuda.seen]
-    if 0 in steps:
-        return f"the report begins with the first step: its {FIRST} steps of warm-up are no steps like the others"
-    if foreign := sum(step < FIRST for step in steps):
-        return f"{foreign} kernels of the warm-up are in the report: wait for the GPU before the profiler starts"
-    if len(steps) < KERNELS * CAPTURED:
-        return f"{len(steps)} of {KERNELS * CAPTURED} kernels are in the report: the GPU is still at work when it ends"
-    training = [one for one in cuda.ranges if one.name == WINDOW]
-    if not training:
-        return "there is no range 'training' in the report: it is the window that every table asks about"
-    if training[0].end < max(one.end for one in cuda.seen) - NEAR_MS:
-        return "the range 'training' ends while the GPU is at work: wait first, then close it"
-    if sum(one.name == "data" for one in cuda.ranges) < CAPTURED:
-        return "the loader's time has no name: a range 'data' around next(…)"
-    return _try_short(watched)
-
-
-def _try_short(watched: Callable) -> str | None:
-    """A loader that ends within the capture."""
-    cuda = Cuda()
-    trained = list(watched(iter(range(FIRST + 1)), cuda, FIRST, CAPTURED))
-    if len(trained) != FIRST + 1:
-        return f"of a loader with {FIRST + 1} batches it yields {len(trained)}"
-    if cuda.captured is None or cuda.open:
-        return "a loader that ends early leaves the bracket open: leave the loop, not the function"
-    return None
-
-
-def _watched(
-    before: bool = True,
-    after: bool = True,
-    late: bool = False,
-    data: bool = True,
-    always: bool = False,
-    at_once: bool = False,
-    leave: bool = False,
-    window: bool = True,
-) -> Callable:
-    """The bracket, with what may be wrong with it: waits that are missing, or come late, and the rest."""
-
-    def watched(loader, cuda, skip=10, steps=10):
-        batches = iter(loader)
-        for step in range(skip + steps):
-            if step == (0 if at_once else skip):
-                if before:
-                    cuda.synchronize()
-                cuda.profiler.start()
-                if window:
-                    cuda.nvtx.range_push("training")
-            if always:
-                cuda.synchronize()
-            if data:
-                with cuda.nvtx.range("data"):
-                    batch = next(batches, None)
-            else:
-                batch = next(batches, None)
-            if batch is None and leave:
-                return
-            if batch is None:
-                break
-            yield batch
-        if after and not late:
-            cuda.synchronize()
-        cuda.nvtx.range_pop()
-        if after and late:
-            cuda.synchronize()
-        cuda.profiler.stop()
-
-    return watched
-
-
-BRACKET = Code(
-    "cuda.synchronize() waits for the GPU: where would work of other steps slip in, or work of these be cut off?",
-    _try_bracket,
-    wrong={
-        "of 20 kernels are in the report": _watched(after=False),
-        "kernels of the warm-up are in the report": _watched(before=False),
-        "ends while the GPU is at work": _watched(late=True),
-        "the loader's time has no name": _watched(data=False),
-        "times while it trains": _watched(always=True),
-        "the report begins with the first step": _watched(at_once=True),
-        "leave the loop, not the function": _watched(leave=True),
-        "there is no range 'training'": _watched(window=False),
-        "is never stopped": lambda loader, cuda, skip, steps: iter(range(skip + steps)),
-    },
-)
-
-EXERCISES = {"15.1": TROUBLE, "15.2": OPTIMIZER_MS, "15.3": PASTED, "15.4": BRACKET}
+EXERCISES = {
+    f"15.{place}.{part}": one
+    for place, letter in enumerate("ABC", 1)
+    for part, one in enumerate((LATE, _reason(letter)), 1)
+} | {"15.4": LEAST, "15.5": EPOCH_ORDER, "15.6": ONE_AVERAGE}

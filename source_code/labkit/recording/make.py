@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from pathlib import Path
 from labkit import cases
 from labkit.errors import LabError
 from labkit.paths import REPORTS
+from labkit.recording import anonymous
 from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
 from labkit.recording.tools import TOOLS, TRACE
@@ -130,6 +132,14 @@ def rank_reports(item: Item, file: Path) -> None:
                 draft.replace(one)
 
 
+def whole_report(item: Item, file: Path) -> None:
+    """Keep a report as Nsight Systems writes it, profiled where it can learn neither host, user nor variables."""
+    nsys_here = nsys.need_nsys()
+    with tempfile.TemporaryDirectory() as scratch, _record_beside(item, file, nsys=nsys_here.version_text):
+        draft = anonymous.record(shlex.split(item.command), Path(scratch), nsys_here)
+        shutil.copyfile(draft, file)
+
+
 def count(item: Item, file: Path) -> None:
     """Count a step under Nsight Compute and keep what the labs read of it."""
     log = REPORTS / f"{item.label}.csv"
@@ -185,7 +195,7 @@ def reference(item: Item, file: Path, script: Path) -> None:
 
 WAYS = {
     way.__name__: way
-    for way in (run, warm, cold, torch_profile, profile, case, rank_reports, findings, count, stats, work)
+    for way in (run, warm, cold, torch_profile, profile, whole_report, case, rank_reports, findings, count, stats, work)
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkit import cases, course
 from labkit.recording.tools import TOOLS
@@ -18,18 +19,22 @@ from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes", "loss_scaling",
-    "clinic", "findings", "examples",
+    "shapes", "loss_scaling", "formats",
+    "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
-    "ranks", "ranks_accuracy",
+    "ranks", "ranks_memory", "ranks_accuracy",
 )  # fmt: skip
 # Not timed: several fit on the machine.
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
-OF_RANKS = ("ranks", "ranks_accuracy")  # several GPUs of one host: a folder of their own, only where --only names them
+OF_RANKS = (
+    "ranks",
+    "ranks_memory",
+    "ranks_accuracy",
+)  # several GPUs of one host: a folder of their own, only where --only names them
 SEEDS = 10  # of the accuracy gate
 
 # Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
@@ -93,6 +98,9 @@ SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" f
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
+# Lab 17: each once; the first with its seeds inside, the others with repeats or rounds.
+FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
+
 # Worked examples, each mend added to those before it; name of the mended program's report → flags.
 EXAMPLES = {
     "train_resnet": {
@@ -119,6 +127,13 @@ EXAMPLE_ENDS = [  # as it was, and with all mends
     for script, mends in EXAMPLES.items()
     for name in (next(iter(mends)), list(mends)[-1])
 ]
+
+# Nsight itself: a step with a sleep in it, and a report to open in Nsight's own window, recorded where it can hold
+# neither host nor user.
+NSIGHT_PROFILES = {"sleeping": "sleeping.py main_opt2.py --profile --epochs 2"}
+NSIGHT = "nsight/main_baseline_nvtx.nsys-rep"
+NSIGHT_PROGRAM = "main_baseline_nvtx.py --profile --epochs 2 --limit 10240"  # ten steps
+NSIGHT_FLAGS = ["--gpu-metrics-frequency", "2000"]  # samples a second, a fifth of the usual: it ships as it is
 
 # Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
@@ -164,6 +179,7 @@ KERAS_CPU_RUNS = [
 # every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
 SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
+SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
 RANKS_ACCURACY = {  # script → what trains it, seed by seed
     script: f"{SCALING} --accuracy {script} '--digits-flags=--workers 4'"
     for script in ("main_ddp_on_gpu.py", "main_ddp.py")
@@ -234,11 +250,14 @@ def plan(
         *_shapes(rounds),
         *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
+        *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
         *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),
         *_in_turn("examples", list(EXAMPLE_STEPS.values()), "runs", rounds),
         *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
+        *_profiles("nsight", NSIGHT_PROFILES),
+        _nsight(),
         *(_timed("keras", step, "keras", 1) for step in KERAS_ONCE),
         *_profiles("keras", KERAS_PROFILES),
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
@@ -251,7 +270,7 @@ def plan(
 
 
 def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
-    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, the accuracy.
+    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, memory, accuracy.
 
     Nothing for one GPU. Numbers of GPUs alternate within a round; the reports are of all GPUs.
     """
@@ -268,7 +287,8 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         for size in sizes
     ]
     reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
-    return [*first, *reports, *(item for round_ in others for item in round_), *accuracy]
+    memory = _of_ranks("ranks_memory", SHARDING, sizes[-1], f"sharding-x{sizes[-1]}-01", "way by way")
+    return [*first, *reports, *(item for round_ in others for item in round_), memory, *accuracy]
 
 
 def profile_command(name: str, program: str) -> str:
@@ -339,6 +359,11 @@ def _case(case: cases.Case) -> Item:
         more += ["--gpu-metrics-frequency", str(case.metrics_hz)]
     words = command.profile_command(case.report, case.program, more, case.gpus)
     return Item("clinic", "case", words, f"profiles/{case.report}.sqlite.xz", case.report)
+
+
+def _nsight() -> Item:
+    words = command.profile_command(Path(NSIGHT).stem, NSIGHT_PROGRAM, NSIGHT_FLAGS)
+    return Item("nsight", "whole_report", words, NSIGHT, f"{NSIGHT}, with neither host nor user in it")
 
 
 def _findings(case: cases.Case, tool: str) -> Item:

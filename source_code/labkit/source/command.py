@@ -61,6 +61,28 @@ def rank_profiles_command(name: str, program: str, ranks: int) -> str:
     return f"{_launcher(ranks)} --no-python {nsys} {typed(program)}"
 
 
+def check_ranks(command: str) -> list[str]:
+    """The words of a command like ``rank_profiles_command``'s; LabError where it is none."""
+    words = shlex.split(command)
+    if not {"torchrun", "--nproc-per-node", "--no-python", "nsys", "--output", "python3"} <= {*words}:
+        raise LabError("such a command reads: torchrun … --nproc-per-node N --no-python nsys profile … python3 SCRIPT")
+    if not rank_names(words)[0].endswith("rank0"):
+        raise LabError("each rank needs a report of its own: --output reports/NAME_rank%q{RANK}")
+    return words
+
+
+def rank_names(words: Sequence[str]) -> list[str]:
+    """What the reports of such a command are called, rank by rank."""
+    name, ranks = words[words.index("--output") + 1], int(words[words.index("--nproc-per-node") + 1])
+    return [Path(name.replace("%q{RANK}", str(rank))).name for rank in range(ranks)]
+
+
+def folded_ranks(words: list[str]) -> str:
+    """Such a command over several lines, as one would paste it into a terminal."""
+    at = words.index("nsys")
+    return " \\\n    ".join([" ".join(words[:at]), *folded(words[at:]).replace("\n", "\n    ").split(" \\\n    ")])
+
+
 def _launcher(ranks: int) -> str:
     return f"OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node {ranks}"
 

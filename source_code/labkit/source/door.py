@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from labkit import course
@@ -98,6 +98,22 @@ class Source(ABC):
         show(f"$ {profiling.folded(words)}")
         return self._profile(Path(words[words.index("--output") + 1]).name, words, show)
 
+    def rank_profiles(self, command: str, show: Show = print) -> list[Report]:
+        """The reports of a ``torchrun … --no-python nsys profile`` command, one a rank, in their order."""
+        words = profiling.check_ranks(command)
+        show(f"$ {profiling.folded_ranks(words)}")
+        return self._rank_profiles(words, show)
+
+    def on_gpus(self, script: str, sizes: Sequence[int], show: Show = print) -> dict[tuple[int, int], dict]:
+        """The records of a script that torchrun starts once for each GPU, by number of GPUs and round.
+
+        ``sizes``: of how many GPUs, those in turn in each round; what was recorded may be of others, too.
+        """
+        commands = {size: profiling.ranks_command(script, size) for size in sizes}
+        for words in commands.values():
+            show(f"$ {words}")
+        return self._on_gpus(commands, show)
+
     def count(
         self, command: str, show: Show = print, brief: bool = False, same_kernels: Counted | None = None
     ) -> Counted:
@@ -132,6 +148,12 @@ class Source(ABC):
 
     @abstractmethod
     def _profile(self, name: str, words: list[str], show: Show) -> Report: ...
+
+    @abstractmethod
+    def _rank_profiles(self, words: list[str], show: Show) -> list[Report]: ...
+
+    @abstractmethod
+    def _on_gpus(self, commands: Mapping[int, str], show: Show) -> dict[tuple[int, int], dict]: ...
 
     @abstractmethod
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted: ...
@@ -203,6 +225,20 @@ class Recorded(Source):
         file, where = self._held(lambda where: recorded.report_file(name, shlex.join(words), where), show)
         show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
         return open_report(file)
+
+    def _rank_profiles(self, words: list[str], show: Show) -> list[Report]:
+        files, where = self._held(lambda where: recorded.rank_files(words, where), show)
+        show(
+            f"recorded ({recorded.origin(where)}), {_count(len(files), 'report')}: {recorded.shown(where / 'profiles')}"
+        )
+        return [open_report(file) for file in files]
+
+    def _on_gpus(self, commands: Mapping[int, str], show: Show) -> dict[tuple[int, int], dict]:
+        found, where = self._held(recorded.on_gpus, show)
+        rounds = max(number for _, number in found)
+        at = recorded.shown(where / recorded.RANKS)
+        show(f"recorded ({recorded.origin(where)}), {_count(rounds, 'round')}: {at}")
+        return found
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         file, _ = self._held(lambda where: recorded.counts_file(name, shlex.join(words), where), show)
@@ -319,6 +355,44 @@ class Live(Source):
             return open_report(report)
 
         return self._else_recorded(run, lambda other: other._profile(name, words, show), show)
+
+    def _rank_profiles(self, words: list[str], show: Show) -> list[Report]:
+        def run() -> list[Report]:
+            reports = [self.reports / f"{name}.nsys-rep" for name in profiling.rank_names(words)]
+            self._has_gpus(len(reports))
+            if not all(report.is_file() for report in reports):
+                reports[0].with_suffix(".json").unlink(missing_ok=True)
+            expected_s = recorded.took_s("profiles", reports[0].stem)
+            when = self._made(reports[0], words, expected_s, lambda: self.programs.rank_profiles(words, reports), show)
+            show(f"live{when}: {' '.join(map(recorded.shown, reports))}")
+            return [open_report(report) for report in reports]
+
+        return self._else_recorded(run, lambda other: other._rank_profiles(words, show), show)
+
+    def _on_gpus(self, commands: Mapping[int, str], show: Show) -> dict[tuple[int, int], dict]:
+        def run() -> dict[tuple[int, int], dict]:
+            self._has_gpus(max(commands))
+            folder, rounds = self._folder(recorded.RANKS), quick.rounds()
+            there_s = {size: record["process_s"] for (size, _), record in recorded.held(recorded.on_gpus)[0].items()}
+            slots = [(size, number) for number in range(1, rounds + 1) for size in commands]
+            files = {(size, number): folder / f"scaling-x{size}-{number:02d}.json" for size, number in slots}
+            kept = {slot: self._there(files[slot], commands[slot[0]]) for slot in slots}
+            self._announce([there_s.get(slot[0]) for slot in slots if kept[slot] is None], show)
+            found = {}
+            for slot in slots:
+                words, file, expected_s = commands[slot[0]], files[slot], there_s.get(slot[0])
+                found[slot] = kept[slot] or self._timed(expected_s, partial(self.programs.run, words, file))
+            before = _made_before([record for record in kept.values() if record], len(slots))
+            show(f"live: {_count(rounds, 'round')}{before}: {recorded.shown(folder)}")
+            return found
+
+        return self._else_recorded(run, lambda other: other._on_gpus(commands, show), show)
+
+    def _has_gpus(self, wanted: int) -> None:
+        """NotHere where this machine has fewer GPUs."""
+        here = self.facts.gpus if self.facts.gpu else 0
+        if here < wanted:
+            raise NotHere(f"{_count(wanted, 'GPU')} are wanted, and this machine has {here or 'none'}.")
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         def run() -> Counted:
@@ -512,5 +586,5 @@ def _each(times: Iterable[int]) -> str:
     return f"{'' if fewest == most else f'{fewest} to '}{_count(most)} each"
 
 
-def _count(runs: int) -> str:
-    return f"{runs} run{'' if runs == 1 else 's'}"
+def _count(runs: int, what: str = "run") -> str:
+    return f"{runs} {what}{'' if runs == 1 else 's'}"

@@ -28,6 +28,7 @@ class Machine:
     nsys: str | None  # the version of Nsight Systems; None: not found
     ncu: bool  # is Nsight Compute there?
     counters: bool  # may the GPU's counters be read?
+    gpus: int = 1  # that programs may use together
 
     @property
     def bf16(self) -> bool:
@@ -53,6 +54,7 @@ def here() -> Machine:
         nsys=found.version_text if found else None,
         ncu=find_ncu() is not None,
         counters=gpu is not None and _may_count(),
+        gpus=_gpus() if gpu else 0,
     )
 
 
@@ -81,6 +83,12 @@ def _capability() -> tuple[int, int]:
     import torch
 
     return torch.cuda.get_device_capability(0)
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _may_count() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,10 @@ class Programs:
     def profile(self, words: Sequence[str], report: Path, show: Callable[[str], None]) -> None:
         """Run an ``nsys profile`` command; afterwards ``report`` is there."""
         command.run_profile(list(words), report, show)
+
+    def rank_profiles(self, words: Sequence[str], reports: Sequence[Path]) -> None:
+        """Run a ``torchrun … nsys profile`` command; afterwards each of its ranks has left its report."""
+        command.run_rank_profiles(shlex.join(words), list(reports))
 
     def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:
         """Run an ``ncu`` command; afterwards ``log`` holds its CSV."""

@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,8 @@ from stepbudget.ncu.counters import made_with
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
+RANKS = "ranks"  # where the records of several GPUs lie
+SCALING = re.compile(r"scaling-x(\d+)-(\d+)\.json")
 
 
 def folder() -> Path:
@@ -47,16 +49,16 @@ def folder() -> Path:
 def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
     """What ``find`` finds in the folder in use, or in ``where``, and that folder; else in the default machine's.
 
-    Not every machine was recorded in full. NotRecorded where the default machine has none of it either.
+    Not every machine was recorded in full, and what takes several GPUs is a host's. NotRecorded where none has it.
     """
     where = where or folder()
     try:
         return find(where), where
     except NotRecorded:
-        default = RECORDED / DEFAULT
-        if where != default:
+        others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
+        for other in [one for one in others if one != where and (one / "provenance.json").is_file()]:
             with suppress(NotRecorded):
-                return find(default), default
+                return find(other), other
         raise
 
 
@@ -147,6 +149,27 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
     return file
+
+
+def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
+    """The records of a host's GPUs together, by how many of them ran and the round. NotRecorded where there are none.
+
+    ``where``: a folder with records in ``ranks/``, recorded or live.
+    """
+    named = {SCALING.fullmatch(file.name): file for file in sorted((where / RANKS).glob("scaling-x*.json"))}
+    found = {(int(name[1]), int(name[2])): json.loads(file.read_text()) for name, file in named.items() if name}
+    if not found:
+        raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
+    return found
+
+
+def rank_files(words: Sequence[str], where: Path) -> list[Path]:
+    """The slim reports that a command left, one a rank, in their order; NotRecorded where none was recorded with it."""
+    there = provenance(where)["profiles"]
+    names = [name for name, command in there.items() if shlex.split(command) == [*words]]
+    if not names:
+        raise NotRecorded(f"no reports of '{shlex.join(words)}' were recorded on {where.name}.")
+    return [where / "profiles" / f"{name}.sqlite.xz" for name in sorted(names, key=lambda name: (len(name), name))]
 
 
 def took_s(kind: str, name: str, where: Path | None = None) -> float | None:

@@ -59,18 +59,23 @@ def cause(number: int) -> str:
     return _known(number)[1]
 
 
-@cache
 def report(number: int) -> Report:
     """A patient's report, under the name ``patient_3``, which is all that it tells of itself.
 
     LabError for a number that no patient has.
     """
-    file = RECORDED / course.DEFAULT_MACHINE / "profiles" / f"{case(number).report}.sqlite.xz"
+    return unnamed(case(number).report, f"patient_{number}")
+
+
+@cache
+def unnamed(recorded: str, name: str) -> Report:
+    """A report that the default machine recorded, under another name."""
+    file = RECORDED / course.DEFAULT_MACHINE / "profiles" / f"{recorded}.sqlite.xz"
     if not _scratch:
         _scratch.append(tempfile.TemporaryDirectory(prefix="labkit-clinic-"))
-    unnamed = Path(_scratch[0].name) / f"patient_{number}.sqlite.xz"
-    shutil.copyfile(file, unnamed)
-    return open_report(unnamed)
+    copy = Path(_scratch[0].name) / f"{name}.sqlite.xz"
+    shutil.copyfile(file, copy)
+    return open_report(copy)
 
 
 def _known(number: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from scipy import stats
 
@@ -23,8 +24,12 @@ def gate(baseline: str, step: str) -> tuple[float, float]:
     The test is Welch's, one-sided: ``p < 0.05`` would mean significantly below.
     """
     first, second = (seeds(name) for name in (baseline, step))
-    p = stats.ttest_ind(second, first, equal_var=False, alternative="less").pvalue
-    return statistics.mean(second), float(p)
+    return statistics.mean(second), below(first, second)
+
+
+def below(first: Sequence[float], second: Sequence[float]) -> float:
+    """The p-value of the second sample's mean being below the first's: Welch's test, one-sided."""
+    return float(stats.ttest_ind(second, first, equal_var=False, alternative="less").pvalue)
 
 
 def largest_loss(baseline: str, step: str) -> float:

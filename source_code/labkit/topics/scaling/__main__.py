@@ -26,7 +26,7 @@ def main() -> None:
         if not where.is_dir():
             raise LabError(f"nothing was recorded on {args.machine}.")
         for shown in (
-            *(tables.scaling(kind, where) for kind in model.SCALINGS),
+            *(tables.scaling(kind, readings.records(where)) for kind in model.SCALINGS),
             "\n".join(readings.missing(readings.records(where))) or "Nothing is missing.",
             tables.ranks(),
             tables.messages(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,16 +18,20 @@ from pathlib import Path
 import pandas as pd
 
 import stepbudget
+from labkit import source
 from labkit.display.spread import Spread
 from labkit.errors import NotRecorded
 from labkit.paths import RECORDED
-from labkit.recording.plan import SIZES
+from labkit.recording.plan import SCALING, SIZES
+from labkit.source import recorded
 from labkit.source.quick import FULL_ROUNDS
 from stepbudget.ask import collectives, phases, ranks
 from stepbudget.ask.launch import launch
+from stepbudget.ask.ranks import Ranks
 
 MACHINE_FOLDER = RECORDED / "h200-x2"  # the host whose recordings the text is written from
-FILE = re.compile(r"scaling-x(\d+)-(\d+)\.json")
+ACCURACY = re.compile(r"(main_\w+)-accuracy-x(\d+)-\d+\.json")
+Records = Mapping[tuple[int, int], dict]  # by number of GPUs and round
 KERNELS = ("tensor_core_kernels", "other_kernels", "unknown_kernels")  # causes that are the GPU's own work
 ON_CPU = ("launch_overhead", "optimizer", "python")  # causes of an idle GPU that waits for its rank's own code
 COLUMNS = [
@@ -61,20 +65,27 @@ PROGRAMS = {
     "text_ddp": Program("transformer", "DDP", ("main_fsdp.py", "ddp")),
     "text_fsdp": Program("transformer", "FSDP", ("main_fsdp.py", "fsdp"), report="main_fsdp"),
 }
+DDP = tuple(name for name, program in PROGRAMS.items() if program.sharing.startswith("DDP"))  # each keeps all weights
 ALONE = "alone"  # the scaling of a ladder's step, which runs on one GPU only
 
 
-def records(where: Path | None = None) -> dict[tuple[int, int], dict]:
+def records(where: Path | None = None) -> Records:
     """The records of a machine's folder, by number of GPUs and round. NotRecorded where there are none."""
-    where = where or MACHINE_FOLDER
-    named = {FILE.fullmatch(file.name): file for file in sorted((where / "ranks").glob("scaling-x*.json"))}
-    found = {(int(name[1]), int(name[2])): json.loads(file.read_text()) for name, file in named.items() if name}
-    if not found:
-        raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
-    return found
+    return recorded.on_gpus(where or MACHINE_FOLDER)
 
 
-def frame(found: dict[tuple[int, int], dict]) -> pd.DataFrame:
+def measured(show: Callable[[str], None] = print) -> Records:
+    """The same from where the labs' results come: live on two GPUs or more, else recorded; its commands are shown."""
+    sizes = [size for size in SIZES if size <= max(2, source.current().facts.gpus)]
+    return source.current().on_gpus(SCALING, sizes, show)
+
+
+def read(command: str, show: Callable[[str], None] = print) -> Ranks:
+    """The ranks of a ``torchrun … --no-python nsys profile`` command, brought together from their reports."""
+    return ranks.together(source.current().rank_profiles(command, show))
+
+
+def frame(found: Records) -> pd.DataFrame:
     """One row a program, scaling, number of GPUs and round.
 
     ``batch`` is that of all GPUs. A step takes as long as on the slowest rank: the median of the transformer's steps,
@@ -151,7 +162,32 @@ def gained(runs: pd.DataFrame, program: str, scaling: str, size: int) -> Spread 
     return Spread.of(ratios.tolist()) if len(ratios) else None
 
 
-def missing(found: dict[tuple[int, int], dict], rounds: int = FULL_ROUNDS) -> list[str]:
+def buckets(found: Records) -> dict[str, list[int]]:
+    """Bytes of the gradients that DDP averages at once, in the order in which they are ready, by program."""
+    rows = {program_of(row): row for record in found.values() for row in record["rows"] if "buckets" in row}
+    return {
+        name: [int(size) for size in rows[name]["buckets"]["rebuilt_bucket_sizes"].split(", ")]
+        for name in PROGRAMS
+        if name in rows
+    }
+
+
+def accuracy(where: Path | None = None) -> pd.DataFrame:
+    """Whole trainings, a row a script, number of GPUs and seed: ``script``, ``gpus``, ``seed``, ``epochs``, ``pct``.
+
+    Those of a host's folder that ``bench_ranks.py --accuracy`` left there; no rows where there are none.
+    """
+    rows = []
+    for file in sorted(((where or MACHINE_FOLDER) / recorded.RANKS).glob("*-accuracy-x*.json")):
+        named = ACCURACY.fullmatch(file.name)
+        for row in json.loads(file.read_text())["rows"] if named else ():
+            trained = row["epochs"]
+            script, seed = f"{named[1]}.py", row["arguments"]["seed"]
+            rows.append((script, int(named[2]), seed, len(trained), trained[-1]["test_accuracy_pct"]))
+    return pd.DataFrame(rows, columns=["script", "gpus", "seed", "epochs", "pct"])
+
+
+def missing(found: Records, rounds: int = FULL_ROUNDS) -> list[str]:
     """What a whole recording of this host would hold beside, a sentence each."""
     gpus = max(record["gpus"] for record in found.values())
     said = []

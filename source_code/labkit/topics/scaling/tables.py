@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
 
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
-from labkit.source import recorded
-from labkit.topics.scaling import model, readings
-from labkit.topics.scaling.readings import ALONE, PROGRAMS
+from labkit.topics.ladder import accuracy as gate
+from labkit.topics.scaling import model, readings, stragglers
+from labkit.topics.scaling.readings import ALONE, PROGRAMS, Records
+from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.ranks import Ranks
 
-GAINS = {"strong": "times as fast", "weak": "times the samples a second"}
+GAINS = {"strong": "times as fast", "weak": "times as many"}
 CAPTIONS = {
     "strong": "Strong scaling: the batch of one GPU, shared out",
     "weak": "Weak scaling: the batch of one GPU on each, so another experiment with every number of GPUs",
 }
-BEATEN = "compared round by round with the faster run on one GPU: the program's own, or the ladder's step without DDP"
-FEW = "accuracy after the few epochs that were timed"
+BEATEN = "against the faster run on one GPU, the program's own or the ladder's, round by round"
+WEAK = "samples a second"  # that are as many times as many
+FEW = "accuracy after few epochs"
+LEAST_MS = 0.05  # of a cause, on one rank at least: less is not shown
 
 
-def scaling(kind: str, where: Path | None = None) -> Table:
+def scaling(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """``strong`` or ``weak``: a row a program and number of GPUs; medians, and the ranges over the rounds."""
-    found = readings.records(where)
+    found = found or readings.records()
     runs = readings.frame(found)
+    runs = runs[runs["program"].isin(programs)]
     rows = []
     for (program, scaled, size), own in runs.groupby(["program", "scaling", "ranks"], sort=False):
         if scaled == kind or (scaled == ALONE and kind in set(runs.loc[runs["program"] == program, "scaling"])):
@@ -32,19 +38,29 @@ def scaling(kind: str, where: Path | None = None) -> Table:
     frame = pd.DataFrame(rows).rename(columns={"gain": GAINS[kind]})
     formats = {"a step ms": "{:,.2f}", GAINS[kind]: "{:.2f}", "efficiency %": "{:.0f}"}
     formats |= {"GB a GPU": "{:.2f}", "accuracy %": "{:.2f}"}
-    caption = f"{CAPTIONS[kind]} ({recorded.origin(where or readings.MACHINE_FOLDER)}); {BEATEN}; {FEW}"
-    return table(frame, caption, formats, list(formats))
+    frame = frame.dropna(axis="columns", how="all")
+    formats = {name: form for name, form in formats.items() if name in frame}
+    rounds = runs.groupby(["program", "scaling", "ranks"])["round"].nunique()
+    of = f"{rounds.min()} to {rounds.max()}" if rounds.min() < rounds.max() else f"{rounds.max()}"
+    what = f"{WEAK}, {BEATEN}" if kind == "weak" else BEATEN
+    caption = f"{CAPTIONS[kind]} ({_origin(found)}, {of} rounds); {what}"
+    return table(frame, f"{caption}; {FEW}" if "accuracy %" in frame else caption, formats, list(formats))
+
+
+def _origin(found: Records) -> str:
+    """GPU and date of records in a few words."""
+    newest = max(found.values(), key=lambda record: record["run_at"])
+    return f"{newest['gpu']}, {newest['run_at'][:10]}"
 
 
 def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataFrame) -> dict:
     about, step = PROGRAMS[program], Spread.of(own["step_ms"].tolist())
     gain = readings.gained(runs, program, scaled, size)
+    alone = f"{about.network}, {about.alone.removesuffix('.py')}" if scaled == ALONE else about.label
     return {
-        "network": about.network,
-        "shared by": about.alone.removesuffix(".py") if scaled == ALONE else about.sharing,
+        "program": alone,
         "GPUs": size,
         "samples a GPU": own["batch"].iloc[0] // size,
-        "rounds": step.n,
         "a step ms": step.median,
         "range ms": _range(step),
         "gain": gain and gain.median,
@@ -106,6 +122,73 @@ def ranks(size: int = 2, where: Path | None = None) -> Table:
     return table(frame, f"A step of each of {size} ranks, in their reports", formats, list(formats))
 
 
+def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> Table:
+    """The step budgets of the ranks side by side: a row a cause, a column a rank."""
+    ms = {f"rank {rank.number}": rank.budget.ms for rank in found.ranks}
+    labels = {cause: label for rank in found.ranks for cause in CAUSES for label in [rank.budget.label(cause)]}
+    kept = [cause for cause in CAUSES if any(own[cause] >= LEAST_MS for own in ms.values())]
+    frame = pd.DataFrame({"cause": [labels[cause] for cause in kept]})
+    for name, own in ms.items():
+        frame[name] = [own[cause] for cause in kept]
+    frame.loc[len(frame)] = ["all", *(rank.window.duration_ms for rank in found.ranks)]
+    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms))
+
+
+def communication(found: Ranks, caption: str = "The collectives of each rank, ms") -> Table:
+    """What each rank's collectives come to: how long they ran, split twice; and how often the rank came last."""
+    columns = {f"{name}_ms": f"{name} ms" for name in ("total", "waiting", "transfer", "hidden", "exposed")}
+    rows = [
+        {"rank": rank.number, "collectives": round(own["kernels"])}
+        | {label: own[name] for name, label in columns.items()}
+        | {"came last to": round(own["last"])}
+        for rank in found.ranks
+        for own in [rank.communication]
+    ]
+    formats = dict.fromkeys(columns.values(), "{:,.1f}") | {"came last to": "{:,}"}
+    return table(pd.DataFrame(rows), caption, formats, list(formats))
+
+
+def reasons() -> Table:
+    """The words for why a rank is late, and what each stands for."""
+    return table(pd.DataFrame(stragglers.REASONS.items(), columns=["word", "what it stands for"]), "Why a rank is late")
+
+
+def buckets(found: Records | None = None, programs: Collection[str] = readings.DDP) -> Table:
+    """The buckets in which DDP averages gradients, and their sizes in MB."""
+    sizes = readings.buckets(found or readings.records())
+    rows = [
+        (PROGRAMS[name].label, sum(own) / 1e6, len(own), own[0] / 1e6, max(own) / 1e6, own[-1] / 1e6)
+        for name, own in sizes.items()
+        if name in programs
+    ]
+    columns = ["program", "gradients MB", "buckets", "first MB", "largest MB", "last MB"]
+    formats = dict.fromkeys([name for name in columns if name.endswith("MB")], "{:,.2f}")
+    return table(pd.DataFrame(rows, columns=columns), "Gradients and the buckets in which DDP averages them", formats)
+
+
+def accuracy(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
+    """Whole trainings, seed by seed (``readings.accuracy``), below those of a step of the ladder without DDP.
+
+    ``p``: Welch's one-sided test against the same script on one GPU. The gate wants as many seeds as the ladder's.
+    """
+    without = pd.DataFrame({"script": alone, "gpus": 1, "pct": gate.seeds(alone)})
+    most, rows = len(without), []
+    for (script, gpus), own in [
+        *without.groupby(["script", "gpus"]),
+        *found.groupby(["script", "gpus"], sort=False),
+    ]:
+        on_one = found.loc[(found["script"] == script) & (found["gpus"] == 1), "pct"]
+        p = gate.below(on_one, own["pct"]) if gpus > 1 and len(on_one) > 1 and len(own) > 1 else None
+        passed = own["pct"].mean() >= gate.FLOOR_PCT and (p is None or p >= gate.SIGNIFICANCE)
+        verdict = "passed" if passed else "FAILED"
+        verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
+        rows.append((script, gpus, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p, verdict))
+    columns = ["script", "GPUs", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)", "gate"]
+    caption = "Test accuracy after ten epochs on MNIST"
+    caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[3:7], "{:.2f}"))
+
+
 def scored(found: pd.DataFrame, caption: str) -> Table:
     """Predicted against measured: what ``model.scored`` or ``model.scored_later`` found."""
     labels = [PROGRAMS[program].label for program in found["program"]]
@@ -118,9 +201,9 @@ def scored(found: pd.DataFrame, caption: str) -> Table:
     return table(frame, caption, formats, list(formats))
 
 
-def jobs(where: Path | None = None) -> Table:
+def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """What the model knows of a program's step, and where from."""
-    found = model.jobs(where).values()
+    found = [job for job in model.jobs(where).values() if job.program in programs]
     frame = pd.DataFrame(
         {
             "program": [PROGRAMS[job.program].label for job in found],
@@ -135,9 +218,9 @@ def jobs(where: Path | None = None) -> Table:
     return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
 
 
-def ahead(kind: str, where: Path | None = None) -> Table:
+def ahead(kind: str, where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """The model's steps, ``strong`` or ``weak``, from one GPU to a thousand, and what binds."""
-    found = [one for one in model.ahead(where) if one.scaling == kind]
+    found = [one for one in model.ahead(where) if one.scaling == kind and one.job.program in programs]
     of_one = {one.job.program: one for one in found if one.n == 1}
     rows = [
         {

@@ -1,0 +1,70 @@
+"""How is a report recorded that may be passed on as it is? Where Nsight Systems sees neither host, user nor variables.
+
+A ``.nsys-rep`` cannot be cleaned afterwards: it holds the host's name, the paths of its program's files, and of all
+processes of the machine their names and variables. So the program runs in a copy of source_code/ in a folder of its
+own, under another host name, where no other process is to be seen, and with no variable but those that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import ROOT, SOURCE_CODE
+from labkit.source import command
+from stepbudget.export.nsys import Nsys
+
+HOST, HOME = "gpu-course", "/home/reader"
+KEPT = (
+    "CUDA_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "LAB_DATA_DIR",
+    "LAB_MANIFEST",
+)  # variables that the run needs, if they are set
+# Shared memory of its own, too: nsys leaves there what another nsys of the same process number stumbles over.
+BEFORE = f'hostname {HOST} && mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+HIDDEN = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c", BEFORE, "sh"]
+TELLING = 6  # characters of a text that is looked for: shorter ones stand in any file by chance
+
+
+def record(words: list[str], folder: Path, nsys: Nsys) -> Path:
+    """Run a profiling command (as ``labkit.source.command`` has it) so; the report, in ``folder``.
+
+    LabError where host and processes cannot be hidden (that takes root on Linux), where the run fails, and where the
+    report holds what it must not.
+    """
+    program = folder / "course"
+    shutil.copytree(SOURCE_CODE, program / "source_code", ignore=shutil.ignore_patterns("__pycache__"))
+    report = folder / Path(words[words.index("--output") + 1]).with_suffix(".nsys-rep").name
+    words = command.adapt(words, nsys, has_gpu=True)
+    words[words.index("--output") + 1] = str(report.with_suffix(""))
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environment |= {
+        "HOME": HOME,
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(folder),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    done = subprocess.run([*HIDDEN, *words], cwd=program, env=environment, capture_output=True, text=True)
+    if done.returncode or not report.is_file():
+        raise LabError(f"the report could not be recorded: {(done.stderr or done.stdout).strip().splitlines()[-3:]}")
+    if found := revealed(report.read_bytes(), environment):
+        raise LabError(f"the report holds what may not be passed on: {', '.join(found)}.")
+    return report
+
+
+def revealed(report: bytes, environment: Mapping[str, str]) -> list[str]:
+    """What the report tells of this machine: its name, its user's home, this checkout, other variables.
+
+    ``environment``: the variables that the program had. The file's compression leaves a text readable where it stands
+    first.
+    """
+    others = [f"{name}={value}" for name, value in os.environ.items() if environment.get(name) != value]
+    texts = [socket.gethostname(), str(Path.home()), str(ROOT), *others]
+    return sorted({text for text in texts if len(text) >= TELLING and text.encode() in report})

@@ -1,0 +1,80 @@
+"""What does a rank hold of a network, and how large may it be? On paper, from the number of its weights.
+
+Trained in FP32 with Adam, a weight takes four numbers: itself, its gradient, and two moments (Rajbhandari et al.,
+"ZeRO", SC 2020, section 3.1). These *states* are what FSDP shares out among n ranks, an n-th each (Zhao et al.,
+"PyTorch FSDP", VLDB 2023). *Activations*, which go with the samples a rank has, it leaves alone.
+
+At the fullest moment, when the backward pass begins, a rank also holds numbers in BF16 to compute with: under DDP and
+autocast a copy of every weight, under FSDP those of the blocks that are gathered just then. DDP's gradients stay in
+their buckets from step to step; FSDP's are freed with ``zero_grad()`` and made block by block afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.errors import LabError
+
+FP32, BF16 = 4, 2  # bytes
+NUMBERS = {"weights": 1, "gradients": 1, "Adam's moments": 2}  # kept in FP32, for each weight
+H200_BYTES = 141e9  # its data sheet
+
+
+@dataclass(frozen=True)
+class Network:
+    """A transformer's weights: of each block, and outside of the blocks."""
+
+    width: int
+    depth: int
+    outside: int
+
+    @property
+    def block(self) -> int:
+        """12·w² weights in four linear layers, 13·w in their biases and the two norms."""
+        return 12 * self.width**2 + 13 * self.width
+
+    @property
+    def weights(self) -> int:
+        return self.outside + self.depth * self.block
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a network is shared out: ``ddp`` or ``fsdp``, among how many ranks, how many blocks are gathered at once."""
+
+    share: str
+    ranks: int
+    gathered: int = 2  # the block that computes, and the next
+
+    @property
+    def label(self) -> str:
+        return "DDP" if self.share == "ddp" else f"FSDP on {self.ranks}"
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the states are cut."""
+        return self.ranks if self.share == "fsdp" else 1
+
+    def held(self, network: Network) -> dict[str, float]:
+        """Bytes on a rank: each kind of state, and the copies to compute with."""
+        states = {kind: FP32 * count * network.weights / self.parts for kind, count in NUMBERS.items()}
+        copied = network.weights if self.share == "ddp" else self.gathered * network.block
+        return states | {"BF16 copies": float(BF16 * copied)}
+
+    def fullest(self, network: Network) -> float:
+        """Bytes of these at the fullest moment, when FSDP's gradients are not there."""
+        held = self.held(network)
+        return sum(held.values()) - (held["gradients"] if self.share == "fsdp" else 0.0)
+
+
+def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) -> int:
+    """How many blocks of a width fit, with so many bytes of activations a block; the embedding left aside.
+
+    LabError where not even one does.
+    """
+    one, two = (way.fullest(Network(width, depth, 0)) for depth in (1, 2))
+    each, once = two - one + block_bytes, 2 * one - two
+    blocks = int((room - once) // each)
+    if blocks < 1:
+        raise LabError(f"{way.label}: not one block of width {width} fits into {room / 1e9:.0f} GB.")
+    return blocks

@@ -1,0 +1,70 @@
+"""What did each way of sharing a network out take? The record of ``bench_sharding.py``: memory by kind, bytes, a step.
+
+One process a GPU ran all ways in turn, once: sizes are exact, times are medians of a few steps.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.errors import NotRecorded
+from labkit.source.recorded import RANKS
+from labkit.topics.scaling.readings import MACHINE_FOLDER
+
+KINDS = ("weights", "gradients", "optimizer")
+NAMES = {"ddp": "DDP", "fsdp": "FSDP"}
+
+
+def record(where: Path | None = None) -> dict:
+    """The newest record of a machine's folder. NotRecorded where there is none."""
+    where = where or MACHINE_FOLDER
+    files = sorted((where / RANKS).glob("sharding-x*.json"))
+    if not files:
+        raise NotRecorded(f"no ways of sharing out were recorded on {where.name}.")
+    return json.loads(files[-1].read_text())
+
+
+def frame(found: dict) -> pd.DataFrame:
+    """A row a way, of its fullest or slowest rank.
+
+    Columns: ``way`` in words, ``share``, ``width``, ``sequences`` (a rank's), ``reshard``, ``prefetch``, ``fits``; and
+    where it fits ``weights`` (their number), bytes: ``kept`` (states), ``before`` a step, after its ``forward`` and
+    ``backward`` pass, ``peak`` (None without a GPU), ``moved`` in a step (gathered and reduced, an all-reduce counted
+    twice); and ``step_ms``.
+    """
+    rows = []
+    for row in found["rows"]:
+        own = {name: row[name] for name in ("share", "width", "sequences", "reshard", "prefetch")}
+        each = row["of_each_rank"]
+        own |= {"way": _named(row), "fits": not any(one["out_of_memory"] for one in each)}
+        rows.append(own | (_measured(each) if own["fits"] else {}))
+    columns = ["way", "share", "width", "sequences", "reshard", "prefetch", "fits"]
+    columns += ["weights", "kept", "before", "forward", "backward", "peak", "moved", "step_ms"]
+    return pd.DataFrame(rows).reindex(columns=columns)
+
+
+def _named(row: dict) -> str:
+    """``FSDP, kept`` for one whose blocks are not freed after the forward pass."""
+    words = [NAMES[row["share"]]]
+    words += ["kept"] * (not row["reshard"])
+    words += [f"{row['prefetch']} ahead"] * (row["prefetch"] != 1)
+    return ", ".join(words)
+
+
+def _measured(each: list[dict]) -> dict:
+    moved = [(2 if one["function"] == "AllReduce" else 1) * one["bytes"] * one["count"] for one in each[0]["sent"]]
+    phases = {
+        name: max((1e6 * one["allocated_mb"][name] for one in each if name in one["allocated_mb"]), default=None)
+        for name in ("before", "forward", "backward")
+    }
+    return phases | {
+        "weights": each[0]["parameters"],
+        "kept": max(1e6 * sum(sum(one[f"{kind}_mb"].values()) for kind in KINDS) for one in each),
+        "peak": max((1e6 * one["peak_memory_mb"] for one in each if one["peak_memory_mb"]), default=None),
+        "moved": sum(moved),
+        "step_ms": 1e3 * max(statistics.median(one["step_s"]) for one in each),
+    }
