@@ -20,7 +20,7 @@ from labkit.paths import RECORDED
 from labkit.recording import live_check
 from labkit.source import pace
 
-PART_1_S, ALL_S = 10 * 60, 40 * 60  # what a lesson, and the whole course, may wait on 16 cores
+PART_1_S, ALL_S = 10 * 60, 45 * 60  # what a lesson, and the whole course, may wait on 16 cores
 ANNOUNCED = re.compile(r"^\| .*recorded machine(?: took|:) (?:(\d+) min )?(\d+) s", re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def test_part_1_waits_ten_minutes_at_most(asked, ran):
     assert 60 < expected_s(asked, ran, ["start_here", *(lab.name for lab in course.part(1))]) <= PART_1_S
 
 
-def test_the_course_waits_forty_minutes_at_most(asked, ran):
+def test_the_course_waits_three_quarters_of_an_hour_at_most(asked, ran):
     assert 600 < expected_s(asked, ran, live_check.names()) <= ALL_S
 
 
