@@ -152,6 +152,14 @@ def test_the_ledger_says_what_of_a_promise_came_true():
     assert [line.get_xdata()[0] for line in axes.lines if line.get_color() == style.VERMILION] == pytest.approx([20.0])
 
 
+def test_losses_are_compared_at_the_same_step():
+    def records(often: int, offset: float) -> list[dict]:
+        losses = [step + offset for step in range(0, 95, often)]
+        return [{"arguments": {"log_every": often}, "losses": losses, "process_s": 1.0, "step_ms": 1.0}] * 3
+
+    assert readings.Whole(85, records(1, 0.0), records(10, 0.5), (1.0, 1.0)).losses == (90.0, 90.5)
+
+
 def test_a_short_run_tells_how_long_a_long_one_takes():
     assert readings.longer_s([run(100.0, 13.0)] * 3, 630) == pytest.approx(13.0 + 600 * 0.1)
 
@@ -172,6 +180,8 @@ def test_process_and_step_are_twice_as_fast_and_every_mend_is_scored(patient):
     assert [one.mend for one in found] == list(mends.mends(patient))
     assert all(one.before.n == one.after.n >= 3 for one in found)
     assert [one.mend.word for one in found if not one.kept] in ([], ["workers"]), "the lab says why"
+    before, after = whole.losses
+    assert abs(before - after) < 0.01 * max(1, before), "the result is the same"
     assert len({record["gpu"] for record in (*whole.before, *whole.after)}) == 1
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from labkit.display.runs import in_rounds, is_beyond_noise
 from labkit.display.spread import MEASURED, Spread, paired, spread
@@ -128,8 +129,15 @@ class Whole:
         return paired(self.before, self.after, "step_ms")
 
     @property
-    def predicted_times(self) -> float:
-        return self.predicted_s[0] / self.predicted_s[1]
+    def losses(self) -> tuple[float, float]:
+        """The loss, before and after, at the last step at which both read it: medians over the rounds."""
+        every = [one[0]["arguments"]["log_every"] for one in (self.before, self.after)]
+        last = (len(self.after[0]["losses"]) - 1) * every[1]
+        found = [
+            [record["losses"][last // often] for record in records]
+            for records, often in zip((self.before, self.after), every, strict=True)
+        ]
+        return tuple(map(median, found))
 
 
 def whole(patient: str) -> Whole:

@@ -32,22 +32,22 @@ def ledger(scored: Sequence[Scored]) -> Table:
     return table(frame, caption, formats, list(formats))
 
 
-def wholes(found: dict[str, Whole]) -> Table:
-    """Two rows a script, as it was and with all mends: whole process and step, as predicted and as timed."""
+def whole(found: Whole, name: str) -> Table:
+    """A script as it was and with all mends: whole process and step, predicted and timed, and the loss at the end."""
     rows = []
-    for name, one in found.items():
-        for when, records, predicted_s in zip(
-            (AS_IT_WAS, "mended"), (one.before, one.after), one.predicted_s, strict=True
-        ):
-            process, step = spread(records), spread(records, "step_ms")
-            times = (one.process.median, one.step.median) if records is one.after else (None, None)
-            own = (process.n, predicted_s, process.median, _range(process), step.median, _range(step), *times)
-            rows.append((name, f"{one.steps:,}", when, *own))
-    columns = ["script", "steps", "", "n", "predicted s", "process s", "range s", "step ms", "range ms"]
-    frame = pd.DataFrame(rows, columns=[*columns, "× process", "× step"])
+    sides = zip((AS_IT_WAS, "mended"), (found.before, found.after), found.predicted_s, found.losses, strict=True)
+    for when, records, predicted_s, loss in sides:
+        process, step = spread(records), spread(records, "step_ms")
+        times = (found.process.median, found.step.median) if records is found.after else (None, None)
+        timed = (process.median, _range(process), step.median, _range(step))
+        rows.append((when, process.n, predicted_s, *timed, *times, loss))
+    columns = ["n", "predicted s", "process s", "range s", "step ms", "range ms", "× process", "× step", "loss"]
     formats = {"predicted s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
-    formats |= {"× process": "{:.2f}", "× step": "{:.2f}"}
-    return table(frame, "Whole processes, in turn: medians, and ratios round by round", formats, list(formats))
+    formats |= {"× process": "{:.2f}", "× step": "{:.2f}", "loss": "{:.4f}"}
+    caption = (
+        f"{name}, whole processes of {found.steps:,} steps, in turn: medians; ratios round by round; the last loss"
+    )
+    return table(pd.DataFrame(rows, columns=[name, *columns]), caption, formats, list(formats))
 
 
 def _range(own: Spread) -> str:
