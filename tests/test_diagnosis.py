@@ -217,7 +217,7 @@ def test_others_are_scored_where_their_findings_are(folder):
     listed = said_by_nsys_ai(headroom_ms=50.0, suggested_actions=["num_workers", "CUDA graphs"])
     put_findings(folder, "nsys_ai", "images_workers", listed)
     found = tables.diagnose(folder)
-    score = found.score("nsys-ai diagnose 1.2.3")
+    score = found.score("nsys-ai diagnose")
     assert (score.planted, score.right, score.alone) == (1, 1, 0), "the other case was not asked, and is not scored"
     said = tables.markdown(found)
     assert "(1 of 2 named)" in said and "not asked" in said.split("| text_item |")[1].splitlines()[0]
@@ -316,9 +316,17 @@ def test_a_tool_that_fails_names_nothing_and_one_without_a_trace_was_not_asked(f
     for tool in ("nsys_ai", "tb_profiler"):
         item = next(item for item in plan.plan() if item.file == f"findings/{tool}--text_item.json")
         make.findings(item, folder / item.file)
-    row = tables.diagnose(folder).found["text_item"]
-    assert row["nsys-ai diagnose 1.2.3"] == Answer("failed: no such column", (), False)
-    assert set(row) == {*tables.OURS, "nsys-ai diagnose 1.2.3"}
+    found = tables.diagnose(folder)
+    row = found.found["text_item"]
+    assert row["nsys-ai diagnose"] == Answer("failed: no such column", (), False)
+    assert (
+        set(row) == {*tables.OURS, "nsys-ai diagnose"} and found.title("nsys-ai diagnose") == "nsys-ai diagnose 1.2.3"
+    )
+
+
+def test_a_tool_s_further_version_is_named_with_the_cases_that_it_was_asked_about():
+    found = tables.Diagnoses({}, {"tool": {"text_item": "2", "text_odd": "2", "two_good": "1", "two_log": "1.5"}})
+    assert found.title("tool") == "tool 2 (1: two_good; 1.5: two_log)" and found.title("ours") == "ours"
 
 
 def test_a_recommendation_of_the_plugin_is_read_without_its_links():

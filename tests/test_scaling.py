@@ -301,7 +301,8 @@ def test_the_transformer_on_two_gpus_is_predicted_where_its_gpus_bind():
     assert {*bound_by_gpu.index} == {("text_ddp", "strong"), ("text_ddp", "weak"), ("text_fsdp", "weak")}
     assert (bound_by_gpu["off_pct"].abs() <= 15).all()
     by_cpu = found.drop(bound_by_gpu.index)
-    assert (by_cpu["binds"] == "CPU").all() and (by_cpu["off_pct"].abs() <= 25).all()
+    assert (by_cpu["binds"] == "CPU").all()
+    assert by_cpu["off_pct"].between(-30, 5).all(), "too fast: CPUs that take turns at being slow are not in it"
     assert (by_cpu["gpu_ms"] < 0.9 * by_cpu["low_ms"]).all(), "without the host, all of them would be too fast"
 
 

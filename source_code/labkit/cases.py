@@ -2,8 +2,8 @@
 
 The answers were written down before any of the programs had run on a GPU. A cause is named in the report reader's words
 (stepbudget.ask.budget.CAUSES); what its vocabulary lacks stands in OTHER_CAUSES. A case's first right cause is what is
-planted; each further one has the reason why it is right too. What a recording then showed to be wrong about them is
-not changed: the case says so (``turned_out``), and is scored all the same.
+planted; each further one has the reason why it is right too. The healthy pair of GPUs has larger batches than its first
+recording had: there, one process launched too slowly to be called healthy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,6 @@ PLANTED = ""  # the reason why the planted cause is right
 # Why a cause beside the planted one is right too.
 COPY = "while a large pageable copy runs, the GPU is busy with it: part of its cost is time of copies"
 PREPARED = "the CPU's time for a launch is the call and the code around it, and the same fixes treat both"
-SLOW_CPU = (
-    "recorded, it is not healthy: GPU 0's process took 32 µs from one launch to the next where GPU 1's took 21, in "
-    "each of the 8 steps; so GPU 0 idled for 28 of 123 ms, and GPU 1 waited for it for 15 ms with nothing else to run. "
-    "This was seen after the recording"
-)
 UNKNOWN = "FP32 attention (fmha_cutlassF_f32) and kernels like it do not tell by their names how they multiply"
 
 
@@ -41,7 +36,6 @@ class Case:
     gpus: int = 1
     graph: bool = False  # its kernels lie in a CUDA graph
     metrics_hz: int | None = None  # of GPU counters, fewer than usual where the steps are long and the GPU mostly idle
-    turned_out: str = ""  # with nothing planted: why its recording is no healthy program's all the same
 
     @property
     def script(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.cases import CASES, Case
@@ -31,13 +32,25 @@ class Score:
 
 @dataclass(frozen=True)
 class Diagnoses:
-    """``found``: case that was recorded → tool → answer; a tool that was not asked about a case has none."""
+    """``found``: case that was recorded → tool → answer; a tool that was not asked about a case has none.
+
+    ``versions``: tool → case → its version. One was asked anew with what this machine had where a case was recorded
+    again.
+    """
 
     found: dict[str, dict[str, Answer]]
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[str]:
         return list(dict.fromkeys(tool for row in self.found.values() for tool in row))
+
+    def title(self, tool: str) -> str:
+        """The tool with its version, and a further version with the cases that it was asked about."""
+        of = self.versions.get(tool, {})
+        usual, *others = (version for version, _ in Counter(of.values()).most_common()) if of else ("",)
+        told = [f"{other}: {', '.join(case for case, version in of.items() if version == other)}" for other in others]
+        return f"{tool} {usual}".strip() + (f" ({'; '.join(told)})" if told else "")
 
     @property
     def missing(self) -> list[str]:
@@ -55,7 +68,7 @@ class Diagnoses:
 
 def diagnose(folder: Path) -> Diagnoses:
     """Ask every tool about every case of which a machine's folder holds the report, or another tool's findings."""
-    found = {}
+    found, versions = {}, {}
     for case in CASES:
         file = folder / "profiles" / f"{case.report}.sqlite.xz"
         if not file.is_file():
@@ -68,9 +81,10 @@ def diagnose(folder: Path) -> Diagnoses:
             if said.is_file():
                 record = json.loads(said.read_text())
                 if answer := answers.answer(read, record["said"], window_ms):
-                    row[f"{TOOLS[tool].name} {record['version']}"] = answer
+                    row[TOOLS[tool].name] = answer
+                    versions.setdefault(TOOLS[tool].name, {})[case.name] = record["version"]
         found[case.name] = row
-    return Diagnoses(found)
+    return Diagnoses(found, versions)
 
 
 def planted(case: Case) -> str:
@@ -97,15 +111,17 @@ def markdown(diagnoses: Diagnoses) -> str:
             [case.name, planted(case), *(cell(case, diagnoses.found[case.name].get(tool)) for tool in tools)]
             for case in cases
         ]
-        lines += [*_table(["case", "planted", *tools], rows), ""]
+        lines += [*_table(["case", "planted", *map(diagnoses.title, tools)], rows), ""]
         rows = [
-            [tool, f"{one.right} of {one.planted}", f"{one.alone} of {one.planted}", f"{one.alarms} of {one.healthy}"]
+            [
+                diagnoses.title(tool),
+                f"{one.right} of {one.planted}",
+                f"{one.alone} of {one.planted}",
+                f"{one.alarms} of {one.healthy}",
+            ]
             for tool, one in ((tool, diagnoses.score(tool)) for tool in tools)
         ]
         lines += [*_table(["tool", "named first", "and nothing else", "alarms at healthy programs"], rows), ""]
-    for case in CASES:
-        if case.name in diagnoses.found and case.turned_out:
-            lines += [f"An alarm at {case.name} is scored as false, and is not: {case.turned_out}.", ""]
     if diagnoses.missing:
         lines += [f"Not recorded, so not scored: {', '.join(diagnoses.missing)}.", ""]
     return "\n".join([*lines, "Not asked:", "", *(f"- {tool}: {why}." for tool, why in words.NOT_ASKED.items())])
