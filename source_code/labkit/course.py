@@ -144,7 +144,7 @@ LABS = (
         "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 55, 4),
     Lab("16_sharding.ipynb", "A network shared out",
         "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 45, 4),
-    Lab("17_own_model.ipynb", "Your own model",
+    Lab("19_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 50, 4),
 )
 # fmt: on
