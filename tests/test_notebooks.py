@@ -174,6 +174,7 @@ WITHOUT = {
     "16_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
     # weighs formats by benchmarks that train and time networks of their own, seed by seed: no step of the ladder
     "17_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "19_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
 }
 
 

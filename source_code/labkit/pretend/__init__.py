@@ -1,1 +1,1 @@
-"""A GPU, a CUDA graph and Triton on a CPU: they teach in labs 7 and 9, and serve the tests."""
+"""A GPU, what a profiler sees of it, a CUDA graph and Triton on a CPU: they teach in the labs, and serve the tests."""

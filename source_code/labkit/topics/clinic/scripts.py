@@ -12,8 +12,8 @@ import ast
 import operator
 import shlex
 from types import SimpleNamespace
+from typing import Protocol
 
-from labkit.cases import Case
 from labkit.display.listing import Listing
 from labkit.paths import SOURCE_CODE
 from labkit.topics.clinic import patients
@@ -35,18 +35,29 @@ def script(number: int) -> Listing:
     return Listing(f"patient {number}: train.py", source(case, SHOWN[case.script.partition("/")[2]]))
 
 
-def source(case: Case, names: tuple[str, ...]) -> str:
-    """Functions of a case's program, its flags put in; what is not called any more is left out."""
+class Program(Protocol):
+    """A script of source_code/ whose flags are known."""
+
+    script: str
+    flags: str
+
+
+def source(case: Program, names: tuple[str, ...], ranges: bool = True) -> str:
+    """Functions of a case's program, its flags put in; what is not called any more is left out.
+
+    ``ranges=False``: without the names that it gives its phases.
+    """
     tree = ast.parse((SOURCE_CODE / case.script).read_text())
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     values = vars(_parsed(tree, defined["parse_args"], case))
+    values |= {} if ranges else {"no_ranges": True}
     pieces = {name: _swept(_Filled(values).visit(defined[name]), values) for name in names}
     called = {name for piece in pieces.values() for name in _read(piece)}
     kept = [piece for name, piece in pieces.items() if name in called or name == names[-1]]
-    return "\n\n\n".join(ast.unparse(ast.fix_missing_locations(_Plain().visit(piece))) for piece in kept)
+    return "\n\n\n".join(ast.unparse(ast.fix_missing_locations(Plain().visit(piece))) for piece in kept)
 
 
-def _parsed(tree: ast.Module, parse_args: ast.FunctionDef, case: Case) -> argparse.Namespace:
+def _parsed(tree: ast.Module, parse_args: ast.FunctionDef, case: Program) -> argparse.Namespace:
     """What the program's own ``parse_args`` makes of the case's flags on a machine with a GPU, without torch."""
     faults = [node for node in tree.body if _assigned(node) == "FAULTS"]
     gpu = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
@@ -114,6 +125,8 @@ class _Filled(ast.NodeTransformer):
     def _is_nothing(self, expression: ast.expr) -> bool:
         if _called(expression) == NAMED:
             return bool(self.values.get("no_ranges"))
+        if _is_off(expression):
+            return True
         return _called(expression) == "operators_named" and self.values["fault"] != "nvtx"
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -136,7 +149,7 @@ class _Filled(ast.NodeTransformer):
 OFF = ast.dump(ast.Constant(False))
 
 
-class _Plain(ast.NodeTransformer):
+class Plain(ast.NodeTransformer):
     """Writes ``a, b = c, d`` and ``return a, b`` without brackets, as people do; Pythons differ in where they put them.
 
     What is written already stands as a name: ``ast.unparse`` leaves names as they are.
@@ -167,6 +180,12 @@ def _called(expression: ast.expr) -> str | None:
     """The name of the plain function that an expression calls."""
     called = isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name)
     return expression.func.id if called else None
+
+
+def _is_off(expression: ast.expr) -> bool:
+    """A context that says ``enabled=False``."""
+    keywords = expression.keywords if isinstance(expression, ast.Call) else []
+    return any(one.arg == "enabled" and _is_bool(one.value) and not one.value.value for one in keywords)
 
 
 def _is_bool(expression: ast.expr) -> bool:
