@@ -1,9 +1,10 @@
-"""A report that may be passed on: what stands in the shipped one, and what a program is let see that makes such a one."""
+"""A report that may be passed on: what stands in the shipped one, and what the profiler sees that makes such a one."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -24,10 +25,10 @@ PASSED = {*anonymous.KEPT, *anonymous.GIVEN, *anonymous.ADDED}
 OF_NSYS = {
     "FEATURES", "INJECTION", "SC_SUPPORT", "STANT_FRAME_RATE_HINT", "TRACE_START_IMMEDIATELY", "ZCULL", "_PROFILE_MODE",
 }  # fmt: skip
-COMMAND = [
-    *("nsys profile --trace osrt,nvtx --sample none --cpuctxsw none --output reports/sleeper".split()),
-    *("python3", "-c", "import time; time.sleep(0.1)"),
-]
+COMMAND = shlex.split(
+    "nsys profile --trace osrt,nvtx --sample none --cpuctxsw none --output reports/sleeper"
+    " python3 -c 'import time; time.sleep(0.1)'"
+)
 
 
 # --- the shipped report -------------------------------------------------------------------------------------

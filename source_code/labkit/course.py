@@ -107,7 +107,7 @@ PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
-    4: "**Part 4, out of the laboratory:** reports that nobody has explained, and more than one GPU.",
+    4: "**Part 4, out of the laboratory:** reports that nobody has explained, more than one GPU, the tool itself.",
 }
 
 # fmt: off
@@ -144,6 +144,8 @@ LABS = (
         "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 55, 4),
     Lab("16_sharding.ipynb", "A network shared out",
         "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 45, 4),
+    Lab("18_nsight.ipynb", "Nsight itself",
+        "the tool's own window, nsys stats, and the rules by which idle time is blamed", 25, 4),
 )
 # fmt: on
 
