@@ -172,6 +172,7 @@ WITHOUT = {
     "14_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "15_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
     "16_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
+    "18_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
 }
 
 

@@ -123,19 +123,11 @@ def as_if(report: Report, names: Mapping[str, str] | None = None, without: tuple
     return other
 
 
-def blamed(reports: Mapping[str, Report], least_ms: float = 1.0) -> pd.DataFrame:
-    """Idle milliseconds by the budget's row (index) for each report (columns); rows that reach ``least_ms`` in one."""
-    budgets = {name: ask.budget.budget(report) for name, report in reports.items()}
-    found = pd.DataFrame(
-        {name: {own.label(cause): own.ms[cause] for cause in own.idle_causes} for name, own in budgets.items()}
-    )
-    return found[(found >= least_ms).any(axis=1)]
-
-
 # --- the sleep ----------------------------------------------------------------------------------------------
 
 
 LONG_MS = 1.0  # what is shorter waits for a lock
+SHOWN_MS = 0.1  # of a row that is shown
 
 
 def asleep(report: Report, phase: str = "optimizer step") -> np.ndarray:
@@ -166,6 +158,15 @@ def meanwhile(report: Report, when: np.ndarray) -> pd.Series:
         for cause, own in budget.spans.items()
     }
     return pd.Series({cause: ms for cause, ms in found.items() if ms > 0}, dtype=float)
+
+
+def blamed(reports: Mapping[str, Report], when: np.ndarray) -> pd.DataFrame:
+    """Of these stretches the idle milliseconds, by the budget's row (index) that each report (columns) lays them to."""
+    idle = [ask.budget.CAUSES[cause] for cause in ask.budget.IDLE]
+    found = pd.DataFrame(
+        {name: meanwhile(report, when).reindex(idle, fill_value=0.0) for name, report in reports.items()}
+    )
+    return found[(found >= SHOWN_MS).any(axis=1)] if (found >= SHOWN_MS).any(axis=None) else found
 
 
 def steps(report: Report) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 
 import pandas as pd
 
@@ -47,8 +46,9 @@ def meanwhile(report: Report) -> Table:
     return table(frame, f"{report.name}: {len(when)} sleeps, by the budget's rows", {"ms": "{:,.1f}"}, ["ms"])
 
 
-def blamed(reports: Mapping[str, Report]) -> Table:
-    """The idle rows of the training epoch's budget, a column a report."""
-    found = readings.blamed(reports)
+def blamed(found: pd.DataFrame) -> Table:
+    """To which row the sleeps are laid, a column a view; ``found``: of ``readings.blamed``."""
+    views = list(found.columns)
     frame = found.rename_axis("row of the budget").reset_index()
-    return table(frame, "The same sleep, blamed: ms of an epoch", dict.fromkeys(reports, "{:,.1f}"), list(reports))
+    caption = "The same sleeps, as far as the GPU idled: to which row they are laid, ms"
+    return table(frame, caption, dict.fromkeys(views, "{:,.1f}"), views)
