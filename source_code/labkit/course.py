@@ -107,7 +107,7 @@ PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
-    4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your own program.",
+    4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
 }
 
 # fmt: off
