@@ -397,6 +397,17 @@ def test_figures_change_with_what_they_show():
     assert drawn_data(charts.losses({"rows": rows, "least_loss": 1.3})) != drawn
 
 
+def test_error_and_memory_are_those_of_the_fastest_kernel():
+    rows = [
+        {"length": 8, "dtype": "tf32", "kernel": kernel, "us": us, "error": error, "extra_bytes": extra}
+        for kernel, us, error, extra in (("math", 1000.0, 1e-4, 5e9), ("efficient", 2000.0, 1e-7, 1e9))
+    ]
+    rows.append({"length": 8, "dtype": "bf16", "kernel": "math", "refused": "not on this GPU"})
+    first, second = tables.attention({"rows": rows}, 8).cells()
+    assert [cell.lstrip("~") for cell in first] == ["TF32", "1.00", "2.00", "–", "–", "5.00", "5.00", "1e-04"]
+    assert set(second[1:]) == {"–"}, "a type that is refused has no numbers"
+
+
 def test_a_recurrent_row_stands_beside_the_usual_one_of_its_type():
     rows = [
         {"hidden": hidden, "vocabulary": 64, "batch": 4, "length": 5, "varied": varied, "dtype": "bf16", "us": us,

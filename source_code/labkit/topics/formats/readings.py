@@ -30,7 +30,8 @@ def trainings(record: dict) -> pd.DataFrame:
     """A row a format of ``bench_formats.py``: what its seeds came to, beside FP32's with the same seeds.
 
     ``excess``: mean test loss above the least that is possible, nats a symbol; ``more_pct``: how much more that is than
-    FP32's; ``at_most_pct``: how much more at most, with 99 % confidence; ``p``: that FP32 is no better. The last two
+    FP32's; ``at_most_pct``: how much more at most, with 99 % confidence; ``p``: how often
+    chance alone would show as much, were the format no worse. The last two
     are of the paired t test, one-sided; no ``p`` where no seed differs. ``bytes``: of weight, gradient and state for
     each weight.
     """
