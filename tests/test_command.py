@@ -94,7 +94,8 @@ def test_the_command_is_what_one_would_type():
         (command.profile_command("demo", PROGRAM), f"nsys profile … python3 source_code/{PROGRAM}"),
         (
             command.profile_command("demo", "a.py --profile", processes=2),
-            "nsys profile … python3 -m torch.distributed.run --standalone --nproc-per-node 2 source_code/a.py --profile",
+            "nsys profile … python3 -m torch.distributed.run --standalone --nproc-per-node 2 "
+            "source_code/a.py --profile",
         ),
         (
             command.rank_profiles_command("demo", "a.py --profile", 2),
