@@ -14,6 +14,7 @@ from labkit.display.charts import budgets as bars_of
 from labkit.display.charts.budgets import LOOKS, budget_bars, budget_share_bars
 from labkit.display.fingerprint import drawn_data
 from stepbudget.ask.budget import CAUSES, IDLE, WORK
+from stepbudget.say import palette
 from stepbudget.window import Window
 
 
@@ -109,6 +110,15 @@ def test_wide_segments_say_what_they_are():
     assert "3,912 ms" in shown and "498 ms" in shown
     assert not any("4.00" in text for text in shown)  # too narrow for words
     assert "other kernels\n46.8 %" in words(budget_share_bars(BUDGETS))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_neighbours_that_share_a_hue_differ_by_far_or_one_is_hatched(theme):
+    for (cause, one), (after, other) in pairwise(palette.CAUSES.items()):
+        first, second = getattr(one, theme), getattr(other, theme)
+        apart = abs(rgb_to_hsv(to_rgb(first))[0] - rgb_to_hsv(to_rgb(second))[0])
+        unlike = min(apart, 1 - apart) > 30 / 360 or palette.contrast(first, second) > 1.5
+        assert one.hatch != other.hatch or unlike, f"{cause} and {after}"
 
 
 def test_every_cause_has_a_look_of_its_own():

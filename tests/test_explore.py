@@ -100,6 +100,7 @@ def test_only_the_time_axis_moves_and_never_out_of_the_window(report):
     layout, config = plot["layout"], plot["config"]
     assert (layout["xaxis"]["range"], layout["xaxis"]["minallowed"], layout["xaxis"]["maxallowed"]) == ([0, 1], 0, 1)
     assert all(layout[f"yaxis{number}"]["fixedrange"] for number in ("", 2, 3, 4, 5))
+    assert layout["yaxis5"]["range"] == [0, 100] and layout["yaxis5"]["ticktext"] == [" 100 %"]
     assert layout["dragmode"] == "pan" and config["scrollZoom"] and not config["displaylogo"]
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,7 +19,7 @@ from labkit.display import show as showing
 from labkit.display import table as tables
 from labkit.display.charts import results, timelines
 from labkit.display.fingerprint import drawn_data
-from labkit.display.spread import Spread
+from labkit.display.spread import Spread, without_marks
 from labkit.display.table import short_kernel, table
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
@@ -106,6 +107,44 @@ def test_a_table_is_html_too_and_always_the_same():
     assert html.count("text-align: right") == 9  # three columns of numbers, three rows with the head
     assert "#" not in html  # no fixed colours: it takes the page's
     assert '<table class="exact"' in table(NUMBERS)._repr_mimebundle_()["text/html"]
+
+
+CELL = re.compile(r'<(?:td|caption)( class="measured")? [^>]*>([^<]*)<')
+
+
+def test_in_html_a_measured_cell_has_a_class_in_the_place_of_its_mark():
+    found = NUMBERS.assign(words=["after ~60 of 590 epochs", "in ~/here"])
+    shown = table(found, "of ~7 ms", {"speedup": "{:.1f}×"}, ["seconds", "speedup"])
+    cells = [(text, bool(kind)) for kind, text in CELL.findall(shown._repr_mimebundle_()["text/html"])]
+    assert cells == [
+        ("of 7 ms", True),
+        *(("main_baseline", False), ("3", False), ("61.2", True), ("–", False), ("no", False)),
+        ("after 60 of 590 epochs", True),
+        *(("main_opt1", False), ("1,200", False), ("4.5", True), ("13.6×", True), ("yes", False)),
+        ("in ~/here", False),
+    ]
+    assert str(shown).count("~") == 6
+
+
+def test_a_tooltip_has_no_marks_either():
+    long = pd.DataFrame({"found": ["~60 of many epochs"]})
+    html = table(long, formats={"found": lambda text: text[:4] + "…"})._repr_mimebundle_()["text/html"]
+    assert ' class="measured"' in html and 'title="60 of many epochs">60 …</td>' in html
+
+
+@pytest.mark.parametrize(
+    ("marked", "plain"),
+    [
+        ("~13.4 s (13.1–13.9)", "13.4 s (13.1–13.9)"),
+        ("N ~5.40 times (~+3.7 %), error ~<0.0001", "N 5.40 times (+3.7 %), error <0.0001"),
+        ("~its step on one GPU", "its step on one GPU"),
+        ("in ~/.cache", "in ~/.cache"),
+        ("Pool::~Pool()", "Pool::~Pool()"),
+        ("about ~", "about ~"),
+    ],
+)
+def test_marks_are_left_out_and_nothing_else(marked, plain):
+    assert without_marks(marked) == plain
 
 
 @pytest.mark.parametrize(
@@ -311,7 +350,7 @@ def test_a_step_is_drawn_where_it_happened(report):
     assert collections(kernels, style.BLUE) == [(0.5, 0.6)]
     assert collections(kernels, style.GREEN) == [(0.6, 0.9)]
     assert collections(copies, style.ORANGE) == [(0.42, 0.44)]
-    assert active.get_ylim() == (0, 25)
+    assert active.get_ylim() == (0, 100) and "100 %" in [label.get_text() for label in active.get_yticklabels()]
     assert {"data loading", "matmul", "perhaps Tensor Cores", "from pageable memory"} <= {*texts(fig)}
     assert phases.get_xlim() == (0, 1)
     assert phases.get_title(loc="left") == "tiny: step 2 (1.0 ms)"

@@ -39,6 +39,13 @@ def test_every_entry_is_read():
             "caption\nkernel    ms\n────────  ──\nsomething  ~3\n",
         ),
         ('<table class="measured" style="x">\n<td>1</td>\n</table>', '<table class="measured" style="x">\n</table>'),
+        (
+            '<table class="exact">\n<caption class="measured" style="x">of 7 ms</caption>\n<tr><th>what</th></tr>\n'
+            '<tr><td>a</td><td class="measured" style="x">after 60 epochs</td></tr>\n</table>',
+            '<table class="exact">\n<caption class="measured" style="x">of 9 ms</caption>\n<tr><th>what</th></tr>\n'
+            '<tr><td>b</td><td class="measured" style="x">after 7 epochs</td></tr>\n'
+            '<tr><td>c</td><td class="measured" style="x">after 8 epochs</td></tr>\n</table>',
+        ),
         ("epoch: at most ~12 times faster\n", "epoch: at most ~3.4 times faster\n"),
         (
             "[ok] the bound held: no more was gained\n",
@@ -84,6 +91,11 @@ def test_what_may_differ_is_hidden(recorded, live):
         ),
         ("[ok] the GPU idles\n[ok] it waits\n", "[ok] it waits\n"),
         ("$ nsys profile --trace cuda\n", "$ nsys profile --trace nvtx\n"),
+        ("<tr><td>TF32</td></tr>\n", "<tr><td>FP32</td></tr>\n"),
+        (
+            '<tr><td>TF32</td></tr>\n<tr><td class="measured">1</td></tr>\n',
+            '<tr><td>FP32</td></tr>\n<tr><td class="measured">2</td></tr>\n',
+        ),
         ("exercise 1.1: no answer yet\n", "[ok] exercise 1.1\n"),
     ],
 )
@@ -97,3 +109,15 @@ def test_every_ok_line_of_the_labs_survives_it():
             for output in cell.get("outputs", []):
                 text = output.get("text", "")
                 assert sanitized(text).count("CLAIM ") == text.count("[ok] "), path.name
+
+
+def test_in_the_labs_what_is_marked_in_text_is_masked_in_html_and_the_other_way_round():
+    """A table of no measured column is compared cell by cell: a row that only one of the two masks would be lost."""
+    for path in files():
+        for cell in nbformat.read(path, as_version=4).cells:
+            for data in (output.get("data", {}) for output in cell.get("outputs", [])):
+                if "<table class=" in data.get("text/html", ""):
+                    rows = [line for line in data["text/html"].splitlines() if line.startswith("<tr><td")]
+                    lines = data["text/plain"].splitlines()[-len(rows) :] if rows else []
+                    classed = ['<td class="measured"' in row for row in rows]
+                    assert classed == ["~" in line for line in lines], f"{path.name}: {cell.id}"

@@ -471,6 +471,17 @@ def test_a_figure_shows_what_it_is_given(draw, content, old, new):
     assert drawn_data(draw(content)) != drawn_data(draw(changed(content, old, new)))
 
 
+def test_each_variant_is_a_line_over_the_range_of_fp32_s_seeds():
+    (ax,) = figures.loss_bands(LOSSES, {"g": "generator"}, 5, "title").axes
+    band = ax.collections[0].get_paths()[0].get_extents()
+    assert (band.x0, band.x1, band.y0, band.y1) == pytest.approx((0, 10, 0.7, 1.1))
+    lines = {line.get_label(): line.get_ydata().tolist() for line in ax.lines}
+    assert lines["FP32, mean"] == pytest.approx([1.05, 0.95, 0.75])
+    assert lines["FP16, no scaling, mean"] == pytest.approx([1.0, 1.0, float("nan")], nan_ok=True)
+    looks = [(line.get_color(), line.get_linestyle()) for line in ax.lines]
+    assert len({*looks}) == len(looks) == 2
+
+
 def test_pictures_are_drawn_from_the_bytes_of_the_record():
     shades = torch.linspace(0, 1, 8 * 28 * 28).view(8, 1, 28, 28)
     row = {"variant": "fp16", "pictures": GAN.as_text(shades)}

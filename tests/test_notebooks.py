@@ -197,6 +197,13 @@ def test_the_parts_of_a_lab(path):
     assert len(re.findall(r"^\d\. ", remember, re.MULTILINE)) == 3
 
 
+@by_name
+def test_a_table_shows_no_marks(path):
+    for cell in cells(path, "code"):
+        for html in (output.get("data", {}).get("text/html", "") for output in cell.outputs):
+            assert not re.search(r"^<(?:tr|caption).*~", html, re.MULTILINE), cell.id
+
+
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
 COMPARED = re.compile(r"lab\.compare_prediction\(\s*(my_\w+)")
 TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: ~(\S+?)( %| |×|$)", re.MULTILINE)

@@ -6,11 +6,13 @@ machine that warms up or is busy for a while slowed both.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
+_MARKED = re.compile(rf"(?<![^\s(]){MEASURED}(?=[^\s/])")  # at the start of a word that is not a path
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Spread:
     def text(self, unit: str = "s", digits: int = 1) -> str:
         """``~13.4 s (13.1–13.9)``"""
         return f"{MEASURED}{self.median:.{digits}f} {unit} ({self.low:.{digits}f}–{self.high:.{digits}f})"
+
+
+def without_marks(text: str) -> str:
+    """``~13.4 s of ~20`` → ``13.4 s of 20``: as a reader sees it where markup says what was measured."""
+    return _MARKED.sub("", text)
 
 
 def spread(records: Sequence[dict], field: str = "process_s") -> Spread:

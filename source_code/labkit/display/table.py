@@ -1,4 +1,4 @@
-"""How does a table look in a notebook? Text left, numbers right, the measured ones marked, no index."""
+"""How does a table look in a notebook? Text left, numbers right, no index; markup says which ones were measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Number
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED
+from labkit.display.spread import MEASURED, without_marks
 from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
 
 __all__ = ["Format", "Table", "short_kernel", "table"]
@@ -27,7 +27,10 @@ CELL_STYLE = "padding: 0.25em 0.9em; white-space: nowrap"
 
 @dataclass(frozen=True)
 class Table:
-    """A table that shows itself: HTML in a notebook, aligned text elsewhere. Made by ``table()``."""
+    """A table that shows itself: HTML in a notebook, aligned text elsewhere. Made by ``table()``.
+
+    What was measured is marked with ``~`` in the text, for tests, and in HTML by its cell's class alone.
+    """
 
     frame: pd.DataFrame
     caption: str | None = None
@@ -63,7 +66,7 @@ class Table:
         for whole, shown in zip(self.frame.itertuples(index=False, name=None), self.cells(), strict=True):
             cells = [_html_cell(*cell) for cell in zip(whole, shown, aligned, strict=True)]
             body.append(f"<tr>{''.join(cells)}</tr>")
-        caption = [f'<caption style="{CAPTION_STYLE}">{html.escape(self.caption)}</caption>'] if self.caption else []
+        caption = [_html_part("caption", self.caption, CAPTION_STYLE)] if self.caption else []
         kind = "measured" if self.measured else "exact"
         return "\n".join(
             [
@@ -99,7 +102,7 @@ def table(
 
     ``formats`` says for a column how its values are written (``"{:.1f}"`` or a function); else whole numbers get
     thousands separators, and others three significant digits of the column's largest. Numbers in the columns
-    ``measured`` are marked with a leading ``~``: on another machine they differ. A missing value is a dash.
+    ``measured`` are marked: on another machine they differ. A missing value is a dash.
     """
     formats = formats or {}
     unknown = {*formats, *measured} - {*df.columns}
@@ -111,8 +114,15 @@ def table(
 def _html_cell(whole: object, shown: str, align: str) -> str:
     """One cell; text that its format made shorter keeps its whole length as a tooltip."""
     cut = isinstance(whole, str) and whole != shown
-    title = f' title="{html.escape(whole)}"' if cut else ""
-    return f'<td style="{align}; {CELL_STYLE}"{title}>{html.escape(shown)}</td>'
+    title = f' title="{html.escape(without_marks(whole))}"' if cut else ""
+    return _html_part("td", shown, f"{align}; {CELL_STYLE}", title)
+
+
+def _html_part(tag: str, text: str, style: str, more: str = "") -> str:
+    """A cell or the caption. Its class says that it was measured; the marks that say so in plain text are left out."""
+    plain = without_marks(text)
+    kind = ' class="measured"' if plain != text else ""
+    return f'<{tag}{kind} style="{style}"{more}>{html.escape(plain)}</{tag}>'
 
 
 def _shown(value: object, shape: Format, mark: str) -> str:

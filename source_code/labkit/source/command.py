@@ -77,12 +77,6 @@ def rank_names(words: Sequence[str]) -> list[str]:
     return [Path(name.replace("%q{RANK}", str(rank))).name for rank in range(ranks)]
 
 
-def folded_ranks(words: list[str]) -> str:
-    """Such a command over several lines, as one would paste it into a terminal."""
-    at = words.index("nsys")
-    return " \\\n    ".join([" ".join(words[:at]), *folded(words[at:]).replace("\n", "\n    ").split(" \\\n    ")])
-
-
 def _launcher(ranks: int) -> str:
     return f"OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node {ranks}"
 
@@ -153,18 +147,11 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def folded(words: list[str]) -> str:
-    """The command over several lines, a flag with its value never apart, as one would paste it into a terminal."""
-    split = words.index("python3")
-    parts, i = [], 2
-    while i < split:
-        step = 2 if i + 1 < split and not words[i + 1].startswith("--") else 1
-        parts.append(shlex.join(words[i : i + step]))
-        i += step
-    lines, line = [], "nsys profile"
-    for part in parts:
-        if len(line) + len(part) > 96:
-            lines.append(line)
-            line = "   "
-        line += f" {part}"
-    return " \\\n".join([*lines, line, f"    {shlex.join(words[split:])}"])
+def abridged(words: Sequence[str]) -> str:
+    """The command in one line, ``nsys profile … python3 SCRIPT …``: what runs, without the flags of what watches it.
+
+    All of it stands in the lab's cell.
+    """
+    at = words.index("nsys")
+    launcher = [*words[: words.index("torchrun") + 1], "…"] if at else []
+    return " ".join([*launcher, "nsys profile …", shlex.join(words[words.index("python3") :])])

@@ -95,13 +95,13 @@ class Source(ABC):
     def profile(self, command: str, show: Show = print) -> Report:
         """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails."""
         words = profiling.check(command)
-        show(f"$ {profiling.folded(words)}")
+        show(f"$ {profiling.abridged(words)}")
         return self._profile(Path(words[words.index("--output") + 1]).name, words, show)
 
     def rank_profiles(self, command: str, show: Show = print) -> list[Report]:
         """The reports of a ``torchrun … --no-python nsys profile`` command, one a rank, in their order."""
         words = profiling.check_ranks(command)
-        show(f"$ {profiling.folded_ranks(words)}")
+        show(f"$ {profiling.abridged(words)}")
         return self._rank_profiles(words, show)
 
     def on_gpus(self, script: str, sizes: Sequence[int], show: Show = print) -> dict[tuple[int, int], dict]:

@@ -108,7 +108,7 @@ CAUSES: dict[str, Look] = {
     "communication": Look("#005F73", "#2E95A8"),
     "copies": Look(SKY, SKY),
     "loader": Look(tint(VERMILION, 0.85), "#E2702A"),
-    "pageable_copy": Look(ORANGE, ORANGE),
+    "pageable_copy": Look(ORANGE, ORANGE, "x"),
     "synchronisation": Look("#8C3B00", "#B4561A"),
     "launch_overhead": Look(tint(ORANGE, 0.4), "#A98436", "\\"),
     "optimizer": Look(PINK, PINK),

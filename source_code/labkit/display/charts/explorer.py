@@ -86,7 +86,6 @@ class Curve:
 
     per_cent: np.ndarray
     step_ns: float
-    top: int
 
 
 class Still:
@@ -408,7 +407,7 @@ class Row:
             yield f"{strip.legend} {strip.colour} {strip.shade} {strip.hatch} {strip.words} {strip.label} {numbers}"
         if self.curve:
             shown = " ".join(f"{value:.3e}" for value in self.curve.per_cent)
-            yield f"curve {self.curve.step_ns:.6e} {self.curve.top} {shown}"
+            yield f"curve {self.curve.step_ns:.6e} {shown}"
 
     def kinds(self) -> dict[str, tuple[str, str | None]]:
         """The key: what the row's colours mean."""
@@ -496,8 +495,7 @@ def _curve(samples: pd.DataFrame, window: Window, most: int) -> Curve | None:
     counts = np.bincount(place, minlength=cells)
     sums = np.bincount(place, samples["value"].to_numpy(dtype=float), minlength=cells)
     means = np.divide(sums, counts, out=np.full(cells, np.nan), where=counts > 0)
-    top = next((top for top in (5, 10, 25, 50) if np.nanmax(means) <= top), 100)
-    return Curve(means, length / cells, top)
+    return Curve(means, length / cells)
 
 
 # --- plotly -------------------------------------------------------------------------------------------------
@@ -641,14 +639,14 @@ def _layout(shown: Exploration) -> dict:
         middle = {"xref": "paper", "yref": "paper", "y": (bottom + top_edge) / 2}
         axis_look = {
             "domain": [bottom, top_edge],
-            "range": [0, row.curve.top] if row.curve else [-0.5, 0.5],
+            "range": [0, 100] if row.curve else [-0.5, 0.5],
             "fixedrange": True,
             "showgrid": False,
             "zeroline": False,
             "showticklabels": bool(row.curve),
         }
         if row.curve:
-            axis_look |= {"side": "right", "tickvals": [row.curve.top], "ticktext": [f" {row.curve.top} %"]}
+            axis_look |= {"side": "right", "tickvals": [100], "ticktext": [" 100 %"]}
         layout[f"yaxis{number if number > 1 else ''}"] = axis_look
         ground = {"type": "rect", "layer": "below", "fillcolor": tint(style.IDLE, 0.4), "line": {"width": 0}}
         edges = {"xref": "paper", "yref": "paper", "x0": 0, "x1": 1, "y0": bottom, "y1": top_edge}

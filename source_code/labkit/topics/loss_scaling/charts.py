@@ -28,6 +28,7 @@ WORDS = {
     "fp16 dynamic": "FP16, dynamic scale",
     "bf16": "BF16",
 }
+DASHES = {"fp32": "-", "fp16": "--", "fp16 fixed": ":", "fp16 dynamic": "-", "bf16": "-."}  # lines without their hues
 ZERO, NORMAL, TOP = -25, -14, 16  # exponents: below 2**-25 FP16 rounds to zero, below 2**-14 it is subnormal; its end
 FAIL = 1e3  # per cent above least squares from which on a fit has failed, and is drawn at the edge
 DIGIT = 28  # pixels, the side of a digit
@@ -120,35 +121,26 @@ SEED_COLOURS = [style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PI
 
 
 def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, title: str) -> Figure:
-    """Each variant's mean loss over its seeds, with their range, over the range of FP32's seeds in grey.
+    """A panel a loss: the range of FP32's seeds in grey, and a line a variant, the mean over its seeds.
 
-    ``rows``: dicts with ``variant`` and ``losses``, name → one value every ``every`` iterations (None: not finite).
-    ``losses``: which of them to draw → what it is called. A row of panels a loss, a panel a variant.
+    ``rows``: dicts with ``variant`` and ``losses``, name → one value every ``every`` iterations (None: not finite; its
+    line ends there). ``losses``: which of them to draw → what it is called.
     """
-    names = [name for name in dict.fromkeys(row["variant"] for row in rows) if name != "fp32"]
+    names = list(dict.fromkeys(row["variant"] for row in rows))
     with style.house_style():
-        fig = style.figure(0.9 + 1.9 * len(losses), w_pad=0.1)
-        axes = fig.subplots(len(losses), len(names), sharex=True, sharey="row", squeeze=False)
-        for line, (loss, words) in zip(axes, losses.items(), strict=True):
+        fig = style.figure(3.4, w_pad=0.1)
+        axes = fig.subplots(1, len(losses), squeeze=False)[0]
+        for ax, (loss, words) in zip(axes, losses.items(), strict=True):
             base = _curves(rows, "fp32", loss)
             at = every * np.arange(base.shape[1])
-            for ax, name in zip(line, names, strict=True):
-                own = _curves(rows, name, loss)
-                ax.fill_between(at, base.min(axis=0), base.max(axis=0), color=style.MUTED, alpha=0.45, lw=0)
-                ax.fill_between(at, own.min(axis=0), own.max(axis=0), color=COLOURS[name], alpha=0.25, lw=0)
-                ax.plot(at, own.mean(axis=0), color=COLOURS[name], lw=1.5)
-                ax.grid(axis="y")
-            line[0].set_ylabel(words)
-        for ax, name in zip(axes[0], names, strict=True):
-            ax.set_title(WORDS[name])
-        for ax in axes[-1]:
-            ax.set_xlabel("iteration")
+            label = f"FP32, range of {len(base)} seeds"
+            ax.fill_between(at, base.min(axis=0), base.max(axis=0), color=style.GRID, lw=0, label=label)
+            for name in names:
+                look = {"color": COLOURS[name], "linestyle": DASHES[name], "linewidth": 1.4}
+                ax.plot(at, _curves(rows, name, loss).mean(axis=0), label=f"{WORDS[name]}, mean", **look)
+            ax.set(xlabel="iteration", ylabel=words)
         style.suptitle(fig, title)
-        band = Patch(facecolor=style.MUTED, alpha=0.45, linewidth=0, label=f"FP32, range of {len(base)} seeds")
-        mine = Patch(
-            facecolor=style.PAPER, edgecolor=style.INK, linewidth=1, label="colour: mean and range of the variant"
-        )
-        fig.legend(handles=[band, mine], loc="outside lower center", ncols=2, fontsize=SMALL + 0.5)
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=SMALL + 0.5)
     return fig
 
 
