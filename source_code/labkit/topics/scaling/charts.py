@@ -99,7 +99,7 @@ def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, s
     inside = (ranges["start"] < window.end) & (ranges["end"] > window.start) & ~ranges["name"].str.startswith(LIBRARIES)
     own = ranges[inside & ((ranges["start"] > window.start) | (ranges["end"] < window.end))]
     own = own if window.process is None else own[own["process"] == window.process]
-    edges, names = intervals.innermost(own[["start", "end", "name"]].itertuples(index=False, name=None))
+    edges, names = intervals.innermost(*(own[column] for column in ("start", "end", "name")))
     edges, drawn = rank.clock.there(edges), {}
     for name in dict.fromkeys(filter(None, names)):
         at = [place for place, other in enumerate(names[:-1]) if other == name]
