@@ -175,6 +175,7 @@ WITHOUT = {
     # weighs formats by benchmarks that train and time networks of their own, seed by seed: no step of the ladder
     "17_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     "19_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
+    "18_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
 }
 
 

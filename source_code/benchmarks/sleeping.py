@@ -1,4 +1,4 @@
-"""Run a step script that sleeps in each training step, after the optimizer: what does a report make of it? (lab 1)
+"""Run a step script that sleeps in each training step, after the optimizer: what does a report make of it?
 
 python3 sleeping.py main_opt2.py --profile --epochs 2
 """

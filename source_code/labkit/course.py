@@ -107,7 +107,7 @@ PARTS = {
     1: "**Part 1, the course proper:** five labs, about two hours.",
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
-    4: "**Part 4, out of the laboratory:** reports that nobody has explained, more than one GPU, fewer bits, and your own program.",
+    4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
 }
 
 # fmt: off
@@ -146,6 +146,8 @@ LABS = (
         "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 50, 4),
     Lab("17_eight_bits.ipynb", "Eight bits, and less",
         "FP8 products, BF16 weights, block scales, the first NaN", 40, 4),
+    Lab("18_nsight.ipynb", "Nsight itself",
+        "the tool's own window, nsys stats, and the rules by which idle time is blamed", 25, 4),
     Lab("19_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 50, 4),
 )

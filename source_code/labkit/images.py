@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from labkit import course
 from labkit.display import charts, style
+from labkit.display.diagrams import nsight as diagrams_nsight
 from labkit.display.diagrams import triton as diagrams_triton
 from labkit.display.diagrams.drawn import DIAGRAMS
 from labkit.display.fingerprint import FINGERPRINT_MARK, description
@@ -58,6 +59,7 @@ def whole_ladder() -> Figure:
 IMAGES = {
     **DIAGRAMS,
     **diagrams_triton.DIAGRAMS,
+    **diagrams_nsight.DIAGRAMS,
     "ladder": (
         ladder,
         "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "

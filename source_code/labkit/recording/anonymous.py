@@ -8,6 +8,7 @@ own, under another host name, where no other process is to be seen, and with no 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,8 @@ KEPT = (
     "LAB_DATA_DIR",
     "LAB_MANIFEST",
 )  # variables that the run needs, if they are set
+GIVEN = ("HOME", "LANG", "TMPDIR", "PATH")  # those that it gets anew
+ADDED = ("PWD", "LD_PRELOAD")  # by the shell, and by nsys
 # Shared memory of its own, too: nsys leaves there what another nsys of the same process number stumbles over.
 BEFORE = f'hostname {HOST} && mount -t tmpfs tmpfs /dev/shm && exec "$@"'
 HIDDEN = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c", BEFORE, "sh"]
@@ -45,12 +48,8 @@ def record(words: list[str], folder: Path, nsys: Nsys) -> Path:
     words = command.adapt(words, nsys, has_gpu=True)
     words[words.index("--output") + 1] = str(report.with_suffix(""))
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-    environment |= {
-        "HOME": HOME,
-        "LANG": "C.UTF-8",
-        "TMPDIR": str(folder),
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-    }
+    own = (HOME, "C.UTF-8", str(folder), f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    environment |= dict(zip(GIVEN, own, strict=True))
     done = subprocess.run([*HIDDEN, *words], cwd=program, env=environment, capture_output=True, text=True)
     if done.returncode or not report.is_file():
         raise LabError(f"the report could not be recorded: {(done.stderr or done.stdout).strip().splitlines()[-3:]}")
@@ -67,4 +66,21 @@ def revealed(report: bytes, environment: Mapping[str, str]) -> list[str]:
     """
     others = [f"{name}={value}" for name, value in os.environ.items() if environment.get(name) != value]
     texts = [socket.gethostname(), str(Path.home()), str(ROOT), *others]
-    return sorted({text for text in texts if len(text) >= TELLING and text.encode() in report})
+    found = {text for text in texts if len(text) >= TELLING and text.encode() in report}
+    known = (*environment, *ADDED)  # of which compression may leave the end alone
+    return sorted(found | {name for name in variables(report) if not any(own.endswith(name) for own in known)})
+
+
+# Two or more variables in a row, as a process has them: NAME=value, a zero byte, NAME=value.
+LISTED = re.compile(rb"(?:[A-Za-z_]\w*=[^\x00-\x1f]*\x00)+[A-Za-z_]\w*=")
+
+
+def variables(report: bytes) -> list[str]:
+    """The names of the variables that stand readable in a report, in lists of at least two."""
+    lists = LISTED.findall(report)
+    return sorted({name.decode() for one in lists for name in re.findall(rb"(?:^|\x00)(\w+)=", one)})
+
+
+def homes(report: bytes) -> list[str]:
+    """The home folders that stand readable in a report: of root, and those in /home."""
+    return sorted({home.decode() for home in re.findall(rb"(?<![\w./-])(?:/root|/home/[\w.-]+)", report)})

@@ -7,6 +7,7 @@ reports/recorded/<gpu>/provenance.json   GPU, driver, versions, commands, dates,
                        benchmarks/       what the small benchmark scripts found: <key>-<round>.json
                        counters/         what Nsight Compute counted: <name>.csv
                        findings/         what other tools said of the clinic's reports: <tool>--<case>.json
+                       nsight/           a whole report, for Nsight Systems' own window: <name>.nsys-rep
                        ranks/            several GPUs of one host: a record for each number of them and each round
                        torch_profiler/   what PyTorch's profiler left: <step>.json and <step>.trace.json.gz
 """

@@ -1,0 +1,170 @@
+"""What the lab on Nsight itself reads: nsys stats beside our sums, the rules of blame, a sleep under other names."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import course
+from labkit.display import tables as shown
+from labkit.display.diagrams import nsight as drawing
+from labkit.paths import RECORDED
+from labkit.recording import plan
+from labkit.topics.nsight import readings, tables
+from stepbudget import ask, intervals
+from stepbudget.ask.budget import CAUSES, IDLE
+from stepbudget.export import stats
+from stepbudget.report import open_report
+
+PROFILES = RECORDED / course.DEFAULT_MACHINE / "profiles"
+
+
+@pytest.fixture(scope="module")
+def before():
+    with open_report(PROFILES / "main_opt2.sqlite.xz") as report:
+        yield report
+
+
+@pytest.fixture(scope="module")
+def sleeping():
+    with open_report(PROFILES / "sleeping.sqlite.xz") as report:
+        yield report
+
+
+# --- nsys stats ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def both():
+    return readings.checked(), readings.told_by_nsys()
+
+
+def test_the_sums_agree_to_the_nanosecond_and_hold_every_range(both):
+    report, theirs = both
+    found = readings.beside(report, theirs)
+    assert found["ns"].tolist() == found["our_ns"].tolist()
+    assert found["count"].tolist() == found["our_count"].tolist()
+    assert {*report.ranges["name"], "all kernels", "all CUDA calls", "copies to the GPU"} == {*found["what"]}
+    assert {*found["table"]} <= {names[0] for names in stats.TABLES.values()}
+    assert (tables.beside(found).frame["differ by"] == 0).all()
+
+
+def test_a_nanosecond_or_a_kernel_too_many_shows(both):
+    report, theirs = both
+    longer = theirs["ranges"].copy()
+    longer.loc[longer["Range"] == ":forward", "Total Time (ns)"] += 1
+    more = theirs["kernels"].copy()
+    more.loc[0, "Instances"] += 2
+    differs = tables.beside(readings.beside(report, theirs | {"ranges": longer, "kernels": more})).frame
+    assert differs[differs["differ by"] > 0].set_index("of")["differ by"].to_dict() == {"forward": 1, "all kernels": 2}
+
+
+# --- the rules ----------------------------------------------------------------------------------------------
+
+
+def test_every_rule_of_the_code_is_there_in_order_with_rows_of_the_budget():
+    found = readings.rules()
+    assert found["rule"].tolist() == list(range(1, len(found) + 1))
+    named = ", ".join(found["cause"])
+    assert {cause for cause in IDLE if CAUSES[cause] in named} == {*IDLE}
+    assert found["cause"].iloc[-1] == CAUSES["unexplained"]
+    assert not found["when"].str.contains(r"[()*`]|_").any()
+    assert found["when"].str.len().between(20, 200).all()
+
+
+def test_a_rule_says_the_code_s_constants(monkeypatch, capsys):
+    monkeypatch.setattr(ask.budget, "LOADING_MS", 7.5)
+    tables.rules()
+    said = capsys.readouterr().out
+    assert "for longer than 7.5 ms in one" in said
+    assert max(map(len, said.splitlines())) <= tables.WIDTH
+    assert len(re.findall(r"^ ?\d+\. ", said, re.MULTILINE)) == len(readings.rules())
+
+
+def test_the_order_of_the_rules_is_the_order_of_the_code_s_claims(sleeping):
+    """Names before states: what rule 9 takes, rule 11 would have taken."""
+    rules = readings.rules().set_index("cause")["rule"]
+    assert rules[CAUSES["loader"]] < rules[CAUSES["optimizer"]] < rules[CAUSES["python"]] < rules[CAUSES["os_wait"]]
+    unnamed = readings.as_if(sleeping, {"optimizer step": "update"})
+    budgets = [ask.budget.budget(report) for report in (sleeping, unnamed)]
+    moved = [budgets[1].ms[cause] - budgets[0].ms[cause] for cause in ("optimizer", "python", "os_wait")]
+    assert moved[0] < -500 and moved[2] > 500 and sum(moved) == pytest.approx(0)
+
+
+def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
+    views = {
+        "as it is": sleeping,
+        "renamed": readings.as_if(sleeping, {"optimizer step": "data loading"}),
+        "unnamed": readings.as_if(sleeping, {"optimizer step": "update"}),
+        "untraced": readings.as_if(sleeping, {"optimizer step": "update"}, without=("os_calls",)),
+    }
+    when = readings.asleep(sleeping)
+    found = readings.blamed(views, when)
+    taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "python")]
+    assert found.idxmax().tolist() == taken
+    assert (found.max() > 500).all() and (found.max() < 595).all()
+    assert found.sum().tolist() == pytest.approx([found["as it is"].sum()] * 4)
+    assert readings.blamed(views, when[:0]).shape == (len(IDLE), 4), "where nothing slept, every row is there"
+    assert "optimizer step" in set(sleeping.ranges["name"]), "the report itself is left as it was"
+    assert len(sleeping.os_calls)
+
+
+# --- the sleep ----------------------------------------------------------------------------------------------
+
+
+def test_each_step_sleeps_once_for_ten_milliseconds(before, sleeping):
+    when = readings.asleep(sleeping)
+    assert len(when) == readings.steps(sleeping) == readings.steps(before) == 59
+    assert ((when[:, 1] - when[:, 0]) / 1e6).tolist() == pytest.approx([10.1] * 59, abs=0.1)
+    assert len(readings.asleep(before)) == 0
+    assert readings.asleep(sleeping, "no such phase").tolist() == []
+
+
+def test_every_moment_of_a_sleep_stands_in_one_row(sleeping):
+    when = readings.asleep(sleeping)
+    found = readings.meanwhile(sleeping, when)
+    assert found.sum() == pytest.approx(intervals.total(when) / 1e6)
+    assert found.idxmax() == CAUSES["optimizer"] and 0 < found[CAUSES["other_kernels"]] < 100
+    shown_rows = tables.meanwhile(sleeping).frame
+    assert shown_rows["ms"].iloc[:-1].sum() == pytest.approx(shown_rows["ms"].iloc[-1])
+    assert readings.meanwhile(sleeping, np.empty((0, 2), dtype=np.int64)).sum() == 0
+
+
+def test_the_row_that_grew_is_the_optimizer_s_by_what_the_gpu_idled_through(before, sleeping):
+    row, ms = readings.grown(ask.compare.compare(before, sleeping))
+    assert row == "optimizer" and row in readings.WORDS.values()
+    assert ms == pytest.approx(readings.meanwhile(sleeping, readings.asleep(sleeping))[CAUSES["optimizer"]], rel=0.05)
+    row, _ = readings.grown(ask.compare.compare(sleeping, before))
+    assert row == "loader"
+
+
+def test_the_bound_of_a_sleep_lies_below_what_was_measured(before, sleeping):
+    least_ms = readings.steps(before) * 10 + readings.own_ms(before)
+    assert 0.5 * sleeping.window().duration_ms < least_ms < sleeping.window().duration_ms
+
+
+# --- the report and the drawing -----------------------------------------------------------------------------
+
+
+def test_the_shipped_report_says_how_it_was_made():
+    made = readings.made_by()
+    assert plan.NSIGHT_PROGRAM in made["command"] and " ".join(plan.NSIGHT_FLAGS) in made["command"]
+    assert readings.SHIPPED.is_file() and made["nsys"] == "2025.3.1"
+
+
+def test_the_tables_of_the_drawing_are_there():
+    named = [row.table for row in drawing.ROWS.values() if row.table]
+    words = re.findall(r"[a-z_]+", " ".join(re.sub(r"\(.*?\)|tables\.", "", one) for one in named))
+    assert len(words) >= len(named) and all(callable(getattr(shown, word)) for word in words)
+    heights = pd.Series([row.y for row in drawing.ROWS.values()])
+    assert heights.is_monotonic_decreasing and heights.diff().iloc[1:].max() <= -2.5, "rows do not overlap"
+
+
+def test_the_drawn_kernels_start_after_their_launches_and_never_overlap():
+    ends = [0.0, *(end for _, end, _ in drawing.KERNELS)]
+    for (start, end, call), before in zip(drawing.KERNELS, ends, strict=False):
+        assert call < start < end and start >= before
+    assert drawing.KERNELS[0][0] == drawing.GAP[1]
