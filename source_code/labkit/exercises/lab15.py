@@ -78,6 +78,9 @@ LEAST = Number(
         "that is one GPU sending all that it has to one other": lambda weights, gpus, bytes_per_s: (
             1e3 * BYTES * weights / bytes_per_s
         ),
+        "nearly: each GPU's own n-th part need not travel": lambda weights, gpus, bytes_per_s: (
+            _least_ms(weights, gpus, bytes_per_s) * gpus / (gpus - 1)
+        ),
         "those are seconds: milliseconds are asked for": lambda *given: _least_ms(*given) / 1e3,
     },
     within=0.005,

@@ -97,13 +97,16 @@ def _try_share(share: Callable) -> str | None:
     model, units, kept = _network(), {}, []
     taken: set[Module] = set()
 
-    def fully_shard(module: Module, *_: object, reshard_after_forward: bool = True, **__: object) -> Module:
-        """As FSDP2's: what lies in a module and belongs to no unit yet becomes a unit."""
-        if not isinstance(module, Module):
-            raise TypeError(f"fully_shard wants a module, not {type(module).__name__}")
-        units[module] = [part for part in module.parts() if part not in taken]
-        taken.update(units[module])
-        kept.extend([module] * (not reshard_after_forward and module is not model))
+    def fully_shard(module: Module | list[Module], *_: object, reshard_after_forward: bool = True, **__: object):
+        """As FSDP2's: what lies in a module, or in several, and belongs to no unit yet becomes a unit."""
+        modules = [*module] if isinstance(module, (list, tuple)) else [module]
+        for one in modules:
+            if not isinstance(one, Module):
+                raise TypeError(f"fully_shard wants modules, not {type(one).__name__}")
+        first = modules[0]
+        units[first] = [part for one in modules for part in one.parts() if part not in taken]
+        taken.update(units[first])
+        kept.extend([first] * (not reshard_after_forward and first is not model))
         return module
 
     share(model, fully_shard)
@@ -117,6 +120,9 @@ def _try_share(share: Callable) -> str | None:
         return "one unit holds all weights: they are gathered at once, with nothing to compute meanwhile"
     if of_root > model.own:
         return f"some blocks are left to the model: {of_root} of {whole} weights are gathered for the whole step"
+    largest = max(sum(part.own for part in unit) for unit in units.values())
+    if largest > whole / 2:
+        return f"one unit holds {largest} of {whole} weights: they are gathered at once, and little can overlap"
     if len(units) > BLOCKS + 1:
         return f"{len(units)} units: each is a message with a latency of its own, and code on the CPU"
     if kept:
@@ -125,12 +131,15 @@ def _try_share(share: Callable) -> str | None:
 
 
 def _shared(
-    blocks: slice = slice(None), root: bool = True, first: bool = False, layers: bool = False, **how: bool
-) -> Callable:
+    blocks: slice = slice(None), root: bool = True, first: bool = False, layers: bool = False,
+    together: bool = False, **how: bool,
+) -> Callable:  # fmt: skip
     def share(model, fully_shard):
         if first:
             fully_shard(model)
-        for block in model.blocks[blocks]:
+        if together:
+            fully_shard(model.blocks)
+        for block in [] if together else model.blocks[blocks]:
             for part in block.layers if layers else [block]:
                 fully_shard(part, **how)
         if root and not first:
@@ -146,6 +155,7 @@ SHARE = Code(
         "one unit holds all weights": _shared(first=True),
         "share out the model, too": _shared(root=False),
         "some blocks are left to the model": _shared(slice(1, None)),
+        "one unit holds 600 of 610 weights": _shared(together=True),
         "each is a message with a latency of its own": _shared(layers=True),
         "is kept after the forward pass": _shared(reshard_after_forward=False),
         "nothing is shared out": lambda model, fully_shard: None,

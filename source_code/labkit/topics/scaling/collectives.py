@@ -67,8 +67,9 @@ class Link:
 
 
 # 400 Gb/s InfiniBand (NDR) for each GPU: a ConnectX-7 each, as NVIDIA's DGX H200 User Guide has it. The latency of a
-# step is NCCL's own guess for a ring over a network (src/graph/tuning.cc: hwLat, NET, Ring, Simple: 9.6 µs).
-NDR = Link(9.6e-6, 400e9 / 8)
+# step is NCCL's own guess for a ring over a network (the table of hardware latencies in src/graph/tuning.cc: NET, Ring,
+# Simple: 14.0 µs; older releases have 9.6).
+NDR = Link(14.0e-6, 400e9 / 8)
 GPUS_A_HOST = 8  # as many as NVLink and its switches connect in an HGX or DGX host
 
 

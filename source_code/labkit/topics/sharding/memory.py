@@ -1,8 +1,9 @@
 """What does a rank hold of a network, and how large may it be? On paper, from the number of its weights.
 
-Trained in FP32 with Adam, a weight takes four numbers: itself, its gradient, and two moments (Rajbhandari et al.,
-"ZeRO", SC 2020, section 3.1). These *states* are what FSDP shares out among n ranks, an n-th each (Zhao et al.,
-"PyTorch FSDP", VLDB 2023). *Activations*, which go with the samples a rank has, it leaves alone.
+Trained in FP32 with Adam, a weight takes four numbers: itself, its gradient, and two moments, sixteen bytes. (So many
+counts Rajbhandari et al., "ZeRO", SC 2020, section 3.1, but of another make: weights and gradients in FP16, and the
+weights once more in FP32, beside the moments.) These *states* are what FSDP shares out among n ranks, an n-th each
+(Zhao et al., "PyTorch FSDP", VLDB 2023). *Activations*, which go with the samples a rank has, it leaves alone.
 
 Two moments can be the fullest. As the backward pass begins, all activations are there, and numbers in BF16 to compute
 with: under DDP and autocast a copy of every weight, under FSDP those of the blocks that are gathered just then. DDP's
