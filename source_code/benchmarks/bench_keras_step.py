@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from labkit.errors import one_sentence
+from labkit.errors import LabError, one_sentence
 from labkit.training import keras_net, keras_run, keras_step, steps
 from labkit.training.data import normalise
 from labkit.training.model import Net
@@ -65,7 +65,9 @@ def tried(train, test, args):
 def main():
     args = keras_run.parse_args(__doc__)
     with one_sentence():
-        keras_run.use("tensorflow", args.device)
+        if args.backend != "tensorflow":
+            raise LabError(f"{args.backend}: the step is written for TensorFlow.")
+        keras_run.use(args.backend, args.device)
     from keras import config
 
     config.set_dtype_policy("mixed_float16")
@@ -77,10 +79,10 @@ def main():
         rows.append(row)
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     device = steps.pick_device(args.device)
-    versions = keras_run.versions("tensorflow")
+    versions = keras_run.versions(args.backend)
     train_samples = len(digits.train)
     steps.write_benchmark_record(
-        args, device, rows, data_source=digits.source, keras=versions, train_samples=train_samples
+        args, device, rows, data_source=digits.source, backend=args.backend, keras=versions, train_samples=train_samples
     )
 
 

@@ -158,7 +158,7 @@ _FEW = "--limit 3000 --epochs 4 --batch-size 64"
 _SEEDS = (1, 2, 3)
 KERAS_CPU_ONCE = [
     "bench_keras.py --backend tensorflow",
-    "bench_keras_step.py --device cpu --limit 1024 --epochs 4 --batch-size 64",
+    "bench_keras_step.py --backend tensorflow --device cpu --limit 1024 --epochs 4 --batch-size 64",
     *(f"keras_mnist.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
     *(f"main_opt4.py {_FEW} --amp-dtype float32 --seed {seed}" for seed in _SEEDS),
     *(f"keras_mixed.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
