@@ -59,7 +59,8 @@ def rows(
 
 def _gpu(found: source.Machine, problem: str | None) -> tuple[str, str]:
     if found.gpu is None:
-        return f"none that CUDA can use{f': {problem}' if problem else ''}", "the labs show what was recorded"
+        said = f"none that CUDA can use: {problem}" if problem else "none"
+        return said, "the labs show what was recorded"
     if found.capability is None:
         return found.gpu, ""
     several = f"{found.gpus} × " if found.gpus > 1 else ""
