@@ -50,6 +50,16 @@ for name, (script, *more) in runs.items():
     runpy.run_path(str(source / "benchmarks" / script), run_name="__main__")
 import torch
 tables = {name: list(bench[name]()) for name in ("layer_dtypes", "float16_layers", "compiled_with", "steps_taken")}
+step = runpy.run_path(str(source / "benchmarks" / "bench_keras_step.py"))
+every = step["tried"].__globals__["optimizers"]
+step["tried"].__globals__["optimizers"] = lambda args: {"SGD": every(args)["SGD"]}
+from types import SimpleNamespace
+import numpy as np
+import keras
+keras.config.set_dtype_policy("mixed_float16")
+images, labels = np.random.default_rng(0).random((8, 28, 28, 1), "float32"), np.arange(8)
+told = SimpleNamespace(batch_size=8, test_batch_size=8, epochs=1, lr=1.0, seed=1)
+tables["own_step"] = list(step["tried"]((images, labels), (images, labels), told))
 tables["agreement"] = list(bench["agreement"](torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))))
 tables["claims"] = claims
 (folder / "tables.json").write_text(json.dumps(tables))
@@ -114,6 +124,13 @@ def test_a_step_that_overflows_is_skipped_under_a_dynamic_scale_only(told):
     for fixed in ("fixed 1024", "none"):
         assert rows[fixed, "1 overflowed"]["weight"] == "inf"
     assert {row["weight"] for row in rows.values() if row["steps"] == "1 good"} == {0.5}, "unscaled in the end"
+
+
+def test_a_step_of_ones_own_scales_the_loss_only_if_it_says_so(told):
+    keras_step, unscaled, scaled = told["own_step"]
+    assert {row["trains"] for row in told["own_step"]} == {"LossScaleOptimizer"}
+    assert math.isclose(scaled["first_step"], keras_step["first_step"], rel_tol=0.01)
+    assert math.isclose(unscaled["first_step"] * 2**15, keras_step["first_step"], rel_tol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +244,14 @@ def test_the_shipped_runs_on_a_cpu_are_told_as_such():
     assert "(Keras on tensorflow, CPU)" in str(keras_tables.scales(few))
     shown = str(keras_tables.few_digits(few))
     assert "on a CPU" in shown and "PyTorch" in shown
-    jit = keras_records.jit_on_a_cpu()
-    assert set(jit) == {(backend, state) for backend in ("jax", "tensorflow") for state in ("off", "on")}
-    assert {len(runs) for runs in jit.values()} == {3}
-    assert {run["device"] for runs in jit.values() for run in runs} == {"cpu"}
+
+
+def test_a_step_of_ones_own_is_shipped_for_every_optimizer():
+    found = keras_records.own_step()
+    assert list(found["optimizer"].unique()) == ["SGD", "Adam", "Adadelta"]
+    assert found.groupby("optimizer")["way"].nunique().eq(3).all()
+    assert (found.loc[found["way"] == "Keras's step", "times_shorter"] == 1).all()
+    assert "(Keras on tensorflow, CPU)" in keras_tables.own_step(found).caption
 
 
 def test_every_table_names_its_backend(capsys):

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
@@ -490,3 +491,38 @@ def test_pictures_are_drawn_from_the_bytes_of_the_record():
     drawn = np.asarray(figure.axes[0].images[0].get_array())
     assert drawn.shape == (28, 8 * 28)
     assert drawn[0, 0] == 0 and drawn[-1, -1] == 255 and (np.diff(drawn[0, :28].astype(int)) >= 0).all()
+
+
+class _Reads(TorchDispatchMode):
+    """Counts how often the host reads a number off a tensor: on a GPU, each is a wait."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_with_a_fused_optimizer_the_scaler_does_not_ask(kind):
+    """Lab 11: the kernel itself leaves an overflowed step out; without ``fused`` the host reads whether to step."""
+    reads, moved = {}, {}
+    for fused in (False, True):
+        weight = torch.nn.Parameter(torch.ones(4))
+        optimizer = kind([weight], lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for gradient in (float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale((weight * gradient).sum()).backward()
+            with _Reads() as counted:
+                scaler.step(optimizer)
+            scaler.update()
+            reads[fused, gradient], moved[fused, gradient] = counted.count, not torch.equal(weight, torch.ones(4))
+        assert scaler.get_scale() == 512.0
+        assert (moved[fused, float("inf")], moved[fused, 1.0]) == (False, True)
+    assert reads[False, float("inf")] == 1 and {reads[True, float("inf")], reads[True, 1.0]} == {0}
+
+
+def test_the_trainers_optimizer_has_no_fused_version():
+    with pytest.raises(TypeError, match="fused"):
+        torch.optim.Adadelta([torch.nn.Parameter(torch.ones(1))], fused=True)

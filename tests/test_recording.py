@@ -218,7 +218,15 @@ def test_lab_12_is_left_out_where_keras_is_missing(asked, monkeypatch, capsys):
     assert any(item.kind == "keras" for item in asked()[1])
     monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
     assert not any(item.kind.startswith("keras") for item in asked()[1])
-    assert "lab 12 is left out: keras" in capsys.readouterr().out
+    assert "of lab 12 is left out what needs keras" in capsys.readouterr().out
+
+
+def test_a_missing_backend_leaves_the_others_of_lab_12(asked, monkeypatch, capsys):
+    monkeypatch.setattr(keras_run, "missing", lambda *packages: [one for one in packages if one == "jax"])
+    commands = [item.command for item in asked("--only", "keras_cpu")[1]]
+    assert any("--backend tensorflow" in command for command in commands)
+    assert not any("--backend jax" in command for command in commands)
+    assert "what needs jax" in capsys.readouterr().out
 
 
 def test_recording_without_a_gpu_is_refused_but_for_what_needs_none(asked, monkeypatch, capsys):

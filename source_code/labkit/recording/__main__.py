@@ -61,9 +61,7 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
     items = plan.plan(rounds, args.seeds, args.quick, args.reference is not None, machine.usable_cores())
     if of_ranks(args):
         items += plan.of_ranks(gpus(), rounds)
-    if absent := keras_run.missing("keras", "jax"):
-        print(f"lab 12 is left out: {' and '.join(absent)} cannot be imported here")
-        items = [item for item in items if not item.kind.startswith("keras")]
+    items = without_keras(items)
     asked = args.only or [kind for kind in plan.KINDS if kind not in ONLY_NAMED]
     items = without_missing([item for item in items if item.kind in asked])
     if args.named:
@@ -71,6 +69,18 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
         if not items:
             raise LabError(f"nothing that is recorded has {' or '.join(args.named)} in its name.")
     return items
+
+
+def without_keras(items: list[plan.Item]) -> list[plan.Item]:
+    """The items without those of lab 12 for which Keras or their backend is missing here, which is said."""
+
+    def absent(item: plan.Item) -> list[str]:
+        backends = re.findall(r"--backend (\w+)", item.command)
+        return keras_run.missing("keras", *backends) if item.kind.startswith("keras") else []
+
+    if packages := sorted({package for item in items for package in absent(item)}):
+        print(f"of lab 12 is left out what needs {' and '.join(packages)}: not to be imported here")
+    return [item for item in items if not absent(item)]
 
 
 def of_ranks(args: argparse.Namespace) -> bool:

@@ -153,11 +153,12 @@ KERAS_PROFILES = {
     "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
 }
 KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
-# What lab 12 shows of a CPU, where TensorFlow is installed too: on few digits, and XLA on and off.
+# What lab 12 shows of a CPU, where TensorFlow is installed too, on few digits: nothing that is timed.
 _FEW = "--limit 3000 --epochs 4 --batch-size 64"
 _SEEDS = (1, 2, 3)
 KERAS_CPU_ONCE = [
     "bench_keras.py --backend tensorflow",
+    "bench_keras_step.py --backend tensorflow --device cpu --limit 1024 --epochs 4 --batch-size 64",
     *(f"keras_mnist.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
     *(f"main_opt4.py {_FEW} --amp-dtype float32 --seed {seed}" for seed in _SEEDS),
     *(f"keras_mixed.py --backend tensorflow {_FEW} --seed {seed}" for seed in _SEEDS),
@@ -169,11 +170,6 @@ KERAS_CPU_ONCE = [
         )
     ),
 ]  # fmt: skip
-KERAS_CPU_RUNS = [
-    f"keras_mnist.py --backend {backend} --jit {jit} --device cpu --limit 1024 --epochs 3 --batch-size 64"
-    for backend in ("jax", "tensorflow")
-    for jit in ("off", "on")
-]
 
 # Several GPUs: how many, as far as a host has them. Each round is a process a GPU with all programs in it, and has
 # every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
@@ -263,7 +259,6 @@ def plan(
         *_in_turn("keras", KERAS_RUNS, "keras", rounds),
         *_seeds("keras_seeds", KERAS_ACCURACY, seeds),
         *(_timed("keras_cpu", step, "keras", 1) for step in KERAS_CPU_ONCE),
-        *_in_turn("keras_cpu", KERAS_CPU_RUNS, "keras", FULL_ROUNDS),
         *_seeds("accuracy", ACCURACY, seeds, " --workers 2"),  # no result changes, and several fit side by side
         *(Item("work", "work", step, f"work/{key(step)}.json", f"work of {step}") for step in WORK),
     ]

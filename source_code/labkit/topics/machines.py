@@ -1,31 +1,11 @@
-"""Which machine is this, and on which one were the recordings made?"""
+"""On which machine were the recordings made?"""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from labkit import source
 from labkit.display.table import Table, table
 from labkit.source import recorded
-from labkit.training import machine
-
-
-def this_machine_table() -> Table:
-    """What this machine has: GPU, driver, Nsight Systems, cores, and the mode that follows."""
-    found = source.this_machine()
-    lines = {
-        "GPU": f"{found.gpu}, driver {found.driver}" if found.gpu else _no_gpu(found),
-        "Nsight Systems": found.nsys or "not found",
-        "CPU cores": str(found.cores),
-        "labs run": source.current().name,
-    }
-    return table(pd.DataFrame(lines.items(), columns=["", "this machine"]))
-
-
-def _no_gpu(found: source.Machine) -> str:
-    """That there is none; where there is a driver, the reader wants to know what is wrong with the GPU."""
-    problem = machine.gpu_problem() if found.driver else None
-    return f"none that CUDA can use: {problem}" if problem else "none"
 
 
 def recorded_table() -> Table:

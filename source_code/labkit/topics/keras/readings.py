@@ -22,6 +22,7 @@ from stepbudget.report import Report
 from stepbudget.window import Window
 
 KIND = "keras"
+KERAS_STEP = "Keras's step"  # as bench_keras_step.py calls it
 # In the JAX reports that the course ships the SMs pause for 3.1 ms at most between two steps, 10.9 before the test.
 PAUSE_NS = 4_000_000
 PAUSE_PCT = 1  # of SMs Active: what a single small kernel makes of a sample
@@ -150,12 +151,16 @@ def few_digits() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def jit_on_a_cpu() -> dict[tuple[str, str], list[dict]]:
-    """The shipped FP32 trainings on a CPU with and without ``jit_compile``: (backend, on or off) → records."""
-    found: dict[tuple[str, str], list[dict]] = {}
-    for record in recorded.matching(KIND, "keras_mnist-*-limit-1024-*"):
-        found.setdefault((record["backend"], record["arguments"]["jit"]), []).append(record)
-    return found
+def own_step() -> pd.DataFrame:
+    """The shipped trial of a training step of one's own on a CPU: a row an optimizer and way.
+
+    ``times_shorter``: how many times as far Keras's own first step moved the weights as this one, from the same start.
+    """
+    (file,) = recorded.matching(KIND, "bench_keras_step-*")
+    found = pd.DataFrame(file["rows"])
+    keras = found[found["way"] == KERAS_STEP].set_index("optimizer")["first_step"]
+    found["times_shorter"] = found["optimizer"].map(keras) / found["first_step"]
+    return found.assign(train_samples=file["train_samples"], epochs=file["arguments"]["epochs"])
 
 
 def _scale(arguments: dict) -> str:

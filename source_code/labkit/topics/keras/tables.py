@@ -142,12 +142,16 @@ def counters(reports: Mapping[str, Report]) -> Table:
     return table(frame, "The training steps of one epoch, as profiled", formats, list(formats))
 
 
-def jit(found: Mapping[tuple[str, str], Sequence[dict]]) -> Table:
-    """First and later epochs with and without ``jit_compile`` on a CPU."""
-    first = next(iter(found.values()))[0]
-    samples, batch = first["train_samples"], first["arguments"]["batch_size"]
-    named = {f"Keras on {backend}, jit_compile {state}": found[backend, state] for backend, state in sorted(found)}
-    return _epochs(named, f"FP32, {samples:,} digits an epoch in batches of {batch}, on a CPU")
+def own_step(found: pd.DataFrame) -> Table:
+    """A training step of one's own beside Keras's: the first step, and what the training has learnt."""
+    names = {
+        "optimizer": "optimizer", "way": "trained by", "times_shorter": "first step: times shorter",
+        "scale": "scale at the end", "accuracy_pct": "accuracy %",
+    }  # fmt: skip
+    digits, epochs = found[["train_samples", "epochs"]].iloc[0]
+    caption = f"mixed_float16, {epochs} epochs on the first {digits:,} digits (Keras on tensorflow, CPU)"
+    formats = {"first step: times shorter": "{:,.0f}", "scale at the end": "{:,.0f}", "accuracy %": "{:.1f}"}
+    return table(found.rename(columns=names)[list(names.values())], caption, formats)
 
 
 def few_digits(found: pd.DataFrame) -> Table:
