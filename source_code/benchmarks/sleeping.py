@@ -6,17 +6,18 @@ python3 sleeping.py main_opt2.py --profile --epochs 2
 import runpy
 import sys
 import time
-from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from labkit.paths import script
 
 SLEEP_S = 0.010
 
 
 def main():
-    script, *flags = sys.argv[1:]
+    step, *flags = sys.argv[1:]
     register_optimizer_step_post_hook(lambda *_: time.sleep(SLEEP_S))
-    sys.argv = [str(Path(__file__).parents[1] / script), *flags]
+    sys.argv = [str(script(step)), *flags]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
