@@ -88,7 +88,7 @@ def test_variables_are_found_in_lists(report, found):
 
 
 def test_home_folders_are_found_and_others_are_not():
-    report = b"\x0c/home/ada/x.py\x00/root/.cache\x00/opt/root/bin /srv/home/bob ./home/eve"
+    report = b"\x0c/home/ada/x.py\x00/root\x00.cache\x00/opt/root /srv/home/bob ./home/eve"
     assert anonymous.homes(report) == ["/home/ada", "/root"]
 
 

@@ -81,6 +81,8 @@ def test_cells_are_short(path):
     lengths = [len(cell.source.splitlines()) for cell in cells(path, "code")]
     assert max(lengths) <= 16
     assert sorted(lengths)[len(lengths) // 2] <= 6
+    columns = [len(line) for cell in cells(path, "code") for line in cell.source.splitlines()]
+    assert max(columns) <= 100, "longer lines run off a laptop's page"
 
 
 @by_name
