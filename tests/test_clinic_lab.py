@@ -1,4 +1,4 @@
-"""Lab 14: its patients tell nothing of themselves, their scripts are the programs that ran, other cures pass, too."""
+"""Lab 20: its patients tell nothing of themselves, their scripts are the programs that ran, other cures pass, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from labkit import cases, course, exercises
 from labkit.cases import CASES, Case
 from labkit.errors import LabError
-from labkit.exercises import lab14
+from labkit.exercises import lab20
 from labkit.paths import SOURCE_CODE
 from labkit.topics.clinic import patients, scripts, tables
 from stepbudget.ask.budget import budget
@@ -149,13 +149,13 @@ def test_other_cures_are_as_good(capsys):
         return loss
 
     before = torch.get_float32_matmul_precision()
-    assert exercises.exercise("14.3.3", tf32) and torch.get_float32_matmul_precision() == before
+    assert exercises.exercise("20.3.3", tf32) and torch.get_float32_matmul_precision() == before
     for how in ({"foreach": True}, {}):
-        assert exercises.exercise("14.5.3", lambda own, given, how=how: own.optim.AdamW(given, lr=3e-4, **how))
-    assert exercises.exercise("14.7.3", lambda make, data: make(data, None, num_workers=7, pin_memory=True))
-    assert exercises.exercise("14.10.3", lambda *both: [-(-size // 64) * 64 for size in both])
+        assert exercises.exercise("20.5.3", lambda own, given, how=how: own.optim.AdamW(given, lr=3e-4, **how))
+    assert exercises.exercise("20.7.3", lambda make, data: make(data, None, num_workers=7, pin_memory=True))
+    assert exercises.exercise("20.10.3", lambda *both: [-(-size // 64) * 64 for size in both])
     capsys.readouterr()
-    assert not exercises.exercise("14.7.3", lambda make, data: make(data, None, num_workers=6, pin_memory=True))
+    assert not exercises.exercise("20.7.3", lambda make, data: make(data, None, num_workers=6, pin_memory=True))
     assert re.search(r"a step takes 1[67] ms", capsys.readouterr().out)
 
 
@@ -164,17 +164,17 @@ def test_other_cures_are_as_good(capsys):
     [(0, 10, 110), (1, 10, 100), (4, 10, 25), (8, 10, 12.5), (16, 10, 10), (1, 150, 150)],
 )
 def test_the_loader_that_is_simulated_delivers_in_turn(workers, step_ms, took_ms):
-    assert lab14.PretendLoader(None, None, num_workers=workers).steps_ms(step_ms) == pytest.approx(took_ms, rel=0.02)
+    assert lab20.PretendLoader(None, None, num_workers=workers).steps_ms(step_ms) == pytest.approx(took_ms, rel=0.02)
 
 
 def test_each_wrong_word_has_a_word_of_its_own():
     for number in NUMBERS:
         if number not in patients.EXAMINED:
-            one = lab14.EXERCISES[f"14.{number}.1"]
+            one = lab20.EXERCISES[f"20.{number}.1"]
             assert set(one.wrong) == set(patients.CAUSES) - {patients.cause(number)}
             assert len(set(one.wrong.values())) == len(one.wrong)
 
 
 def test_the_examined_patients_are_the_worked_ones():
-    assert {number.split(".")[1] for number in lab14.EXERCISES} == {str(number) for number in NUMBERS if number > 1}
+    assert {number.split(".")[1] for number in lab20.EXERCISES} == {str(number) for number in NUMBERS if number > 1}
     assert cases.case("text_item") is patients.case(2)

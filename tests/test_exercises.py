@@ -31,7 +31,7 @@ from stepbudget.report import open_report
 
 LABS = [path for path in files() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
-NEW_KERNEL = {"09_triton"}  # Triton's interpreter has to be chosen before Triton is imported
+NEW_KERNEL = {"10_triton"}  # Triton's interpreter has to be chosen before Triton is imported
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 EVERY = {number: one for lab in course.LABS for number, one in exercises_of(lab.number).items()}
 CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
@@ -113,7 +113,7 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypa
 
 
 def test_the_wrong_answers_of_lab_9():
-    for number, context in {"9.1": (), "9.2": (ENTRIES,), "9.3": (ENTRIES, 0.5)}.items():
+    for number, context in {"10.1": (), "10.2": (ENTRIES,), "10.3": (ENTRIES, 0.5)}.items():
         assert refused(number, *context) >= 3
 
 
@@ -140,7 +140,7 @@ def test_every_lab_reads_computes_a_bound_and_writes_code():
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [("9.9", "lab 9 has no exercise 9.9: it has 9.1, 9.2"), ("77.1", "no lab 77")]
+    ("number", "said"), [("10.9", "lab 10 has no exercise 10.9: it has 10.1, 10.2"), ("77.1", "no lab 77")]
 )
 def test_an_exercise_that_there_is_not_is_named(number, said):
     with pytest.raises(LabError, match=re.escape(said)):
@@ -158,7 +158,7 @@ def test_an_empty_function_is_no_answer(number, capsys):
     def kernel(x, bias, y, count, columns, BLOCK):
         raise NotImplementedError
 
-    for none in (kernel if number == "9.1" else unanswered, None):
+    for none in (kernel if number == "10.1" else unanswered, None):
         assert not exercises.exercise(number, none)
         assert capsys.readouterr().out == f'exercise {number}: no answer yet ("hint" as an answer gets you a hint)\n'
     assert not exercises.exercise(number, 7)
@@ -166,7 +166,7 @@ def test_an_empty_function_is_no_answer(number, capsys):
 
 
 def test_a_function_that_breaks_is_told_how(capsys):
-    assert not exercises.exercise("13.2", lambda events: events["kernel"])
+    assert not exercises.exercise("18.2", lambda events: events["kernel"])
     assert "it raises TypeError" in capsys.readouterr().out
 
 
@@ -354,9 +354,9 @@ LIMITS = pd.DataFrame({"limit": ["waiting", "memory", "memory"], "mb": [200.0, 1
 
 
 def test_a_fused_kernel_saves_half_if_memory_limits_it(capsys):
-    assert exercises.exercise("8.3", 15.0, LIMITS)
-    assert refused("8.3", LIMITS) == 5
-    assert not exercises.exercise("8.3", None, LIMITS[LIMITS["limit"] == "waiting"])
+    assert exercises.exercise("9.3", 15.0, LIMITS)
+    assert refused("9.3", LIMITS) == 5
+    assert not exercises.exercise("9.3", None, LIMITS[LIMITS["limit"] == "waiting"])
     assert "nothing to work out" in capsys.readouterr().out
 
 
@@ -373,22 +373,22 @@ ENTRIES = pd.DataFrame(
 
 
 def test_the_first_time_counts_compiling():
-    assert exercises.exercise("9.2", "main_opt5.py", ENTRIES)
+    assert exercises.exercise("10.2", "main_opt5.py", ENTRIES)
     near = ENTRIES.assign(process_s=[6.3, 6.0, 3.0], process_low_s=[6.1, 5.8, 2.9])
-    assert exercises.exercise("9.2", "main_baseline.py", near) and exercises.exercise("9.2", "main_opt5.py", near)
-    assert not exercises.exercise("9.2", "main_baseline.py", ENTRIES), (
+    assert exercises.exercise("10.2", "main_baseline.py", near) and exercises.exercise("10.2", "main_opt5.py", near)
+    assert not exercises.exercise("10.2", "main_baseline.py", ENTRIES), (
         "rungs whose ranges overlap are told apart by none"
     )
 
 
 def test_the_last_rung_is_the_one_that_ran():
-    assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES, 0.5)
-    assert exercises.exercise("9.3", 3.0 / 2.5, ENTRIES.replace("main_opt7.py", "main_opt6.py"), 0.5)
+    assert exercises.exercise("10.3", 3.0 / 2.5, ENTRIES, 0.5)
+    assert exercises.exercise("10.3", 3.0 / 2.5, ENTRIES.replace("main_opt7.py", "main_opt6.py"), 0.5)
 
 
 def test_a_size_may_be_any_whole_number():
     assert exercises.exercise(
-        "10.1", lambda size, dtype: np.int64(-(-size * dtype.itemsize // 16) * 16 // dtype.itemsize)
+        "12.1", lambda size, dtype: np.int64(-(-size * dtype.itemsize // 16) * 16 // dtype.itemsize)
     )
 
 
@@ -396,7 +396,7 @@ def test_a_size_may_be_any_whole_number():
     ("answer", "said"), [(64.0, "[ok]"), (32.0, "too small"), (6, "that is the exponent"), (-6, "below zero")]
 )
 def test_the_smallest_scale(answer, said, capsys):
-    exercises.exercise("11.2", answer, [0.02, 0.48, 0.5], -30)
+    exercises.exercise("14.2", answer, [0.02, 0.48, 0.5], -30)
     assert said in capsys.readouterr().out
 
 
@@ -407,13 +407,13 @@ def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
 
 def test_the_logs():
     logs = [windows(skipped=1), windows(zero=0.9, subnormal=0.08), windows(skipped=10)]
-    assert exercises.exercise("11.3", ("healthy", "underflow", "Overflow "), *logs)
-    assert refused("11.3", *logs) == 5
+    assert exercises.exercise("14.3", ("healthy", "underflow", "Overflow "), *logs)
+    assert refused("14.3", *logs) == 5
 
 
 @pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])
 def test_a_newer_keras_may_keep_the_scale_in_either_way(answer):
     ways = pd.DataFrame({"way": ["asked for", "asked for and kept"], "fixed_scale": [1024.0, 1024.0]})
-    assert exercises.exercise("12.3", answer, ways)
+    assert exercises.exercise("16.3", answer, ways)
     ways["fixed_scale"] = None
-    assert not exercises.exercise("12.3", answer, ways)
+    assert not exercises.exercise("16.3", answer, ways)

@@ -1,4 +1,4 @@
-"""Lab 17's benchmarks run for real, in small, on the CPU; FP8 layers, rounding and block scales do what they say."""
+"""Lab 23's benchmarks run for real, in small, on the CPU; FP8 layers, rounding and block scales do what they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from labkit.display.fingerprint import drawn_data
-from labkit.exercises import lab17
+from labkit.exercises import lab23
 from labkit.exercises.kinds import NothingToAnswer
 from labkit.topics.formats import blocks, charts, first_bad, float8, optimizers, readings, tables
 from labkit.training import machine, steps
@@ -381,10 +381,10 @@ def test_bounds_grow_tighter_with_what_they_know():
         {"rows": [row | {"us": None} if "fp8" in row["how"] else row for row in record["rows"]]}
     )
     assert "–" in tables.layers(record).cells()[1], "what was refused has no time"
-    assert lab17.smallest_width(record) == 64
+    assert lab23.smallest_width(record) == 64
     nothing = {"rows": [row | {"us": 99.0} if "fp8" in row["how"] else row for row in record["rows"]]}
     with pytest.raises(NothingToAnswer):
-        lab17.smallest_width(nothing)
+        lab23.smallest_width(nothing)
 
 
 def test_figures_change_with_what_they_show():

@@ -1,4 +1,4 @@
-"""The net in Keras: the same as PyTorch's, in every policy, on TensorFlow and the CPU; and lab 12 without Keras."""
+"""The net in Keras: the same as PyTorch's, in every policy, on TensorFlow and the CPU; and lab 16 without Keras."""
 
 from __future__ import annotations
 

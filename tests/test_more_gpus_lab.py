@@ -1,4 +1,4 @@
-"""Lab 15: its runs tell nothing of themselves, its tables and pictures hold what the reports do, other cures pass, too.
+"""Lab 21: its runs tell nothing of themselves, its tables and pictures hold what the reports do, other cures pass, too.
 
 And the door to what several GPUs of one host measured: recorded, live on two, and live on one.
 """
@@ -17,7 +17,7 @@ import pytest
 
 from labkit import cases, course, exercises, source
 from labkit.errors import LabError, NotRecorded
-from labkit.exercises.lab15 import EXERCISES
+from labkit.exercises.lab21 import EXERCISES
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.pretend.replay import Replay
@@ -28,7 +28,7 @@ from stepbudget import intervals
 from stepbudget.ask import ranks
 from stepbudget.export import files
 
-LAB = nbformat.read(next(lab.path for lab in course.LABS if lab.name == "15_more_gpus"), as_version=4)
+LAB = nbformat.read(next(lab.path for lab in course.LABS if lab.name == "21_more_gpus"), as_version=4)
 HOST = RECORDED / "h200-x2"
 LATE = ("A", "B", "C")
 DIGITS = command.rank_profiles_command("main_ddp_on_gpu_x2", "main_ddp_on_gpu.py --profile --epochs 2", 2)
@@ -326,9 +326,9 @@ def test_other_cures_are_as_good(capsys):
         (loss_fn(model(data), target) / len(parts)).backward()
         optimizer.step()
 
-    for number, answer in (("15.5", counted_from_one), ("15.6", one_backward)):
+    for number, answer in (("21.5", counted_from_one), ("21.6", one_backward)):
         assert exercises.exercise(number, answer)
-    assert capsys.readouterr().out == "[ok] exercise 15.5\n[ok] exercise 15.6\n"
+    assert capsys.readouterr().out == "[ok] exercise 21.5\n[ok] exercise 21.6\n"
 
 
 def test_the_average_has_to_hold_the_forward_pass(capsys):
@@ -343,11 +343,11 @@ def test_the_average_has_to_hold_the_forward_pass(capsys):
                 loss.backward()
         optimizer.step()
 
-    assert not exercises.exercise("15.6", too_late)
+    assert not exercises.exercise("21.6", too_late)
     assert "are averaged 3 times" in capsys.readouterr().out
 
 
 def test_the_least_time_is_that_of_the_model():
-    right = EXERCISES["15.4"].right(10**9, 64, 50e9)
+    right = EXERCISES["21.4"].right(10**9, 64, 50e9)
     sent = pd.Series([4e9 / 64] * 63 * 2)  # n − 1 parts as sums are made, and n − 1 as they go round
     assert right == pytest.approx(1e3 * sent.sum() / 50e9)

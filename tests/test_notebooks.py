@@ -170,14 +170,14 @@ def test_a_table_that_the_catalogue_does_not_have_is_named():
 # What a lab does without, and why.
 WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
-    "08_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 9 changes
-    "14_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
-    "15_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
-    "16_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
+    "09_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 10 changes
+    "20_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
+    "21_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
+    "22_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
     # weighs formats by benchmarks that train and time networks of their own, seed by seed: no step of the ladder
-    "17_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
-    "19_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
-    "18_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
+    "23_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "25_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
+    "24_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
 }
 
 

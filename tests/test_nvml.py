@@ -234,7 +234,7 @@ def test_the_drivers_counters_stand_beside_those_of_nsight():
 
 
 def test_the_recorded_counters_of_driver_and_nsight_agree_where_the_gpu_waits_for_nothing():
-    """In step 7, one launch an epoch. What waits for its CPU waits longer under the profiler (lab 13)."""
+    """In step 7, one launch an epoch. What waits for its CPU waits longer under the profiler (lab 18)."""
     (record,) = recorded.records("benchmarks", "bench_nvml.py")
     with open_report(recorded.folder() / "profiles" / "main_opt7.sqlite.xz") as report:
         at_work = {"main_opt7.py": readings.at_work(report)}

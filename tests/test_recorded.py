@@ -160,7 +160,7 @@ def test_reports_say_what_the_labs_say(folder):
 
 
 def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on_and_from_opt5_on_under_the_profiler(monkeypatch):
-    """Labs 6, 8 and 13 say so of what they show; where the CPU is slower, launches hold opt4 up, so they check less."""
+    """Labs 6, 9 and 18 say so of what they show; where the CPU is slower, launches hold opt4 up, so they check less."""
     monkeypatch.setenv("LAB_RECORDED", "h200")
     monkeypatch.setenv("LAB_MODE", "recorded")
     with open_report(recorded.folder() / "profiles" / "main_opt5.sqlite.xz") as report:

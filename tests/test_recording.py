@@ -218,7 +218,7 @@ def test_lab_12_is_left_out_where_keras_is_missing(asked, monkeypatch, capsys):
     assert any(item.kind == "keras" for item in asked()[1])
     monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
     assert not any(item.kind.startswith("keras") for item in asked()[1])
-    assert "of lab 12 is left out what needs keras" in capsys.readouterr().out
+    assert "of lab 16 is left out what needs keras" in capsys.readouterr().out
 
 
 def test_a_missing_backend_leaves_the_others_of_lab_12(asked, monkeypatch, capsys):

@@ -64,7 +64,7 @@ def note(folder: Path, number: str) -> str:
     return next(one.note for one in own if one.exercise == number)
 
 
-RIGHT_8_1 = exercises_of(8)["8.1"].right()
+RIGHT_9_1 = exercises_of(9)["9.1"].right()
 
 
 @pytest.mark.parametrize("lab", course.LABS, ids=lambda lab: lab.name)
@@ -74,20 +74,20 @@ def test_a_lab_as_it_ships_was_not_tried(lab, tmp_path):
 
 
 def test_right_and_wrong_answers_and_none(tmp_path):
-    good, bad = f"my_intensity = {RIGHT_8_1!r}", "my_intensity = 1.0"
+    good, bad = f"my_intensity = {RIGHT_9_1!r}", "my_intensity = 1.0"
     none = "my_intensity = None"
-    ok, no = printed("8.1", RIGHT_8_1), printed("8.1", 1.0)
-    ridge = ("8.4", "my_ridge = None", "my_ridge = 200 + 3", "[ok] exercise 8.4\n")
-    assert told(hand_in(tmp_path / "a", 8, ("8.1", none, good, ok), ridge)) == {
-        "8.1": (RIGHT, AGAIN), "8.2": (NOT_TRIED, ""), "8.3": (NOT_TRIED, ""), "8.4": (RIGHT, STORED),
+    ok, no = printed("9.1", RIGHT_9_1), printed("9.1", 1.0)
+    ridge = ("9.4", "my_ridge = None", "my_ridge = 200 + 3", "[ok] exercise 9.4\n")
+    assert told(hand_in(tmp_path / "a", 9, ("9.1", none, good, ok), ridge)) == {
+        "9.1": (RIGHT, AGAIN), "9.2": (NOT_TRIED, ""), "9.3": (NOT_TRIED, ""), "9.4": (RIGHT, STORED),
     }  # fmt: skip
-    wrong = hand_in(tmp_path / "b", 8, ("8.1", none, bad, no))
-    assert told(wrong)["8.1"] == (WRONG, AGAIN)
-    assert note(wrong, "8.1") == no.partition("not yet – ")[2].strip()
-    hint = hand_in(tmp_path / "c", 8, ("8.1", none, 'my_intensity = "hint"', printed("8.1", "hint")))
-    assert told(hint)["8.1"][0] == NOT_TRIED and note(hint, "8.1") == "asked for the hint"
-    never = hand_in(tmp_path / "d", 8, ("8.1", none, good, ""))
-    assert told(never)["8.1"][0] == NOT_TRIED and note(never, "8.1") == "answered, but never run"
+    wrong = hand_in(tmp_path / "b", 9, ("9.1", none, bad, no))
+    assert told(wrong)["9.1"] == (WRONG, AGAIN)
+    assert note(wrong, "9.1") == no.partition("not yet – ")[2].strip()
+    hint = hand_in(tmp_path / "c", 9, ("9.1", none, 'my_intensity = "hint"', printed("9.1", "hint")))
+    assert told(hint)["9.1"][0] == NOT_TRIED and note(hint, "9.1") == "asked for the hint"
+    never = hand_in(tmp_path / "d", 9, ("9.1", none, good, ""))
+    assert told(never)["9.1"][0] == NOT_TRIED and note(never, "9.1") == "answered, but never run"
 
 
 def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_path):
@@ -99,42 +99,42 @@ def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "output", "why"),
     [
-        ("my_intensity = None", "my_intensity = 1.0", "[ok] exercise 8.1\n", "changed after its last run"),
-        ("my_intensity = None", f"my_intensity = {RIGHT_8_1!r}", "exercise 8.1: not yet – no\n", "changed after"),
+        ("my_intensity = None", "my_intensity = 1.0", "[ok] exercise 9.1\n", "changed after its last run"),
+        ("my_intensity = None", f"my_intensity = {RIGHT_9_1!r}", "exercise 9.1: not yet – no\n", "changed after"),
         ("my_intensity = None", "my_intensity = 1.0", None, "changed after its last run"),
-        ("my_intensity = None", "my_intensity = None  # ?", "[ok] exercise 8.1\n", "changed after its last run"),
-        ("my_intensity = None", "my_intensity = None", "[ok] exercise 8.1\n", "the cell is the lab's own"),
-        ("lab.exercise(", 'print("[ok] exercise 8.1")\nlab.exercise(', "[ok] exercise 8.1\n", "the check's own words"),
-        ("lab.exercise(", "lab.exercise = print\nlab.exercise(", "[ok] exercise 8.1\n", "another lab.exercise"),
-        ("my_intensity)", "my_intensity, 7)", "[ok] exercise 8.1\n", "something else than in the lab"),
+        ("my_intensity = None", "my_intensity = None  # ?", "[ok] exercise 9.1\n", "changed after its last run"),
+        ("my_intensity = None", "my_intensity = None", "[ok] exercise 9.1\n", "the cell is the lab's own"),
+        ("lab.exercise(", 'print("[ok] exercise 9.1")\nlab.exercise(', "[ok] exercise 9.1\n", "the check's own words"),
+        ("lab.exercise(", "lab.exercise = print\nlab.exercise(", "[ok] exercise 9.1\n", "another lab.exercise"),
+        ("my_intensity)", "my_intensity, 7)", "[ok] exercise 9.1\n", "something else than in the lab"),
     ],
 )
 def test_an_output_that_does_not_belong_to_its_answer_is_in_doubt(old, new, output, why, tmp_path):
-    folder = hand_in(tmp_path, 8, ("8.1", old, new, output))
-    assert told(folder)["8.1"][0] == DOUBT
-    assert why in note(folder, "8.1")
+    folder = hand_in(tmp_path, 9, ("9.1", old, new, output))
+    assert told(folder)["9.1"][0] == DOUBT
+    assert why in note(folder, "9.1")
 
 
 def test_more_that_can_stand_in_a_notebook(tmp_path):
-    folder = hand_in(tmp_path, 8, ("8.1", "my_intensity = None", "my_intensity = 1 +* 2", ""))
-    notebook = nbformat.read(folder / LAB[8].file, as_version=4)
+    folder = hand_in(tmp_path, 9, ("9.1", "my_intensity = None", "my_intensity = 1 +* 2", ""))
+    notebook = nbformat.read(folder / LAB[9].file, as_version=4)
     error = nbformat.v4.new_output("error", ename="SyntaxError", evalue="", traceback=[])
-    cell_of(notebook, "8.1").outputs = [error]
-    cell_of(notebook, "8.4").execution_count = None
-    answer(notebook, "8.4", "my_ridge = None", "my_ridge = peaks.ridge()", "[ok] exercise 8.4\n")
-    answer(notebook, "8.3", "= None", "= 1.5", "exercise 8.3: not yet – \x1b[2Jgone\n")
-    notebook.cells.remove(cell_of(notebook, "8.2"))
-    nbformat.write(notebook, folder / LAB[8].file)
+    cell_of(notebook, "9.1").outputs = [error]
+    cell_of(notebook, "9.4").execution_count = None
+    answer(notebook, "9.4", "my_ridge = None", "my_ridge = peaks.ridge()", "[ok] exercise 9.4\n")
+    answer(notebook, "9.3", "= None", "= 1.5", "exercise 9.3: not yet – \x1b[2Jgone\n")
+    notebook.cells.remove(cell_of(notebook, "9.2"))
+    nbformat.write(notebook, folder / LAB[9].file)
     assert [state for state, _ in told(folder).values()] == [WRONG, NOT_TRIED, WRONG, DOUBT]
-    assert note(folder, "8.1") == "the cell stops with SyntaxError"
-    assert note(folder, "8.2") == "its check is not in the notebook"
-    assert note(folder, "8.3") == "[2Jgone"
+    assert note(folder, "9.1") == "the cell stops with SyntaxError"
+    assert note(folder, "9.2") == "its check is not in the notebook"
+    assert note(folder, "9.3") == "[2Jgone"
 
 
 def test_reading_runs_nothing(tmp_path):
     trap = f"open({str(tmp_path / 'ran')!r}, 'w')\nmy_intensity = 7"
-    folder = hand_in(tmp_path / "a", 8, ("8.1", "my_intensity = None", trap, printed("8.1", 7)))
-    assert told(folder)["8.1"] == (WRONG, AGAIN)
+    folder = hand_in(tmp_path / "a", 9, ("9.1", "my_intensity = None", trap, printed("9.1", 7)))
+    assert told(folder)["9.1"] == (WRONG, AGAIN)
     assert not (tmp_path / "ran").exists()
 
 
@@ -170,10 +170,10 @@ def command(*words: str | Path) -> subprocess.CompletedProcess:
 
 
 def test_one_command_prints_a_row_a_reader(tmp_path):
-    ok = ("8.1", "my_intensity = None", f"my_intensity = {RIGHT_8_1!r}", printed("8.1", RIGHT_8_1))
-    hand_in(tmp_path / "=ada", 8, ok)
+    ok = ("9.1", "my_intensity = None", f"my_intensity = {RIGHT_9_1!r}", printed("9.1", RIGHT_9_1))
+    hand_in(tmp_path / "=ada", 9, ok)
     hand_in(tmp_path / "=ada", 2)
-    hand_in(tmp_path / "bo", 8)
+    hand_in(tmp_path / "bo", 9)
     hand_in(tmp_path / "bo" / ".ipynb_checkpoints", 1)
     (tmp_path / "bo" / "broken.ipynb").write_text("{")
     done = command(tmp_path)
@@ -182,8 +182,8 @@ def test_one_command_prints_a_row_a_reader(tmp_path):
     rows = [line.split() for line in done.stdout.splitlines()[3:]]
     assert rows == [["=ada", "1", "0", "6", "0", "0/3", "1/4"], ["bo", "0", "0", "4", "0", "–", "0/4"]]
     ada, bo = csv.DictReader(io.StringIO(command(tmp_path, "--csv").stdout))
-    assert (ada["reader"], ada["8.1"], ada["2.1"], ada["right"]) == ("'=ada", RIGHT, NOT_TRIED, "1")
-    assert (bo["reader"], bo["8.1"], bo["2.1"]) == ("bo", NOT_TRIED, "")
+    assert (ada["reader"], ada["9.1"], ada["2.1"], ada["right"]) == ("'=ada", RIGHT, NOT_TRIED, "1")
+    assert (bo["reader"], bo["9.1"], bo["2.1"]) == ("bo", NOT_TRIED, "")
 
 
 def test_one_reader_gets_a_row_an_exercise_and_nothing_is_said_to_be_nothing(tmp_path):

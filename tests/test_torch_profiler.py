@@ -288,7 +288,7 @@ def test_a_real_step_is_profiled_on_the_cpu(run, tmp_path):
 
 
 def test_the_other_counter_of_pytorch_counts_what_a_step_needs_with_autocast_too():
-    """What lab 13 says of ``FlopCounterMode``, against the arithmetic of ``training_flops_per_sample``."""
+    """What lab 18 says of ``FlopCounterMode``, against the arithmetic of ``training_flops_per_sample``."""
     for autocast in (False, True):
         net, images = Net(), torch.randn(8, 1, 28, 28)
         with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -1,4 +1,4 @@
-"""Benchmark: attention by number type, length and kernel (PyTorch's own, flash, cuDNN's), forward and back (lab 17)."""
+"""Benchmark: attention by number type, length and kernel (PyTorch's own, flash, cuDNN's), forward and back (lab 23)."""
 
 import argparse
 from functools import partial

@@ -1,4 +1,4 @@
-"""Benchmark: a small transformer trained in nine formats, from FP32 down to FP8 products and BF16 weights (lab 17).
+"""Benchmark: a small transformer trained in nine formats, from FP32 down to FP8 products and BF16 weights (lab 23).
 
 What it learns is a made language, of which the smallest possible loss is known: ``labkit.training.text``. All formats
 begin at the same weights and see the same sequences, seed by seed, and each sequence once.

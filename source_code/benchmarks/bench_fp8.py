@@ -1,4 +1,4 @@
-"""Benchmark: FP8 against BF16: products by size, what the casts cost, and layers forward and back (lab 17).
+"""Benchmark: FP8 against BF16: products by size, what the casts cost, and layers forward and back (lab 23).
 
 Products are cuBLAS's, by ``torch._scaled_mm`` and ``torch.mm``. Layers are taken as PyTorch runs them and compiled;
 ``torchao``'s layers too, where that library is installed. Times are of the GPU, by CUDA events, from a call's first

@@ -1,4 +1,4 @@
-"""Benchmark: what Keras's policies, loss scales and precision switches do, each one tried on a backend (lab 12)."""
+"""Benchmark: what Keras's policies, loss scales and precision switches do, each one tried on a backend (lab 16)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Benchmark: Keras's own training step and a user's, in FP16, with the loss scale applied and without it (lab 12)."""
+"""Benchmark: Keras's own training step and a user's, in FP16, with the loss scale applied and without it (lab 16)."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Benchmark: a recurrent language model in good and bad sizes: width, vocabulary, batch, by number type (lab 17).
+"""Benchmark: a recurrent language model in good and bad sizes: width, vocabulary, batch, by number type (lab 23).
 
 An embedding, an ``nn.LSTM`` and the linear layer to the vocabulary, forward and back, as in bigLSTM but smaller. Cases
 alternate: each round measures every case once. Times are of the GPU, by CUDA events. Which kernels ran is asked in a

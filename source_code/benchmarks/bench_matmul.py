@@ -1,4 +1,4 @@
-"""Benchmark: a Triton matrix product, checked against FP64, measured against cuBLAS; by size, tile, type (lab 09)."""
+"""Benchmark: a Triton matrix product, checked against FP64, measured against cuBLAS; by size, tile, type (lab 10)."""
 
 import argparse
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Benchmark: what the driver says of the GPU while each step trains, and what a training costs in energy (lab 13)."""
+"""Benchmark: what the driver says of the GPU while each step trains, and what a training costs in energy (lab 18)."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Benchmark: the roofs of this GPU: matrix products by type, memory bandwidth, and the cost of a launch (lab 08)."""
+"""Benchmark: the roofs of this GPU: matrix products by type, memory bandwidth, and the cost of a launch (lab 09)."""
 
 import argparse
 from functools import partial

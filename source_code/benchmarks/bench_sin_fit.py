@@ -1,4 +1,4 @@
-"""Benchmark: a cubic fitted to sin(x) in FP32, TF32, mixed and pure half precision, against least squares (lab 11)."""
+"""Benchmark: a cubic fitted to sin(x) in FP32, TF32, mixed and pure half precision, against least squares (lab 14)."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Keras 3 in mixed precision: a policy for all layers, and a loss scale for FP16 (lab 12)."""
+"""Keras 3 in mixed precision: a policy for all layers, and a loss scale for FP16 (lab 16)."""
 
 from labkit.training import keras_net, keras_run
 

@@ -1,4 +1,4 @@
-"""The same net and recipe in Keras 3, in FP32, on the backend that is asked for (lab 12)."""
+"""The same net and recipe in Keras 3, in FP32, on the backend that is asked for (lab 16)."""
 
 from labkit.training import keras_net, keras_run
 

@@ -1,4 +1,4 @@
-"""Step 4 in other shapes: --hidden, --classes (above ten: padding), --channels-last (lab 10)."""
+"""Step 4 in other shapes: --hidden, --classes (above ten: padding), --channels-last (lab 12)."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Step 2 under PyTorch's own profiler: twenty steps, as one would profile one's own loop (lab 13)."""
+"""Step 2 under PyTorch's own profiler: twenty steps, as one would profile one's own loop (lab 18)."""
 
 import torch
 import torch.nn.functional as F

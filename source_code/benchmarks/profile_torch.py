@@ -1,4 +1,4 @@
-"""Any step under PyTorch's own profiler: its tables, its trace, its memory, and what profiling costs (lab 13)."""
+"""Any step under PyTorch's own profiler: its tables, its trace, its memory, and what profiling costs (lab 18)."""
 
 import argparse
 import gzip

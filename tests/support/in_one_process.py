@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-# Triton is imported once for all labs, to interpret, as lab 9 imports it by itself where there is no GPU.
+# Triton is imported once for all labs, to interpret, as lab 10 imports it by itself where there is no GPU.
 AS_IF = {"LAB_MODE": "live", "LAB_LIVE": "quick", "MPLBACKEND": "Agg", "TRITON_INTERPRET": "1"}
 _drawn: set[str] = set()  # fingerprints of pictures
 _reports: dict[bytes, object] = {}  # by the content of their files

@@ -1,4 +1,4 @@
-"""The exercises of lab 9: a fused kernel, the first run on a new machine, and what the last factor is worth."""
+"""The exercises of lab 9: an intensity, the roof above a product, what fusing saves, and where two roofs meet."""
 
 from __future__ import annotations
 
@@ -6,144 +6,146 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
+from labkit.numbers import shown
+from labkit.topics.roofline.readings import MEMORY, Peaks, matmul_point
+
+FC1 = (1024, 128, 9216)
 
 
-def _try_bias_relu(bias_relu: Callable) -> str | None:
-    import torch
-
-    from labkit.pretend.triton import PretendError, launch
-
-    generator = torch.Generator().manual_seed(0)
-    for rows, columns in ((8, 8), (7, 10), (1, 100), (33, 3)):
-        x, bias = torch.randn(rows, columns, generator=generator), torch.randn(columns, generator=generator)
-        y, count, block = torch.full_like(x, torch.nan), x.numel(), 16
-        try:
-            work = launch(bias_relu, (-(-count // block),), x, bias, y, count, columns, BLOCK=block)
-        except PretendError as error:
-            return str(error)
-        right = torch.relu(x + bias)
-        if y.isnan().any():
-            return f"of {count} numbers of y, {int(y.isnan().sum())} were never written, or are not a number"
-        if (y < 0).any():
-            return "some results are negative: max(…, 0) is missing"
-        if torch.allclose(y, torch.relu(x)):
-            return "it never adds the bias"
-        if torch.allclose(y, torch.relu(x) + bias.clamp(min=0)) or torch.allclose(y, (torch.relu(x) + bias).relu()):
-            return "the bias is added after the maximum: add it before"
-        if not torch.allclose(y, right):
-            return f"with {columns} columns some results are wrong: number i of x belongs to column i % columns"
-        if work.loaded > 2 * count:
-            return f"it reads {work.loaded} numbers where {2 * count} are enough: each of x once, and its bias"
-    return None
+def _flop_per_byte(rows: int, columns: int, inner: int, operations: float = 2, byte: float = 2) -> float:
+    moved = byte * (rows * inner + inner * columns + rows * columns)
+    return operations * rows * columns * inner / moved
 
 
-def _places(count, block):
-    from labkit.pretend.triton import tl
-
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    return tl, at, at < count
-
-
-def _no_mask(x, bias, y, count, columns, BLOCK):
-    tl, at, _ = _places(count, BLOCK)
-    tl.store(y + at, tl.maximum(tl.load(x + at) + tl.load(bias + at % columns), 0.0))
-
-
-def _no_bias(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    tl.store(y + at, tl.maximum(tl.load(x + at, mask=mask, other=0.0), 0.0), mask=mask)
-
-
-def _bias_by_row(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = tl.load(x + at, mask=mask) + tl.load(bias + at // columns % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
-
-
-def _negative(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    tl.store(y + at, tl.load(x + at, mask=mask) + tl.load(bias + at % columns, mask=mask), mask=mask)
-
-
-def _one_program(x, bias, y, count, columns, BLOCK):
-    tl, _, _ = _places(count, BLOCK)
-    at = tl.arange(0, BLOCK)
-    value = tl.load(x + at, mask=at < count) + tl.load(bias + at % columns, mask=at < count)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=at < count)
-
-
-def _twice(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = (tl.load(x + at, mask=mask) + tl.load(x + at, mask=mask)) / 2 + tl.load(bias + at % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
-
-
-def _bias_afterwards(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = tl.maximum(tl.load(x + at, mask=mask), 0.0) + tl.load(bias + at % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
-
-
-BIAS_RELU = Code(
-    "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), a mask for at < count, and bias + at % columns.",
-    _try_bias_relu,
-    wrong={
-        "a mask is missing": _no_mask,
-        "never adds the bias": _no_bias,
-        "belongs to column i % columns": _bias_by_row,
-        "some results are negative": _negative,
-        "were never written": _one_program,
-        "are enough: each of x once": _twice,
-        "the bias is added after the maximum": _bias_afterwards,
-    },
-)
-
-
-def _first_times(entries: pd.DataFrame) -> set[str]:
-    """The rung of the shortest first process, and those whose own runs reach as low: nothing tells these apart."""
-    cold = entries["cold_s"].astype(float)
-    best = cold.fillna(entries["process_s"]).idxmin()
-    reaches = cold.fillna(entries["process_high_s"])[best]
-    return {entries.loc[best, "step"], *entries.loc[cold.fillna(entries["process_low_s"]) <= reaches, "step"]}
-
-
-FIRST_TIME = Choice(
-    READ,
-    "Take the cold process where there is one, else the usual one, and compare the seconds.",
-    right=_first_times,
-    wrong={
-        "main_opt7.py": "its kernels are compiled in the first process: look at its cold seconds",
-        "main_opt6.py": "it is compiled in the first process: look at its cold seconds",
-        "main_baseline.py": "nothing is compiled, and it takes the longest all the same: compare the seconds",
-        "main_opt3.py": "nothing is compiled, but the loader is still there: a later rung has none",
-    },
-)
-
-
-def _at_the_floor(entries: pd.DataFrame, floor_s: float) -> tuple[float, float]:
-    """Seconds of the last rung's process, and what would be left of them with its loop at the floor."""
-    last = entries.iloc[-1]
-    return float(last["process_s"]), float(last["process_s"] - (last["training_s"] - floor_s))
-
-
-AT_THE_FLOOR = Number(
+INTENSITY = Number(
     BOUND,
-    "The process less what the loop saves; the rest stays as it is.",
-    right=lambda entries, floor_s: _at_the_floor(entries, floor_s)[0] / _at_the_floor(entries, floor_s)[1],
+    "Two operations for each row, column and inner number; three matrices, two bytes a number.",
+    right=lambda: matmul_point(*FC1, 1.0).intensity,
     wrong={
-        "that is how many times as fast the loop becomes: the process holds more than the loop": lambda e, floor_s: (
-            e.iloc[-1]["training_s"] / floor_s
+        "that is half of it: each product is added, too, and a number in BF16 has two bytes, not four": (
+            lambda: _flop_per_byte(*FC1, operations=1)
         ),
-        "that is the process without any training: the floor stays": lambda e, floor_s: (
-            e.iloc[-1]["process_s"] / (e.iloc[-1]["process_s"] - e.iloc[-1]["training_s"])
-        ),
-        "that is as if the whole process came down to the floor": lambda e, floor_s: e.iloc[-1]["process_s"] / floor_s,
-        "that is turned over: the share of the process that is left": lambda e, floor_s: (
-            _at_the_floor(e, floor_s)[1] / _at_the_floor(e, floor_s)[0]
-        ),
+        "that is with FP32's four bytes, and without the additions": lambda: _flop_per_byte(*FC1, 1, 4),
+        "those are operations for each number: a number has two bytes": lambda: _flop_per_byte(*FC1, byte=1),
+        "the result moves, too: three matrices": lambda: 2 * 1024 * 128 * 9216 / (2 * (1024 * 9216 + 9216 * 128)),
+        "the weights move, too: three matrices": lambda: 2 * 1024 * 128 * 9216 / (2 * (1024 * 9216 + 1024 * 128)),
+        "that is turned over: bytes for each operation": lambda: 1 / _flop_per_byte(*FC1),
     },
-    within=0.005,
+    within=0.01,  # the smallest matrix is little beside the others
 )
 
-EXERCISES = {"9.1": BIAS_RELU, "9.2": FIRST_TIME, "9.3": AT_THE_FLOOR}
+# Peaks of GPUs that nobody has, and sizes on either side of their ridges, so that no answer fits by chance.
+TRIED = [
+    (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (1024, 128, 9216)),
+    (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (4096, 4096, 4096)),
+    (Peaks("low ridge", {"bf16": 200.0, "fp32": 50.0}, 4.0, {}), "bf16", (1024, 128, 9216)),
+    (Peaks("low ridge", {"bf16": 200.0, "fp32": 50.0}, 4.0, {}), "fp32", (64, 64, 64)),
+    (Peaks("low ridge", {"bf16": 200.0, "fp32": 60.0}, 4.0, {}), "fp32", (80, 80, 80)),
+    (Peaks("thin", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (100_000, 1, 100_000)),
+    (Peaks("edge", {"bf16": 300.0, "fp32": 50.0}, 4.0, {}), "bf16", (4096, 64, 4096)),
+    (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (700, 700, 700)),
+    (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (500, 500, 500)),
+    (Peaks("high ridge", {"bf16": 800.0, "fp32": 50.0}, 4.0, {}), "bf16", (4096, 4096, 64)),
+    (Peaks("low ridge", {"bf16": 200.0, "fp32": 50.0}, 4.0, {}), "fp32", (100, 100, 100)),
+]
+NAMES = ("memory", "arithmetic")
+
+
+def _rule(operations: float = 2, byte: float = 1, dtype: str | None = None, turned: bool = False) -> Callable:
+    """The rule, with so many operations and as many bytes as a number really has; ``dtype`` in the place of its own."""
+
+    def roof_above(rows, columns, inner, own, peaks):
+        own = dtype or own
+        size = byte * {"bf16": 2, "fp32": 4}[own]
+        above = _flop_per_byte(rows, columns, inner, operations, size) >= peaks.ridge(own)
+        return NAMES[above != turned]
+
+    return roof_above
+
+
+MISTAKES = {
+    "it counts one operation where a product is also added": _rule(operations=1),
+    "it counts half of the bytes": _rule(byte=0.5),
+    "it takes BF16's bytes and roof for every type": _rule(dtype="bf16"),
+    "it names the other roof: few operations for each byte, and memory binds": _rule(turned=True),
+    "it says so of every product": lambda *_: "memory",
+    "it says the same of every product": lambda *_: "arithmetic",
+}
+
+
+def _try_roof_above(roof_above: Callable) -> str | None:
+    said = [roof_above(*size, dtype, peaks) for peaks, dtype, size in TRIED]
+    for one in said:
+        if one not in NAMES:
+            return f"it returns {shown(one)}: 'memory' or 'arithmetic' is wanted"
+    right = [matmul_point(*size, 1.0, dtype).bound(peaks) for peaks, dtype, size in TRIED]
+    if said == right:
+        return None
+    (peaks, dtype, (rows, columns, inner)), one = next(
+        (tried, one) for tried, one, other in zip(TRIED, said, right, strict=True) if one != other
+    )
+    where = (
+        f"({rows}, {inner}) by ({inner}, {columns}) in {dtype} has "
+        f"{matmul_point(rows, columns, inner, 1.0, dtype).intensity:.3g} FLOP/byte, the roofs meet at "
+        f"{peaks.ridge(dtype):.3g}, and it says '{one}'"
+    )
+    for why, mistake in MISTAKES.items():
+        if said == [mistake(*size, dtype, peaks) for peaks, dtype, size in TRIED]:
+            return f"{where}: {why}"
+    return where
+
+
+ROOF_ABOVE = Code(
+    "Operations over bytes is the intensity; left of the ridge, peak over bandwidth, memory is the roof.",
+    _try_roof_above,
+    wrong=MISTAKES | {"'memory' or 'arithmetic' is wanted": lambda *_: "both"},
+)
+
+
+def _most(limits: pd.DataFrame, column: str = "mb") -> float:
+    bound = limits[limits["limit"] == MEMORY]
+    if bound.empty:
+        raise NothingToAnswer("memory limits none of the kernels counted here")
+    return float(bound.loc[bound[column].idxmax(), "us"])
+
+
+FUSED = Number(
+    BOUND,
+    "Where memory limits, time is in proportion to bytes; look only at kernels that it limits.",
+    right=lambda limits: _most(limits) / 2,
+    wrong={
+        "that is all of its time: half of the bytes still move": _most,
+        "that is a kernel that something else limits: fewer bytes save it nothing": lambda limits: (
+            float(limits.loc[limits["mb"].idxmax(), "us"]) / 2
+        ),
+        "that is half of the longest kernel that memory limits: another moves more": lambda limits: (
+            _most(limits, "us") / 2
+        ),
+        "those are its bytes, in MB: how many microseconds do they take?": lambda limits: float(
+            limits.loc[limits["limit"] == MEMORY, "mb"].max()
+        ),
+        "that is half of all kernels that memory limits: one of them is asked for": lambda limits: (
+            float(limits.loc[limits["limit"] == MEMORY, "us"].sum()) / 2
+        ),
+    },
+)
+
+RIDGE = Number(
+    READ,
+    "Follow the slope to where it becomes level, and go straight down to the lower axis.",
+    right=lambda peaks: peaks.ridge(peaks.narrow),
+    wrong={
+        "that is the height of the level roof: the intensity is on the lower axis": lambda peaks: peaks.tflops[
+            peaks.narrow
+        ],
+        "that is where the slope meets FP32's roof": lambda peaks: peaks.ridge("fp32"),
+        "that is the memory's TB/s: where does its slope end?": lambda peaks: peaks.tb_per_s,
+        "that is in thousands: 1 TFLOP/s over 1 TB/s is one operation for each byte": lambda peaks: (
+            1e3 * peaks.ridge(peaks.narrow)
+        ),
+    },
+    within=0.15,  # read off an axis that is logarithmic
+)
+
+EXERCISES = {"9.1": INTENSITY, "9.2": ROOF_ABOVE, "9.3": FUSED, "9.4": RIDGE}

@@ -1,4 +1,4 @@
-"""The exercises of lab 10: a padded size, what padding gains, and why an operation keeps off the Tensor Cores."""
+"""The exercises of lab 10: a fused kernel, the first run on a new machine, and what the last factor is worth."""
 
 from __future__ import annotations
 
@@ -7,94 +7,143 @@ from collections.abc import Callable
 import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
-from labkit.topics.shapes.readings import half_type
-from stepbudget.ask import ops
-from stepbudget.report import Report
-
-BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 
 
-def _try_padded(padded: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
+def _try_bias_relu(bias_relu: Callable) -> str | None:
+    import torch
 
-    for size, dtype in (
-        (127, torch.bfloat16),
-        (128, torch.bfloat16),
-        (50_257, torch.float16),
-        (10, torch.float32),
-        (10, torch.float8_e4m3fn),
-        (1, torch.float16),
-    ):
-        found, name = padded(size, dtype), str(dtype).removeprefix("torch.")
-        numbers = BYTES // dtype.itemsize  # in so many bytes
-        if not hasattr(found, "__index__") or isinstance(found, bool):
-            return f"padded({size}, {name}) is {shown(found)}, not a whole number"
-        if found < size:
-            return f"padded({size}, {name}) is {found}: smaller than what has to fit"
-        if found % numbers:
-            return f"padded({size}, {name}) is {found}: {found * dtype.itemsize} bytes are no multiple of {BYTES}"
-        if found - size == numbers:
-            return f"padded({size}, {name}) is {found}: {size} fits already, and needs no padding"
-        if found - size > numbers:
-            return f"padded({size}, {name}) is {found}: a smaller one would do, {numbers} numbers are {BYTES} bytes"
+    from labkit.pretend.triton import PretendError, launch
+
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in ((8, 8), (7, 10), (1, 100), (33, 3)):
+        x, bias = torch.randn(rows, columns, generator=generator), torch.randn(columns, generator=generator)
+        y, count, block = torch.full_like(x, torch.nan), x.numel(), 16
+        try:
+            work = launch(bias_relu, (-(-count // block),), x, bias, y, count, columns, BLOCK=block)
+        except PretendError as error:
+            return str(error)
+        right = torch.relu(x + bias)
+        if y.isnan().any():
+            return f"of {count} numbers of y, {int(y.isnan().sum())} were never written, or are not a number"
+        if (y < 0).any():
+            return "some results are negative: max(…, 0) is missing"
+        if torch.allclose(y, torch.relu(x)):
+            return "it never adds the bias"
+        if torch.allclose(y, torch.relu(x) + bias.clamp(min=0)) or torch.allclose(y, (torch.relu(x) + bias).relu()):
+            return "the bias is added after the maximum: add it before"
+        if not torch.allclose(y, right):
+            return f"with {columns} columns some results are wrong: number i of x belongs to column i % columns"
+        if work.loaded > 2 * count:
+            return f"it reads {work.loaded} numbers where {2 * count} are enough: each of x once, and its bias"
     return None
 
 
-def _up_to(multiple: Callable) -> Callable:
-    return lambda size, dtype: -(-size // multiple(dtype)) * multiple(dtype)
+def _places(count, block):
+    from labkit.pretend.triton import tl
+
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    return tl, at, at < count
 
 
-PADDED = Code(
-    "16 // dtype.itemsize numbers are 16 bytes; -(-a // b) rounds a / b up.",
-    _try_padded,
+def _no_mask(x, bias, y, count, columns, BLOCK):
+    tl, at, _ = _places(count, BLOCK)
+    tl.store(y + at, tl.maximum(tl.load(x + at) + tl.load(bias + at % columns), 0.0))
+
+
+def _no_bias(x, bias, y, count, columns, BLOCK):
+    tl, at, mask = _places(count, BLOCK)
+    tl.store(y + at, tl.maximum(tl.load(x + at, mask=mask, other=0.0), 0.0), mask=mask)
+
+
+def _bias_by_row(x, bias, y, count, columns, BLOCK):
+    tl, at, mask = _places(count, BLOCK)
+    value = tl.load(x + at, mask=mask) + tl.load(bias + at // columns % columns, mask=mask)
+    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
+
+
+def _negative(x, bias, y, count, columns, BLOCK):
+    tl, at, mask = _places(count, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=mask) + tl.load(bias + at % columns, mask=mask), mask=mask)
+
+
+def _one_program(x, bias, y, count, columns, BLOCK):
+    tl, _, _ = _places(count, BLOCK)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < count) + tl.load(bias + at % columns, mask=at < count)
+    tl.store(y + at, tl.maximum(value, 0.0), mask=at < count)
+
+
+def _twice(x, bias, y, count, columns, BLOCK):
+    tl, at, mask = _places(count, BLOCK)
+    value = (tl.load(x + at, mask=mask) + tl.load(x + at, mask=mask)) / 2 + tl.load(bias + at % columns, mask=mask)
+    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
+
+
+def _bias_afterwards(x, bias, y, count, columns, BLOCK):
+    tl, at, mask = _places(count, BLOCK)
+    value = tl.maximum(tl.load(x + at, mask=mask), 0.0) + tl.load(bias + at % columns, mask=mask)
+    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
+
+
+BIAS_RELU = Code(
+    "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), a mask for at < count, and bias + at % columns.",
+    _try_bias_relu,
     wrong={
-        "bytes are no multiple of 16": _up_to(lambda dtype: 4),
-        "is 50272: a smaller one would do": _up_to(lambda dtype: 16),
-        "is 50304: a smaller one would do": _up_to(lambda dtype: 64),
-        "smaller than what has to fit": lambda size, dtype: size // 8 * 8,
-        "fits already": lambda size, dtype: size + 16 // dtype.itemsize - size % (16 // dtype.itemsize),
-        "not a whole number": lambda size, dtype: float(_up_to(lambda one: 16 // one.itemsize)(size, dtype)),
-        "is something of type NoneType": lambda size, dtype: None,
+        "a mask is missing": _no_mask,
+        "never adds the bias": _no_bias,
+        "belongs to column i % columns": _bias_by_row,
+        "some results are negative": _negative,
+        "were never written": _one_program,
+        "are enough: each of x once": _twice,
+        "the bias is added after the maximum": _bias_afterwards,
     },
 )
 
 
-def _us(products: pd.DataFrame, size: int, dtype: str | None = None) -> float:
-    own = products[(products["part"] == "one") & (products["dtype"] == (dtype or half_type(products)))]
-    found = own.loc[(own["varied"] == "n") & (own["n"] == size), "us"]
-    return float(found.iloc[0]) if len(found) else float("nan")
+def _first_times(entries: pd.DataFrame) -> set[str]:
+    """The rung of the shortest first process, and those whose own runs reach as low: nothing tells these apart."""
+    cold = entries["cold_s"].astype(float)
+    best = cold.fillna(entries["process_s"]).idxmin()
+    reaches = cold.fillna(entries["process_high_s"])[best]
+    return {entries.loc[best, "step"], *entries.loc[cold.fillna(entries["process_low_s"]) <= reaches, "step"]}
 
 
-WORTH_PADDING = Number(
-    BOUND,
-    "Microseconds of the row with n = 4097, over those of the row with n = 4104.",
-    right=lambda products: _us(products, 4097) / _us(products, 4104),
-    wrong={
-        "that is turned over: how many times as fast is the padded one?": lambda p: _us(p, 4104) / _us(p, 4097),
-        "that is in TF32: BF16 or FP16 is asked for": lambda p: _us(p, 4097, "tf32") / _us(p, 4104, "tf32"),
-        "that is the share that is saved: how many times as fast?": lambda p: 1 - _us(p, 4104) / _us(p, 4097),
-        "that is N = 4095 in the place of 4097": lambda p: _us(p, 4095) / _us(p, 4104) if _us(p, 4095) else 0.0,
-    },
-)
-
-
-def _idle_reason(report: Report) -> str:
-    idle = ops.eligible(report)
-    idle = idle[idle["group"] == ops.NOT_USING]
-    return "none" if idle.empty else idle.groupby("reason")["gpu_ms"].sum().idxmax()
-
-
-IDLE_OPERATION = Choice(
+FIRST_TIME = Choice(
     READ,
-    "Of the rows that are 'not using', take the reason that costs most milliseconds; 'none' where no row is.",
-    right=_idle_reason,
+    "Take the cold process where there is one, else the usual one, and compare the seconds.",
+    right=_first_times,
     wrong={
-        "shape": "that is no reason that stands there: copy the text of the column",
-        "none": "there are rows that are 'not using': look at the column 'group' again",
-        "aten::convolution_backward": "that is the operation: which reason stands beside it?",
-        "not using": "that is the group: which reason stands beside it?",
+        "main_opt7.py": "its kernels are compiled in the first process: look at its cold seconds",
+        "main_opt6.py": "it is compiled in the first process: look at its cold seconds",
+        "main_baseline.py": "nothing is compiled, and it takes the longest all the same: compare the seconds",
+        "main_opt3.py": "nothing is compiled, but the loader is still there: a later rung has none",
     },
 )
 
-EXERCISES = {"10.1": PADDED, "10.2": WORTH_PADDING, "10.3": IDLE_OPERATION}
+
+def _at_the_floor(entries: pd.DataFrame, floor_s: float) -> tuple[float, float]:
+    """Seconds of the last rung's process, and what would be left of them with its loop at the floor."""
+    last = entries.iloc[-1]
+    return float(last["process_s"]), float(last["process_s"] - (last["training_s"] - floor_s))
+
+
+AT_THE_FLOOR = Number(
+    BOUND,
+    "The process less what the loop saves; the rest stays as it is.",
+    right=lambda entries, floor_s: _at_the_floor(entries, floor_s)[0] / _at_the_floor(entries, floor_s)[1],
+    wrong={
+        "that is how many times as fast the loop becomes: the process holds more than the loop": lambda e, floor_s: (
+            e.iloc[-1]["training_s"] / floor_s
+        ),
+        "that is the process without any training: the floor stays": lambda e, floor_s: (
+            e.iloc[-1]["process_s"] / (e.iloc[-1]["process_s"] - e.iloc[-1]["training_s"])
+        ),
+        "that is as if the whole process came down to the floor": lambda e, floor_s: e.iloc[-1]["process_s"] / floor_s,
+        "that is turned over: the share of the process that is left": lambda e, floor_s: (
+            _at_the_floor(e, floor_s)[1] / _at_the_floor(e, floor_s)[0]
+        ),
+    },
+    within=0.005,
+)
+
+EXERCISES = {"10.1": BIAS_RELU, "10.2": FIRST_TIME, "10.3": AT_THE_FLOOR}

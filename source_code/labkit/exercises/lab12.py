@@ -1,215 +1,100 @@
-"""The exercises of lab 12: weights for Keras, the rule of a loss scale, which way keeps one, and pauses."""
+"""The exercises of lab 12: a padded size, what padding gains, and why an operation keeps off the Tensor Cores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
-import numpy as np
 import pandas as pd
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
-from labkit.topics.keras.readings import Counted
+from labkit.topics.shapes.readings import half_type
+from stepbudget.ask import ops
+from stepbudget.report import Report
 
-CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
-
-
-def _try_fc1_for_keras(fc1_for_keras: Callable) -> str | None:
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((2, CHANNELS, SIDE, SIDE))
-    weight = rng.standard_normal((OUTPUTS, CHANNELS * SIDE * SIDE))
-    expected = images.reshape(2, -1) @ weight.T
-    kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, SIDE, SIDE))
-    if kernel.shape != (CHANNELS * SIDE * SIDE, OUTPUTS):
-        return f"its shape is {kernel.shape}: Keras wants a row for each input and a column for each output"
-    if np.allclose(images.transpose(0, 2, 3, 1).reshape(2, -1) @ kernel, expected):
-        return None
-    if np.allclose(images.reshape(2, -1) @ kernel, expected):
-        return "transposed, but its rows still come channel by channel; Keras flattens pixel by pixel"
-    return "the products differ: go from (out, channel, row, column) to (row, column, channel, out)"
+BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 
 
-def _try_scale_after(scale_after: Callable) -> str | None:
-    for overflowed, wrong in (
-        ([], "with no step at all the scale stays as it was"),
-        ([False, False], "two good steps of three are not enough to double it"),
-        ([False, False, False], "the third good step in a row doubles it"),
-        ([True], "a step that overflows halves it"),
-        ([True, True, True, True], "each overflow halves it again"),
-        ([False, False, True, False, False], "an overflow starts the count of good steps anew"),
-        ([False] * 6, "after a doubling, the count starts anew"),
-        ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
+def _try_padded(padded: Callable) -> str | None:
+    import torch  # here: the recorded labs need none
+
+    for size, dtype in (
+        (127, torch.bfloat16),
+        (128, torch.bfloat16),
+        (50_257, torch.float16),
+        (10, torch.float32),
+        (10, torch.float8_e4m3fn),
+        (1, torch.float16),
     ):
-        found = scale_after(1024.0, list(overflowed), 3)
-        if found != _keras_scale(1024.0, overflowed, 3):
-            return f"{wrong} (it says {shown(found)} for {overflowed}, from 1024.0, with 3 growth steps)"
+        found, name = padded(size, dtype), str(dtype).removeprefix("torch.")
+        numbers = BYTES // dtype.itemsize  # in so many bytes
+        if not hasattr(found, "__index__") or isinstance(found, bool):
+            return f"padded({size}, {name}) is {shown(found)}, not a whole number"
+        if found < size:
+            return f"padded({size}, {name}) is {found}: smaller than what has to fit"
+        if found % numbers:
+            return f"padded({size}, {name}) is {found}: {found * dtype.itemsize} bytes are no multiple of {BYTES}"
+        if found - size == numbers:
+            return f"padded({size}, {name}) is {found}: {size} fits already, and needs no padding"
+        if found - size > numbers:
+            return f"padded({size}, {name}) is {found}: a smaller one would do, {numbers} numbers are {BYTES} bytes"
     return None
 
 
-def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> float:
-    """The rule of ``keras.optimizers.LossScaleOptimizer``: halve at an overflow, double after so many good steps."""
-    good = 0
-    for one in overflowed:
-        if one:
-            scale, good = scale / 2, 0
-        elif good == growth_steps - 1:
-            scale, good = scale * 2, 0
-        else:
-            good += 1
-    return scale
+def _up_to(multiple: Callable) -> Callable:
+    return lambda size, dtype: -(-size // multiple(dtype)) * multiple(dtype)
 
 
-def _try_pause_bounds(pause_bounds: Callable) -> str | None:
-    for samples, least, most in (
-        ([0, 100], 0.5, 0.5),
-        ([50, 50, 50], 0.0, 0.5),
-        ([0, 0, 0, 20], 0.75, 0.95),
-        ([100] * 4, 0.0, 0.0),
-    ):
-        found = np.asarray(pause_bounds(list(samples)), dtype=float)
-        if found.shape != (2,):
-            return f"it returns {found.tolist()!r}: two shares are wanted, the least and the most"
-        if not np.isclose(found[0], least):
-            return f"the least is {found[0]:g} for {samples}: no kernel ran for certain only where a sample reads 0"
-        if not np.isclose(found[1], most):
-            return f"the most is {found[1]:g} for {samples}: kernels take the least time if all SMs work at once"
-    return None
-
-
-def _weights(order: tuple[int, ...] | None, transposed: bool = True) -> Callable:
-    """The conversion with the four axes in another order, and transposed or not."""
-
-    def fc1_for_keras(weight, channels, rows, columns):
-        if order is None:
-            return weight.T if transposed else weight
-        moved = weight.reshape(-1, channels, rows, columns).transpose(order)
-        return moved.reshape(-1, len(weight)) if transposed else moved.reshape(len(weight), -1)
-
-    return fc1_for_keras
-
-
-FC1_FOR_KERAS = Code(
-    "Give the matrix its four axes with reshape, put them in Keras's order with transpose, and reshape again.",
-    _try_fc1_for_keras,
+PADDED = Code(
+    "16 // dtype.itemsize numbers are 16 bytes; -(-a // b) rounds a / b up.",
+    _try_padded,
     wrong={
-        "its shape is (5, 48): Keras wants": _weights(None, transposed=False),
-        "its rows still come channel by channel": _weights(None),
-        "the products differ": _weights((3, 2, 1, 0)),
-        "its shape is (5, 48)": _weights((0, 2, 3, 1), transposed=False),
+        "bytes are no multiple of 16": _up_to(lambda dtype: 4),
+        "is 50272: a smaller one would do": _up_to(lambda dtype: 16),
+        "is 50304: a smaller one would do": _up_to(lambda dtype: 64),
+        "smaller than what has to fit": lambda size, dtype: size // 8 * 8,
+        "fits already": lambda size, dtype: size + 16 // dtype.itemsize - size % (16 // dtype.itemsize),
+        "not a whole number": lambda size, dtype: float(_up_to(lambda one: 16 // one.itemsize)(size, dtype)),
+        "is something of type NoneType": lambda size, dtype: None,
     },
 )
 
 
-def _never_grows(scale, overflowed, growth_steps):
-    return scale / 2 ** sum(overflowed)
+def _us(products: pd.DataFrame, size: int, dtype: str | None = None) -> float:
+    own = products[(products["part"] == "one") & (products["dtype"] == (dtype or half_type(products)))]
+    found = own.loc[(own["varied"] == "n") & (own["n"] == size), "us"]
+    return float(found.iloc[0]) if len(found) else float("nan")
 
 
-def _counts_all_good_steps(scale, overflowed, growth_steps):
-    return _never_grows(scale, overflowed, growth_steps) * 2 ** (overflowed.count(False) // growth_steps)
-
-
-def _grows_once(scale, overflowed, growth_steps):
-    good = 0
-    for one in overflowed:
-        good = 0 if one else good + 1
-        scale = scale / 2 if one else scale * 2 if good == growth_steps else scale
-    return scale
-
-
-def _grows_too_early(scale, overflowed, growth_steps):
-    return _keras_scale(scale, overflowed, growth_steps - 1)
-
-
-def _never_falls(scale, overflowed, growth_steps):
-    return scale * 2 ** ("".join("x" if one else "." for one in overflowed).count("." * growth_steps))
-
-
-def _falls_once(scale, overflowed, growth_steps):
-    anew = [one for last, one in pairwise([False, *overflowed]) if not (one and last)]
-    return _keras_scale(scale, anew, growth_steps)
-
-
-SCALE_AFTER = Code(
-    "Keep two things from step to step: the scale, and how many good steps there were in a row.",
-    _try_scale_after,
-    wrong={
-        "the third good step in a row doubles it": _never_grows,
-        "an overflow starts the count of good steps anew": _counts_all_good_steps,
-        "after a doubling, the count starts anew": _grows_once,
-        "two good steps of three are not enough": _grows_too_early,
-        "a step that overflows halves it": _never_falls,
-        "each overflow halves it again": _falls_once,
-        "with no step at all the scale stays": lambda scale, overflowed, growth_steps: None,
-    },
-)
-
-
-def _kept(compiled: pd.DataFrame) -> list[str]:
-    """One way, unless this Keras keeps what ours drops; "none of them" where none does."""
-    return list(compiled.loc[compiled["fixed_scale"].notna(), "way"]) or ["none of them"]
-
-
-WHICH_COMPILE = Choice(
-    READ,
-    "What was asked for is not what compile left: look for a row that has a fixed scale.",
-    right=_kept,
-    wrong={
-        "mixed_float16, loss_scale_factor=1024": "there it is asked for, and compile drops it: look at what trains",
-        "mixed_float16": "there the scale is dynamic: a fixed one was not asked for",
-        "mixed_float16, auto_scale_loss=False": "there nothing scales the loss: no scale was asked for",
-        "mixed_bfloat16": "BF16 needs no scale, and there is none",
-        "float32, but layers with dtype='mixed_float16'": "there nothing scales: compile asks for the model's policy",
-        "none of them": "one row does have a fixed scale: look at what compile left",
-    },
-)
-
-
-def _mean_only(samples):
-    return 1 - sum(samples) / len(samples) / 100
-
-
-def _bounds(least: Callable, most: Callable) -> Callable:
-    return lambda samples: (least(samples), most(samples))
-
-
-PAUSE_BOUNDS = Code(
-    "Least: the share of samples that read 0. Most: kernels that fill all SMs would need only the samples' mean.",
-    _try_pause_bounds,
-    wrong={
-        "two shares are wanted": _mean_only,
-        "the least is 1 for": _bounds(lambda s: sum(one < 30 for one in s) / len(s), _mean_only),
-        "the most is 0 for": _bounds(*[lambda s: s.count(0) / len(s)] * 2),
-        "the least is 0 for [0, 100]": _bounds(lambda s: 0.0, _mean_only),
-        "the least is 50 for": _bounds(lambda s: 100 * s.count(0) / len(s), lambda s: 100 * _mean_only(s)),
-        "the most is 1 for": _bounds(lambda s: s.count(0) / len(s), lambda s: 1.0),
-    },
-)
-
-
-def _least(counted: Counted) -> float:
-    if counted.least is None:
-        raise NothingToAnswer("the GPU's counters were not read here")
-    return counted.least
-
-
-WITHOUT_PAUSES = Number(
+WORTH_PADDING = Number(
     BOUND,
-    "What is certainly a pause goes, the rest of the time stays: one over that rest.",
-    right=lambda counted: 1 / (1 - _least(counted)),
+    "Microseconds of the row with n = 4097, over those of the row with n = 4104.",
+    right=lambda products: _us(products, 4097) / _us(products, 4104),
     wrong={
-        "that is the upper bound of the pauses: not all of it is certain": lambda counted: 1 / (1 - counted.most),
-        "that is one over the pauses: what is left is the rest": lambda counted: 1 / _least(counted),
-        "that is the share that stays: how many times as fast is that?": lambda counted: 1 - _least(counted),
-        "that is the share that goes: how many times as fast is what stays?": _least,
-        "that adds the pauses to the epoch: they leave it": lambda counted: 1 + _least(counted),
+        "that is turned over: how many times as fast is the padded one?": lambda p: _us(p, 4104) / _us(p, 4097),
+        "that is in TF32: BF16 or FP16 is asked for": lambda p: _us(p, 4097, "tf32") / _us(p, 4104, "tf32"),
+        "that is the share that is saved: how many times as fast?": lambda p: 1 - _us(p, 4104) / _us(p, 4097),
+        "that is N = 4095 in the place of 4097": lambda p: _us(p, 4095) / _us(p, 4104) if _us(p, 4095) else 0.0,
     },
 )
 
-EXERCISES = {
-    "12.1": FC1_FOR_KERAS,
-    "12.2": SCALE_AFTER,
-    "12.3": WHICH_COMPILE,
-    "12.4": PAUSE_BOUNDS,
-    "12.5": WITHOUT_PAUSES,
-}
+
+def _idle_reason(report: Report) -> str:
+    idle = ops.eligible(report)
+    idle = idle[idle["group"] == ops.NOT_USING]
+    return "none" if idle.empty else idle.groupby("reason")["gpu_ms"].sum().idxmax()
+
+
+IDLE_OPERATION = Choice(
+    READ,
+    "Of the rows that are 'not using', take the reason that costs most milliseconds; 'none' where no row is.",
+    right=_idle_reason,
+    wrong={
+        "shape": "that is no reason that stands there: copy the text of the column",
+        "none": "there are rows that are 'not using': look at the column 'group' again",
+        "aten::convolution_backward": "that is the operation: which reason stands beside it?",
+        "not using": "that is the group: which reason stands beside it?",
+    },
+)
+
+EXERCISES = {"12.1": PADDED, "12.2": WORTH_PADDING, "12.3": IDLE_OPERATION}

@@ -1,165 +1,215 @@
-"""The exercises of lab 16: bytes that move while nothing is computed, the fewest GPUs, and how to share out."""
+"""The exercises of lab 16: weights for Keras, the rule of a loss scale, which way keeps one, and pauses."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from itertools import pairwise
 
-from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.topics.sharding import readings
-from labkit.topics.sharding.memory import BF16, FP32, H200_BYTES, NUMBERS
-from stepbudget.ask.ranks import Ranks
+import numpy as np
+import pandas as pd
 
-# Exposed transfer
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.numbers import shown
+from labkit.topics.keras.readings import Counted
 
-
-def _of_first(pair: Ranks, *columns: str, function: str = "") -> float:
-    """Of rank 0's step: the first column less the others, over its collectives or those of one function."""
-    own = readings.overlap(pair)
-    own = own[(own["rank"] == 0) & own["function"].str.contains(function)]
-    return float(own[columns[0]].sum() - sum(own[column].sum() for column in columns[1:]))
+CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
 
 
-EXPOSED = Number(
-    READ,
-    "Transfer, less what of it is hidden, of all-gathers and reduce-scatters: two rows of the table.",
-    right=lambda pair: _of_first(pair, "transfer_ms", "hidden_ms"),
-    wrong={
-        "that is the whole transfer: for a part of it the GPU computes": lambda pair: _of_first(pair, "transfer_ms"),
-        "that is what is hidden: the rest is asked for": lambda pair: _of_first(pair, "hidden_ms"),
-        "those are the all-gathers alone: there is another row": lambda pair: _of_first(
-            pair, "transfer_ms", "hidden_ms", function="AllGather"
-        ),
-        "while it waits for the other rank, nothing moves": lambda pair: _of_first(pair, "total_ms", "hidden_ms"),
-        "that is of all steps in the report: one is asked for": lambda pair: (
-            readings.steps(pair) * _of_first(pair, "transfer_ms", "hidden_ms")
-        ),
-    },
-    within=0.05,  # the table's shares are rounded
-)
-
-# The least number of GPUs
-
-STATES = FP32 * sum(NUMBERS.values())  # bytes a weight
+def _try_fc1_for_keras(fc1_for_keras: Callable) -> str | None:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((2, CHANNELS, SIDE, SIDE))
+    weight = rng.standard_normal((OUTPUTS, CHANNELS * SIDE * SIDE))
+    expected = images.reshape(2, -1) @ weight.T
+    kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, SIDE, SIDE))
+    if kernel.shape != (CHANNELS * SIDE * SIDE, OUTPUTS):
+        return f"its shape is {kernel.shape}: Keras wants a row for each input and a column for each output"
+    if np.allclose(images.transpose(0, 2, 3, 1).reshape(2, -1) @ kernel, expected):
+        return None
+    if np.allclose(images.reshape(2, -1) @ kernel, expected):
+        return "transposed, but its rows still come channel by channel; Keras flattens pixel by pixel"
+    return "the products differ: go from (out, channel, row, column) to (row, column, channel, out)"
 
 
-def _gpus(weights: float, a_weight: float, room: float, rounded: Callable[[float], int] = math.ceil) -> float:
-    return float(rounded(weights * a_weight / room))
-
-
-LEAST = Number(
-    BOUND,
-    "Bytes of states for each weight, shared out among so many that each part fits into what a GPU has left.",
-    right=lambda weights, other: _gpus(weights, STATES, H200_BYTES - other),
-    wrong={
-        "so many parts are a little too large: round up": lambda weights, other: _gpus(
-            weights, STATES, H200_BYTES - other, math.floor
-        ),
-        "that leaves no room for activations": lambda weights, other: _gpus(weights, STATES, H200_BYTES),
-        "those are the weights alone: each has a gradient and two moments, too": lambda weights, other: _gpus(
-            weights, FP32, H200_BYTES - other
-        ),
-        "the states are kept in FP32, whatever is computed with": lambda weights, other: _gpus(
-            weights, BF16 * sum(NUMBERS.values()), H200_BYTES - other
-        ),
-        "gradients are kept until the optimizer's step: they need room": lambda weights, other: _gpus(
-            weights, STATES - FP32, H200_BYTES - other
-        ),
-    },
-    within=0.0,
-)
-
-# How to share out
-
-BLOCKS, LAYERS = 6, 4
-
-
-@dataclass(eq=False)
-class Module:
-    """A part of a pretended network: weights of its own, and further parts."""
-
-    name: str
-    own: int = 0
-    layers: list[Module] = field(default_factory=list)
-    blocks: list[Module] = field(default_factory=list)
-
-    def parts(self) -> list[Module]:
-        return [self, *(one for child in (*self.layers, *self.blocks) for one in child.parts())]
-
-
-def _network() -> Module:
-    blocks = [Module(f"block {at}", layers=[Module("linear", 25) for _ in range(LAYERS)]) for at in range(BLOCKS)]
-    return Module("model", 10, blocks=blocks)
-
-
-def _try_share(share: Callable) -> str | None:
-    model, units, kept = _network(), {}, []
-    taken: set[Module] = set()
-
-    def fully_shard(module: Module | list[Module], *_: object, reshard_after_forward: bool = True, **__: object):
-        """As FSDP2's: what lies in a module, or in several, and belongs to no unit yet becomes a unit."""
-        modules = [*module] if isinstance(module, (list, tuple)) else [module]
-        for one in modules:
-            if not isinstance(one, Module):
-                raise TypeError(f"fully_shard wants modules, not {type(one).__name__}")
-        first = modules[0]
-        units[first] = [part for one in modules for part in one.parts() if part not in taken]
-        taken.update(units[first])
-        kept.extend([first] * (not reshard_after_forward and first is not model))
-        return module
-
-    share(model, fully_shard)
-    whole = sum(part.own for part in model.parts())
-    if not units:
-        return "nothing is shared out"
-    if model not in units:
-        return "what lies outside of the blocks stays whole on each rank: share out the model, too"
-    of_root = sum(part.own for part in units[model])
-    if of_root == whole:
-        return "one unit holds all weights: they are gathered at once, with nothing to compute meanwhile"
-    if of_root > model.own:
-        return f"some blocks are left to the model: {of_root} of {whole} weights are gathered for the whole step"
-    largest = max(sum(part.own for part in unit) for unit in units.values())
-    if largest > whole / 2:
-        return f"one unit holds {largest} of {whole} weights: they are gathered at once, and little can overlap"
-    if len(units) > BLOCKS + 1:
-        return f"{len(units)} units: each is a message with a latency of its own, and code on the CPU"
-    if kept:
-        return "what was gathered is kept after the forward pass: soon a rank holds all of it"
+def _try_scale_after(scale_after: Callable) -> str | None:
+    for overflowed, wrong in (
+        ([], "with no step at all the scale stays as it was"),
+        ([False, False], "two good steps of three are not enough to double it"),
+        ([False, False, False], "the third good step in a row doubles it"),
+        ([True], "a step that overflows halves it"),
+        ([True, True, True, True], "each overflow halves it again"),
+        ([False, False, True, False, False], "an overflow starts the count of good steps anew"),
+        ([False] * 6, "after a doubling, the count starts anew"),
+        ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
+    ):
+        found = scale_after(1024.0, list(overflowed), 3)
+        if found != _keras_scale(1024.0, overflowed, 3):
+            return f"{wrong} (it says {shown(found)} for {overflowed}, from 1024.0, with 3 growth steps)"
     return None
 
 
-def _shared(
-    blocks: slice = slice(None), root: bool = True, first: bool = False, layers: bool = False,
-    together: bool = False, **how: bool,
-) -> Callable:  # fmt: skip
-    def share(model, fully_shard):
-        if first:
-            fully_shard(model)
-        if together:
-            fully_shard(model.blocks)
-        for block in [] if together else model.blocks[blocks]:
-            for part in block.layers if layers else [block]:
-                fully_shard(part, **how)
-        if root and not first:
-            fully_shard(model)
-
-    return share
+def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> float:
+    """The rule of ``keras.optimizers.LossScaleOptimizer``: halve at an overflow, double after so many good steps."""
+    good = 0
+    for one in overflowed:
+        if one:
+            scale, good = scale / 2, 0
+        elif good == growth_steps - 1:
+            scale, good = scale * 2, 0
+        else:
+            good += 1
+    return scale
 
 
-SHARE = Code(
-    "From the inside out: each block a unit, then the model, which takes what is left.",
-    _try_share,
+def _try_pause_bounds(pause_bounds: Callable) -> str | None:
+    for samples, least, most in (
+        ([0, 100], 0.5, 0.5),
+        ([50, 50, 50], 0.0, 0.5),
+        ([0, 0, 0, 20], 0.75, 0.95),
+        ([100] * 4, 0.0, 0.0),
+    ):
+        found = np.asarray(pause_bounds(list(samples)), dtype=float)
+        if found.shape != (2,):
+            return f"it returns {found.tolist()!r}: two shares are wanted, the least and the most"
+        if not np.isclose(found[0], least):
+            return f"the least is {found[0]:g} for {samples}: no kernel ran for certain only where a sample reads 0"
+        if not np.isclose(found[1], most):
+            return f"the most is {found[1]:g} for {samples}: kernels take the least time if all SMs work at once"
+    return None
+
+
+def _weights(order: tuple[int, ...] | None, transposed: bool = True) -> Callable:
+    """The conversion with the four axes in another order, and transposed or not."""
+
+    def fc1_for_keras(weight, channels, rows, columns):
+        if order is None:
+            return weight.T if transposed else weight
+        moved = weight.reshape(-1, channels, rows, columns).transpose(order)
+        return moved.reshape(-1, len(weight)) if transposed else moved.reshape(len(weight), -1)
+
+    return fc1_for_keras
+
+
+FC1_FOR_KERAS = Code(
+    "Give the matrix its four axes with reshape, put them in Keras's order with transpose, and reshape again.",
+    _try_fc1_for_keras,
     wrong={
-        "one unit holds all weights": _shared(first=True),
-        "share out the model, too": _shared(root=False),
-        "some blocks are left to the model": _shared(slice(1, None)),
-        "one unit holds 600 of 610 weights": _shared(together=True),
-        "each is a message with a latency of its own": _shared(layers=True),
-        "is kept after the forward pass": _shared(reshard_after_forward=False),
-        "nothing is shared out": lambda model, fully_shard: None,
+        "its shape is (5, 48): Keras wants": _weights(None, transposed=False),
+        "its rows still come channel by channel": _weights(None),
+        "the products differ": _weights((3, 2, 1, 0)),
+        "its shape is (5, 48)": _weights((0, 2, 3, 1), transposed=False),
     },
 )
 
-EXERCISES = {"16.1": EXPOSED, "16.2": LEAST, "16.3": SHARE}
+
+def _never_grows(scale, overflowed, growth_steps):
+    return scale / 2 ** sum(overflowed)
+
+
+def _counts_all_good_steps(scale, overflowed, growth_steps):
+    return _never_grows(scale, overflowed, growth_steps) * 2 ** (overflowed.count(False) // growth_steps)
+
+
+def _grows_once(scale, overflowed, growth_steps):
+    good = 0
+    for one in overflowed:
+        good = 0 if one else good + 1
+        scale = scale / 2 if one else scale * 2 if good == growth_steps else scale
+    return scale
+
+
+def _grows_too_early(scale, overflowed, growth_steps):
+    return _keras_scale(scale, overflowed, growth_steps - 1)
+
+
+def _never_falls(scale, overflowed, growth_steps):
+    return scale * 2 ** ("".join("x" if one else "." for one in overflowed).count("." * growth_steps))
+
+
+def _falls_once(scale, overflowed, growth_steps):
+    anew = [one for last, one in pairwise([False, *overflowed]) if not (one and last)]
+    return _keras_scale(scale, anew, growth_steps)
+
+
+SCALE_AFTER = Code(
+    "Keep two things from step to step: the scale, and how many good steps there were in a row.",
+    _try_scale_after,
+    wrong={
+        "the third good step in a row doubles it": _never_grows,
+        "an overflow starts the count of good steps anew": _counts_all_good_steps,
+        "after a doubling, the count starts anew": _grows_once,
+        "two good steps of three are not enough": _grows_too_early,
+        "a step that overflows halves it": _never_falls,
+        "each overflow halves it again": _falls_once,
+        "with no step at all the scale stays": lambda scale, overflowed, growth_steps: None,
+    },
+)
+
+
+def _kept(compiled: pd.DataFrame) -> list[str]:
+    """One way, unless this Keras keeps what ours drops; "none of them" where none does."""
+    return list(compiled.loc[compiled["fixed_scale"].notna(), "way"]) or ["none of them"]
+
+
+WHICH_COMPILE = Choice(
+    READ,
+    "What was asked for is not what compile left: look for a row that has a fixed scale.",
+    right=_kept,
+    wrong={
+        "mixed_float16, loss_scale_factor=1024": "there it is asked for, and compile drops it: look at what trains",
+        "mixed_float16": "there the scale is dynamic: a fixed one was not asked for",
+        "mixed_float16, auto_scale_loss=False": "there nothing scales the loss: no scale was asked for",
+        "mixed_bfloat16": "BF16 needs no scale, and there is none",
+        "float32, but layers with dtype='mixed_float16'": "there nothing scales: compile asks for the model's policy",
+        "none of them": "one row does have a fixed scale: look at what compile left",
+    },
+)
+
+
+def _mean_only(samples):
+    return 1 - sum(samples) / len(samples) / 100
+
+
+def _bounds(least: Callable, most: Callable) -> Callable:
+    return lambda samples: (least(samples), most(samples))
+
+
+PAUSE_BOUNDS = Code(
+    "Least: the share of samples that read 0. Most: kernels that fill all SMs would need only the samples' mean.",
+    _try_pause_bounds,
+    wrong={
+        "two shares are wanted": _mean_only,
+        "the least is 1 for": _bounds(lambda s: sum(one < 30 for one in s) / len(s), _mean_only),
+        "the most is 0 for": _bounds(*[lambda s: s.count(0) / len(s)] * 2),
+        "the least is 0 for [0, 100]": _bounds(lambda s: 0.0, _mean_only),
+        "the least is 50 for": _bounds(lambda s: 100 * s.count(0) / len(s), lambda s: 100 * _mean_only(s)),
+        "the most is 1 for": _bounds(lambda s: s.count(0) / len(s), lambda s: 1.0),
+    },
+)
+
+
+def _least(counted: Counted) -> float:
+    if counted.least is None:
+        raise NothingToAnswer("the GPU's counters were not read here")
+    return counted.least
+
+
+WITHOUT_PAUSES = Number(
+    BOUND,
+    "What is certainly a pause goes, the rest of the time stays: one over that rest.",
+    right=lambda counted: 1 / (1 - _least(counted)),
+    wrong={
+        "that is the upper bound of the pauses: not all of it is certain": lambda counted: 1 / (1 - counted.most),
+        "that is one over the pauses: what is left is the rest": lambda counted: 1 / _least(counted),
+        "that is the share that stays: how many times as fast is that?": lambda counted: 1 - _least(counted),
+        "that is the share that goes: how many times as fast is what stays?": _least,
+        "that adds the pauses to the epoch: they leave it": lambda counted: 1 + _least(counted),
+    },
+)
+
+EXERCISES = {
+    "16.1": FC1_FOR_KERAS,
+    "16.2": SCALE_AFTER,
+    "16.3": WHICH_COMPILE,
+    "16.4": PAUSE_BOUNDS,
+    "16.5": WITHOUT_PAUSES,
+}

@@ -1,147 +1,136 @@
-"""The exercises of lab 18: which row of the window tells, the least that a sleep costs, and what to capture."""
+"""The exercises of lab 18: an operator without Tensor Cores, the busy share of a trace, and energy saved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from math import isclose
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
-from labkit.topics.nsight import readings
-from stepbudget.report import Report
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.numbers import NotANumber, number, shown
+from labkit.topics.profilers import nvml, torch_profiler
 
-# --- 18.1: a row of the window ------------------------------------------------------------------------------
+# A step of 100 µs: two kernels that overlap, a copy apart from them, and what runs on the CPU.
+PRETEND_TRACE = [
+    {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#9", "ts": 1000.0, "dur": 100.0},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1000.0, "dur": 90.0},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1002.0, "dur": 5.0},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1010.0, "dur": 20.0},
+    {"ph": "X", "cat": "kernel", "name": "fill", "ts": 1020.0, "dur": 20.0},
+    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1060.0, "dur": 10.0},
+    {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 1030.0},
+]
+BUSY_SHARE = 0.4
 
-ROW = Choice(
+
+def _without_tensor_cores(profile: torch_profiler.Profile) -> str:
+    found = torch_profiler.operators(profile.report)
+    return next(iter(found.loc[found["tensor_core_share"] == 0, "operator"]), "none of them")
+
+
+WITHOUT_TENSOR_CORES = Choice(
     READ,
-    "Look at the drawing, straight down from the gap: which row says in which call the thread waits?",
-    right=lambda: ("OS runtime libraries", "OS runtime", "osrt"),
+    "Of the operators whose Tensor Core share is 0, the one with most GPU time.",
+    right=_without_tensor_cores,
     wrong={
-        "NVTX": "that row says in which phase the thread is, not what it does there",
-        "CUDA API": "a sleep is no CUDA call: that row is empty meanwhile",
-        "Kernels": "that row shows the gap itself: asked is what the CPU did in it",
-        "GPU Metrics": "that row shows the gap once more, sampled in the hardware",
-        "Memory": "that row shows copies, on the GPU",
+        "aten::convolution_backward": "that one does use Tensor Cores, for part of its time: its share is not 0",
+        "aten::cudnn_convolution": "that one does use Tensor Cores: its share is not 0",
+        "aten::fill_": "its share is 0, and many operators with more GPU time have that share, too",
+        "aten::add_": "its share is 0, and another operator has more GPU time and a share of 0, too",
     },
 )
 
-# --- 18.2: the least that an epoch takes --------------------------------------------------------------------
 
-
-def least_ms(before: Report, sleep_ms: float, steps: int = 0) -> float:
-    """An epoch of ``before`` takes at least so long once each step sleeps: its one thread sleeps, and does its own."""
-    found = readings.steps(before)
-    if not found:
-        raise NothingToAnswer("this report holds no training steps")
-    return (found + steps) * sleep_ms + readings.own_ms(before)
-
-
-LEAST = Number(
-    BOUND,
-    "One thread does all this, one after another: the sleeps, and every phase that is no waiting for data.",
-    right=least_ms,
-    wrong={
-        "while the program sleeps, the workers load: the wait for data may vanish": lambda before, sleep_ms: (
-            before.window().duration_ms + readings.steps(before) * sleep_ms
-        ),
-        "that is a bound, and a low one: the thread has its other phases, too": lambda before, sleep_ms: (
-            readings.steps(before) * sleep_ms
-        ),
-        "one sleep: every step has one": lambda before, sleep_ms: sleep_ms + readings.own_ms(before),
-        "the loader is asked once more than there are steps": lambda before, sleep_ms: least_ms(before, sleep_ms, 1),
-    },
-    within=0.005,
-)
-
-# --- 18.3: what to capture ----------------------------------------------------------------------------------
-
-FIRST, AFTER = 10, 20  # captured are steps 10 to 19
-
-
-def _try_capture(train: Callable) -> str | None:
-    for batches in (30, AFTER, 15, 5):
-        seen: list = []
-        train(
-            range(batches), seen.append, lambda seen=seen: seen.append("start"), lambda seen=seen: seen.append("stop")
-        )
-        if wrong := _wrong(seen, batches):
-            return wrong
+def _try_busy_share(busy_share: Callable) -> str | None:
+    given = busy_share([dict(event) for event in PRETEND_TRACE])
+    try:
+        found = number(given)
+    except NotANumber:
+        return f"it returns {shown(given)}, not a number"
+    said = {
+        0.5: "overlapping kernels count twice: merge their times first",
+        0.3: "the copy is missing: it keeps the GPU busy, too",
+        0.2: "that is one kernel: all of them, and the copy, keep the GPU busy",
+        0.6: "it counts from the first event to the last: between them the GPU waits",
+        0.9: "it counts operators: they run on the CPU",
+        40.0: "40 is the busy time, or per cent: a share lies between 0 and 1",
+    }
+    for wrong, why in said.items():
+        if abs(found - wrong) < 1e-6:
+            return why
+    again = number(busy_share(list(reversed(PRETEND_TRACE))))
+    if not (isclose(found, BUSY_SHARE, abs_tol=1e-6) and isclose(again, BUSY_SHARE, abs_tol=1e-6)):
+        return f"a step of 100 µs whose GPU works for 40 µs: it says {found:.3g}, and {again:.3g} in another order"
+    outside = [*PRETEND_TRACE, {"ph": "X", "cat": "kernel", "name": "next", "ts": 1095.0, "dur": 15.0}]
+    if not isclose(cut := number(busy_share(outside)), BUSY_SHARE + 0.05, abs_tol=1e-6):
+        return f"a kernel goes on after the step: only the part inside counts (0.45, and it says {cut:.3g})"
     return None
 
 
-def _wrong(seen: list, batches: int) -> str | None:
-    """What is wrong with the order of steps, starts and stops, where there are so many batches."""
-    if [one for one in seen if isinstance(one, int)] != list(range(batches)):
-        return "every batch is trained on, once and in order: `step(batch)`"
-    starts, stops = seen.count("start"), seen.count("stop")
-    if batches <= FIRST:
-        return f"with {batches} batches it stops a capture that never began" if stops else None
-    if starts != 1:
-        return (
-            "nothing is captured: `start` is never called"
-            if not starts
-            else f"it starts {starts} times: once is wanted"
-        )
-    if not stops:
-        short = batches < AFTER
-        return (
-            f"the data end after {batches} steps, and the capture is still open" if short else "the capture never ends"
-        )
-    if stops > 1 or seen.index("stop") < seen.index("start"):
-        return "it stops more than once, or before it starts"
-    captured = [one for one in seen[seen.index("start") : seen.index("stop")] if isinstance(one, int)]
-    wanted = list(range(FIRST, min(batches, AFTER)))
-    if captured == wanted:
-        return None
-    if captured[:1] == [0]:
-        return "the first steps are in it: they load libraries and choose algorithms"
-    told = f"steps {captured[0]} to {captured[-1]}" if captured else "no steps"
-    return f"captured are {told}, of {batches}: asked are {wanted[0]} to {wanted[-1]}"
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-def _capturing(first: int = FIRST, last: int = AFTER - 1, again: bool = False, at_end: str = "open") -> Callable:
-    """A loop that starts before step ``first`` and stops after ``last``.
-
-    ``at_end``: it stops what is ``"open"``, or wherever the data end too ``"soon"``, or ``"never"``.
-    """
-
-    def train(batches: Iterable, step: Callable, start: Callable, stop: Callable) -> None:
-        is_open = False
-        for number, batch in enumerate(batches):
-            if number == first or (again and number > first):
-                start()
-                is_open = True
-            step(batch)
-            if number == last:
-                stop()
-                is_open = False
-        if (at_end == "soon" and number < last) or (at_end == "open" and is_open):
-            stop()
-
-    return train
+def _summed(categories: tuple[str, ...], factor: float = 1.0) -> Callable:
+    return lambda events: factor * sum(event["dur"] for event in events if event["cat"] in categories) / 100
 
 
-def _skips(batches, step, start, stop):
-    for number, batch in enumerate(batches):
-        if number == FIRST:
-            start()
-        if FIRST <= number < AFTER:
-            step(batch)
-    stop()
+def _merged(categories: tuple[str, ...] = GPU_WORK, factor: float = 1.0, in_order: bool = True) -> Callable:
+    """The length of the union, over the step's; ``in_order``: of times that were put in order first."""
+
+    def busy_share(events):
+        spans = [(one["ts"], one["ts"] + one["dur"]) for one in events if one["cat"] in categories]
+        busy, until = 0.0, 0.0
+        for start, end in sorted(spans) if in_order else spans:
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return factor * busy / 100
+
+    return busy_share
 
 
-CAPTURE = Code(
-    "Count the steps: start before step 10, stop after step 19, and remember whether a capture is open at the end.",
-    _try_capture,
+def _from_first_to_last(events):
+    own = [event for event in events if event["cat"] in GPU_WORK]
+    return (max(one["ts"] + one["dur"] for one in own) - min(one["ts"] for one in own)) / 100
+
+
+BUSY_SHARE_OF_A_TRACE = Code(
+    "Cut each event to the step, put them in order, and add only what reaches beyond those before.",
+    _try_busy_share,
     wrong={
-        "the first steps are in it": _capturing(first=0),
-        "captured are steps 10 to 20": _capturing(last=AFTER),
-        "captured are steps 11 to 19": _capturing(first=FIRST + 1),
-        "the capture never ends": _capturing(last=-1, at_end="never"),
-        "and the capture is still open": _capturing(at_end="never"),
-        "it stops a capture that never began": _capturing(at_end="soon"),
-        "it starts 20 times": _capturing(again=True),
-        "every batch is trained on": _skips,
-        "`start` is never called": _capturing(first=-1),
+        "overlapping kernels count twice": _summed(GPU_WORK),
+        "the copy is missing": _merged(("kernel",)),
+        "they run on the CPU": _summed(("cpu_op",)),
+        "a share lies between 0 and 1": _merged(factor=100),
+        "it counts from the first event to the last": _from_first_to_last,
+        "in another order": _merged(in_order=False),
+        "only the part inside counts": _merged(),
+        "that is one kernel": lambda events: next(one["dur"] for one in events if one["cat"] == "kernel") / 100,
+        "it returns nan, not a number": lambda events: float("nan"),
+        "it returns '40 %', not a number": lambda events: "40 %",
     },
 )
 
-EXERCISES = {"18.1": ROW, "18.2": LEAST, "18.3": CAPTURE}
+
+def _joules(programs: Sequence[dict], step: str) -> float:
+    return float(nvml.energy(programs).set_index("program")["all J"][step])
+
+
+def _left(programs: Sequence[dict], step: str = "main_opt4.py") -> float:
+    return _joules(programs, step) / _joules(programs, "main_baseline.py")
+
+
+ENERGY_SAVED = Number(
+    BOUND,
+    "One minus what step 4 needs over what the baseline needs, start-up and ten epochs, in per cent.",
+    right=lambda programs: 100 * (1 - _left(programs)),
+    wrong={
+        "that is what step 4 still needs: by how much is it less?": lambda programs: 100 * _left(programs),
+        "that is a share of 1: in per cent it is a hundred times as much": lambda programs: 1 - _left(programs),
+        "those are joules: what share of the baseline's are they?": lambda programs: (
+            _joules(programs, "main_baseline.py") - _joules(programs, "main_opt4.py")
+        ),
+        "that is how many times as much the baseline needs": lambda programs: 1 / _left(programs),
+        "that is held against step 4, not against the baseline": lambda programs: 100 * (1 / _left(programs) - 1),
+    },
+)
+
+EXERCISES = {"18.1": WITHOUT_TENSOR_CORES, "18.2": BUSY_SHARE_OF_A_TRACE, "18.3": ENERGY_SAVED}

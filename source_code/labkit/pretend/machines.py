@@ -282,7 +282,7 @@ def _rows(record: dict, kept: Callable[[dict], bool]) -> dict:
 
 
 def _refused(record: dict, which: Callable[[dict], bool]) -> dict:
-    """A benchmark of lab 17 in which those rows have no time, but what was said against them."""
+    """A benchmark of lab 23 in which those rows have no time, but what was said against them."""
     times = ("error", "us", "low_us", "high_us", "tflops", "peak_bytes", "extra_bytes")
     rows = [
         {name: value for name, value in row.items() if name not in times} | {"refused": "not on this GPU"}

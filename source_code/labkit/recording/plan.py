@@ -87,18 +87,18 @@ TORCH_PROFILES = [
 NVML = "bench_nvml.py"
 NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
 
-# Lab 10: the network of main_opt4.py (the second), and it with one thing changed.
+# Lab 12: the network of main_opt4.py (the second), and it with one thing changed.
 SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
 BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
 _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 
-# Lab 11: each once, with its seeds inside.
+# Lab 14: each once, with its seeds inside.
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
-# Lab 17: each once; the first with its seeds inside, the others with repeats or rounds.
+# Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
 FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
 
 # Worked examples, each mend added to those before it; name of the mended program's report → flags.
@@ -135,7 +135,7 @@ NSIGHT = "nsight/main_baseline_nvtx.nsys-rep"
 NSIGHT_PROGRAM = "main_baseline_nvtx.py --profile --epochs 2 --limit 10240"  # ten steps
 NSIGHT_FLAGS = ["--gpu-metrics-frequency", "2000"]  # samples a second, a fifth of the usual: it ships as it is
 
-# Lab 12, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
+# Lab 16, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
     "bench_keras.py --backend jax",
     "bench_keras.py --backend torch",
@@ -153,7 +153,7 @@ KERAS_PROFILES = {
     "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
 }
 KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
-# What lab 12 shows of a CPU, where TensorFlow is installed too, on few digits: nothing that is timed.
+# What lab 16 shows of a CPU, where TensorFlow is installed too, on few digits: nothing that is timed.
 _FEW = "--limit 3000 --epochs 4 --batch-size 64"
 _SEEDS = (1, 2, 3)
 KERAS_CPU_ONCE = [
@@ -371,7 +371,7 @@ def _torch_profile(program: str) -> Item:
 
 
 def _shapes(rounds: int) -> Iterator[Item]:
-    """What lab 10 shows: its benchmark and its runs, in turn, and its profiles."""
+    """What lab 12 shows: its benchmark and its runs, in turn, and its profiles."""
     for number in range(1, rounds + 1):
         yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
         yield from (_timed("shapes", step, "runs", number) for step in SHAPES)

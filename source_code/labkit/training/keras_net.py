@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # lab 12 prints this module where there is no PyTorch
+if TYPE_CHECKING:  # lab 16 prints this module where there is no PyTorch
     import torch
 
     from labkit.training.model import Net

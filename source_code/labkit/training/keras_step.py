@@ -1,4 +1,4 @@
-"""What does a training step of one's own do with the loss scale? The step of a TensorFlow user, in Keras 3 (lab 12)."""
+"""What does a training step of one's own do with the loss scale? The step of a TensorFlow user, in Keras 3 (lab 16)."""
 
 
 def own_step(layers, scaled):

@@ -1,4 +1,4 @@
-"""What does an idea of labs 8 and 9 look like? Their explanatory diagrams, drawn by code."""
+"""What does an idea of labs 9 and 10 look like? Their explanatory diagrams, drawn by code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did Keras do? The records of lab 12: made now where Keras and the backend are there, else the shipped ones.
+"""What did Keras do? The records of lab 16: made now where Keras and the backend are there, else the shipped ones.
 
 What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
 """

@@ -1,4 +1,4 @@
-"""Lab 12's tables: what Keras does with types, scales and switches; the backend is named in each."""
+"""Lab 16's tables: what Keras does with types, scales and switches; the backend is named in each."""
 
 from __future__ import annotations
 

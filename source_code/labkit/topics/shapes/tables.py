@@ -119,7 +119,7 @@ def claims(
             "TFLOP/s by channels: "
             + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
         ),
-        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 13)"),
+        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 18)"),
         ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
     ]
     return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])

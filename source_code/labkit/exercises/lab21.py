@@ -1,4 +1,4 @@
-"""The exercises of lab 15: three late ranks, the least that an all-reduce takes, two loops of several ranks mended."""
+"""The exercises of lab 21: three late ranks, the least that an all-reduce takes, two loops of several ranks mended."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ ONE_AVERAGE = Code(
 
 
 EXERCISES = {
-    f"15.{place}.{part}": one
+    f"21.{place}.{part}": one
     for place, letter in enumerate("ABC", 1)
     for part, one in enumerate((LATE, _reason(letter)), 1)
-} | {"15.4": LEAST, "15.5": EPOCH_ORDER, "15.6": ONE_AVERAGE}
+} | {"21.4": LEAST, "21.5": EPOCH_ORDER, "21.6": ONE_AVERAGE}

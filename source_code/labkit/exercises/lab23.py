@@ -1,4 +1,4 @@
-"""The exercises of lab 17: where FP8 begins to pay, what it gains of a whole step, and a step in the right order."""
+"""The exercises of lab 23: where FP8 begins to pay, what it gains of a whole step, and a step in the right order."""
 
 from __future__ import annotations
 
@@ -242,4 +242,4 @@ STEP_IN_ORDER = Code(
     },
 )
 
-EXERCISES = {"17.1": SMALLEST_WIDTH, "17.2": MOST_GAINED, "17.3": STEP_IN_ORDER}
+EXERCISES = {"23.1": SMALLEST_WIDTH, "23.2": MOST_GAINED, "23.3": STEP_IN_ORDER}
