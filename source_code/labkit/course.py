@@ -127,7 +127,7 @@ LABS = (
     Lab("07_launch_overhead.ipynb", "One launch for an epoch",
         "what launches cost, CUDA graphs, and when not to", 25, 2, ("cuda_graph",)),
     Lab("08_fewer_kernels.ipynb", "Fewer and larger kernels",
-        "torch.compile, whose gain it is, and after how many epochs it pays", 25, 2),
+        "torch.compile, whose gain it is, and after how many epochs it pays", 20, 2),
     Lab("09_roofline.ipynb", "Kernels and the roofline",
         "arithmetic, traffic, and the limit of this network", 35, 2),
     Lab("10_triton.ipynb", "Your own kernels: Triton",
