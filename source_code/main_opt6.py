@@ -1,4 +1,4 @@
-"""Step 6, fewer and larger kernels: torch.compile under the graph, and a model that moves less memory (lab 07)."""
+"""Step 6, fewer and larger kernels: torch.compile under the graph, and a model that moves less memory (lab 08)."""
 
 import torch
 import torch._inductor.config

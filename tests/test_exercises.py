@@ -344,10 +344,10 @@ def test_pinned_where_there_is_a_gpu_is_right_on_a_machine_without():
 
 def test_the_break_even_of_a_cold_start(capsys):
     runs, cold = [run(7.0, 0.5)] * 3, run(20.0, 0.25)  # fixed: 2 and 17.5 s
-    assert exercises.exercise("7.1", 62, runs, cold)
-    assert not exercises.exercise("7.1", 52, runs, cold)
+    assert exercises.exercise("8.1", 62, runs, cold)
+    assert not exercises.exercise("8.1", 52, runs, cold)
     assert "differ by their epochs, too" in capsys.readouterr().out
-    assert not exercises.exercise("7.1", 60, [], None)
+    assert not exercises.exercise("8.1", 60, [], None)
     assert "nothing to work out" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Benchmark: an epoch launched kernel by kernel or as one CUDA graph; each network, compiled or not (lab 07)."""
+"""Benchmark: an epoch launched kernel by kernel or as one CUDA graph; each network, compiled or not (labs 07, 08)."""
 
 import argparse
 import time

@@ -1,46 +1,41 @@
-"""The exercises of lab 7: when a compiler has paid for itself, a step that a graph can hold, and the lowest line."""
+"""The exercises of lab 7: a bound for kernels of any speed, a step that a graph can hold, what holds up a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
-from labkit.topics.break_even import Cost, cost, epochs_until_even
+import pandas as pd
 
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from stepbudget.ask.budget import CAUSES, IDLE, budget
+from stepbudget.report import Report
 
-def _lines(runs: Sequence[dict], cold: dict | None) -> tuple[Cost, Cost]:
-    if cold is None:
-        raise NothingToAnswer("there is no run with a cold cache here")
-    return cost(runs), cost([cold])
-
-
-def _ahead_s(runs: Sequence[dict], cold: dict) -> float:
-    plain, compiled = _lines(runs, cold)
-    return compiled.fixed_s - plain.fixed_s
+FULL, FEW = 1024, 16  # digits a step in bench_launches.py: ours, and next to no work for the GPU
 
 
-def _gained_s(runs: Sequence[dict], cold: dict) -> float:
-    plain, compiled = _lines(runs, cold)
-    return plain.epoch_s - compiled.epoch_s
+def _ms(ways: pd.DataFrame, how: str, batch: int) -> float:
+    return float(ways.set_index("batch")[how][batch])
 
 
-COLD_BREAK_EVEN = Number(
+LAUNCHES_BOUND = Number(
     BOUND,
-    "What it takes longer before and beside the epochs, over what it saves in each.",
-    right=lambda runs, cold: epochs_until_even(*_lines(runs, cold)),
+    "The epoch, over what is left of it when the GPU has next to nothing to do and each kernel is still launched.",
+    right=lambda ways: _ms(ways, "one by one", FULL) / _ms(ways, "one by one", FEW),
     wrong={
-        "the whole processes differ by their epochs, too: compare what they cost without any": lambda runs, cold: (
-            (_ahead_s(runs, cold) - 10 * _gained_s(runs, cold)) / _gained_s(runs, cold)
+        "that is what the graph gains, with the kernels as they are": lambda ways: (
+            _ms(ways, "one by one", FULL) / _ms(ways, "graph", FULL)
         ),
-        "that is over what a compiled epoch takes, not over what it saves": lambda runs, cold: (
-            _ahead_s(runs, cold) / cost([cold]).epoch_s
+        "that has no launches either: each kernel is still launched by itself": lambda ways: (
+            _ms(ways, "one by one", FULL) / _ms(ways, "graph", FEW)
         ),
-        "that is over what an epoch took before, not over what it saves": lambda runs, cold: (
-            _ahead_s(runs, cold) / cost(runs).epoch_s
+        "that is what a graph gains where the GPU has next to nothing to do": lambda ways: (
+            _ms(ways, "one by one", FEW) / _ms(ways, "graph", FEW)
         ),
-        "those are the seconds that it begins later: how many epochs make up for them?": _ahead_s,
+        "that is the share that is left: how many times as fast is the epoch then?": lambda ways: (
+            _ms(ways, "one by one", FEW) / _ms(ways, "one by one", FULL)
+        ),
+        "those are milliseconds: how many times as fast?": lambda ways: _ms(ways, "one by one", FEW),
     },
-    within=0.03,  # whole epochs are an answer too
 )
 
 LIMIT = 1.0
@@ -121,23 +116,23 @@ CLIPPED_STEP = Code(
     },
 )
 
-MANY_EPOCHS = 200
+
+def _longest_idle(report: Report) -> str:
+    found = budget(report)
+    return CAUSES[max(IDLE, key=lambda cause: found.ms[cause])]
 
 
-def _lowest(costs: Mapping[str, Cost]) -> str:
-    return min(costs, key=lambda name: costs[name].fixed_s + MANY_EPOCHS * costs[name].epoch_s)
-
-
-LOWEST_LINE = Choice(
+HELD_UP = Choice(
     READ,
-    f"Go up from {MANY_EPOCHS} on the lower axis: which line do you meet first?",
-    right=_lowest,
+    "Leave out what is work, kernels and copies. Of the other parts of opt4's bar, which is the longest?",
+    right=_longest_idle,
     wrong={
-        "opt4: data on the GPU": "it begins low and rises the most: at 200 epochs another line lies below it",
-        "opt5: one launch": "it begins low, and pays for each epoch: at 200 another line lies below it",
-        "opt6: compiled": "its epochs are short, and its start is not paid for yet at 200",
-        "opt6, cache cold": "its start is not paid for yet at 200: another line still lies below it",
+        CAUSES["launch_overhead"]: "that is the calls themselves: what comes before each call takes longer",
+        CAUSES["other_kernels"]: "that is work: while these kernels run, the GPU does not stand still",
+        CAUSES["tensor_core_kernels"]: "that is work too, the kernels that use Tensor Cores",
+        CAUSES["optimizer"]: "the optimizer is one phase of several: what all of them have in common takes longer",
+        CAUSES["loader"]: "there is no loader in this step: the digits lie on the GPU",
     },
 )
 
-EXERCISES = {"7.1": COLD_BREAK_EVEN, "7.2": CLIPPED_STEP, "7.3": LOWEST_LINE}
+EXERCISES = {"7.1": LAUNCHES_BOUND, "7.2": CLIPPED_STEP, "7.3": HELD_UP}

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
+from labkit.display.spread import spread
+from labkit.display.table import Table, table
 
 SMALL = 8.5  # points
 LOOKS = [
@@ -72,6 +75,29 @@ def in_words(epochs: float) -> str:
 def end_s(records: Sequence[dict]) -> float:
     """Seconds from the last line of a script to the end of its process: the median over its runs."""
     return statistics.median(record["process_s"] - record["wall_s"] for record in records)
+
+
+def ends_table(runs: Mapping[str, Sequence[dict]]) -> Table:
+    """Seconds of whole processes before the first epoch and after the last, a row a step; medians over its runs."""
+    rows = []
+    for name, records in runs.items():
+        startup_s, process_s = (spread(records, part).median for part in ("startup_s", "process_s"))
+        warm_up_s = statistics.median(record["extras"].get("warm_up_s", 0.0) for record in records)
+        rows.append((name, startup_s, warm_up_s, end_s(records), process_s))
+    columns = ["step", "start-up s", "warm-up s", "end s", "process s"]
+    caption = "Before the first epoch and after the last (medians; what is missing to the process are the epochs)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"), columns[1:])
+
+
+def lines_table(costs: Mapping[str, Cost]) -> Table:
+    """Each step as a line, and after how many epochs it has caught up with the first."""
+    name, first = next(iter(costs.items()))
+    crossings = {other: epochs_until_even(first, own) for other, own in costs.items()} | {name: None}
+    rows = [(other, own.fixed_s, 1e3 * own.epoch_s, crossings[other]) for other, own in costs.items()]
+    caught_up = f"caught up with {name.partition(':')[0]} after epochs"
+    columns = ["step", "anyway s", "ms an epoch, with its test", caught_up]
+    formats = {"anyway s": "{:.1f}"} | dict.fromkeys(columns[2:], "{:.0f}")
+    return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats, columns[1:])
 
 
 def lines_chart(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10) -> Figure:
