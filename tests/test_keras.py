@@ -1,4 +1,4 @@
-"""The net in Keras: the same as PyTorch's, in every policy, on TensorFlow and the CPU; and lab 16 without Keras."""
+"""The net in Keras: the same as PyTorch's, in every policy, on TensorFlow and the CPU; and the labs without Keras."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_the_time_without_a_kernel_lies_between_the_bounds_of_the_counter(tmp_pa
     assert found.by_kernels == pytest.approx(0.75, abs=0.01)
 
 
-def test_the_shipped_profiles_say_what_lab_12_says():
+def test_the_shipped_profiles_say_what_lab_17_says():
     """Of JAX counters only, and events that break off; of PyTorch both."""
     fp32, fp16, torch_fp16 = shipped("jax", "mnist"), shipped("jax"), shipped("torch")
     for report in (fp32, fp16):

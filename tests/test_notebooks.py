@@ -173,6 +173,7 @@ WITHOUT = {
     "09_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 11 changes
     # weighs one kernel against a library's, by a benchmark of its own: no step of the ladder
     "10_triton": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "16_keras": {"nsys profile", "lab.wall_clock("},  # what is computed, and whether it learns; lab 17 times the same
     "20_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "21_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
     "22_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs

@@ -214,11 +214,11 @@ def test_what_is_about_the_cpu_is_recorded_only_where_it_is_asked_for(asked):
     assert {item.kind for item in asked("--only", "keras_cpu")[1]} == {"keras_cpu"}
 
 
-def test_lab_12_is_left_out_where_keras_is_missing(asked, monkeypatch, capsys):
+def test_the_labs_on_keras_are_left_out_where_it_is_missing(asked, monkeypatch, capsys):
     assert any(item.kind == "keras" for item in asked()[1])
     monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
     assert not any(item.kind.startswith("keras") for item in asked()[1])
-    assert "of lab 16 is left out what needs keras" in capsys.readouterr().out
+    assert "of labs 16 and 17 is left out what needs keras" in capsys.readouterr().out
 
 
 def test_a_missing_backend_leaves_the_others_of_lab_12(asked, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The exercises of lab 16: weights for Keras, the rule of a loss scale, which way keeps one, and pauses."""
+"""The exercises of lab 16: weights for Keras, the rule of a loss scale, which way keeps one, and what one allows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
-from labkit.topics.keras.readings import Counted
 
 CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
 
@@ -58,23 +57,6 @@ def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> flo
         else:
             good += 1
     return scale
-
-
-def _try_pause_bounds(pause_bounds: Callable) -> str | None:
-    for samples, least, most in (
-        ([0, 100], 0.5, 0.5),
-        ([50, 50, 50], 0.0, 0.5),
-        ([0, 0, 0, 20], 0.75, 0.95),
-        ([100] * 4, 0.0, 0.0),
-    ):
-        found = np.asarray(pause_bounds(list(samples)), dtype=float)
-        if found.shape != (2,):
-            return f"it returns {found.tolist()!r}: two shares are wanted, the least and the most"
-        if not np.isclose(found[0], least):
-            return f"the least is {found[0]:g} for {samples}: no kernel ran for certain only where a sample reads 0"
-        if not np.isclose(found[1], most):
-            return f"the most is {found[1]:g} for {samples}: kernels take the least time if all SMs work at once"
-    return None
 
 
 def _weights(order: tuple[int, ...] | None, transposed: bool = True) -> Callable:
@@ -165,44 +147,24 @@ WHICH_COMPILE = Choice(
 )
 
 
-def _mean_only(samples):
-    return 1 - sum(samples) / len(samples) / 100
+FP16_LARGEST, FP16_SMALLEST = 65504.0, 2.0**-24
 
-
-def _bounds(least: Callable, most: Callable) -> Callable:
-    return lambda samples: (least(samples), most(samples))
-
-
-PAUSE_BOUNDS = Code(
-    "Least: the share of samples that read 0. Most: kernels that fill all SMs would need only the samples' mean.",
-    _try_pause_bounds,
-    wrong={
-        "two shares are wanted": _mean_only,
-        "the least is 1 for": _bounds(lambda s: sum(one < 30 for one in s) / len(s), _mean_only),
-        "the most is 0 for": _bounds(*[lambda s: s.count(0) / len(s)] * 2),
-        "the least is 0 for [0, 100]": _bounds(lambda s: 0.0, _mean_only),
-        "the least is 50 for": _bounds(lambda s: 100 * s.count(0) / len(s), lambda s: 100 * _mean_only(s)),
-        "the most is 1 for": _bounds(lambda s: s.count(0) / len(s), lambda s: 1.0),
-    },
-)
-
-
-def _least(counted: Counted) -> float:
-    if counted.least is None:
-        raise NothingToAnswer("the GPU's counters were not read here")
-    return counted.least
-
-
-WITHOUT_PAUSES = Number(
+LARGEST_BEFORE_SCALING = Number(
     BOUND,
-    "What is certainly a pause goes, the rest of the time stays: one over that rest.",
-    right=lambda counted: 1 / (1 - _least(counted)),
+    "Scaled, a number may be FP16's largest at most. Before it was multiplied, it was smaller by the scale.",
+    right=lambda run: FP16_LARGEST / run["last_scale"],
     wrong={
-        "that is the upper bound of the pauses: not all of it is certain": lambda counted: 1 / (1 - counted.most),
-        "that is one over the pauses: what is left is the rest": lambda counted: 1 / _least(counted),
-        "that is the share that stays: how many times as fast is that?": lambda counted: 1 - _least(counted),
-        "that is the share that goes: how many times as fast is what stays?": _least,
-        "that adds the pauses to the epoch: they leave it": lambda counted: 1 + _least(counted),
+        "that is by the scale at the beginning, which was halved since": lambda run: (
+            FP16_LARGEST / (run["last_scale"] * 2 ** run["skipped_steps"])
+        ),
+        "that is upside down: the number times the scale is FP16's largest": lambda run: (
+            run["last_scale"] / FP16_LARGEST
+        ),
+        "that is the bound after scaling: before it, the number was smaller": lambda run: FP16_LARGEST,
+        "that multiplies by the scale once more: go back from what is scaled": lambda run: (
+            FP16_LARGEST * run["last_scale"]
+        ),
+        "that is the smallest number that is kept, not the largest": lambda run: FP16_SMALLEST / run["last_scale"],
     },
 )
 
@@ -210,6 +172,5 @@ EXERCISES = {
     "16.1": FC1_FOR_KERAS,
     "16.2": SCALE_AFTER,
     "16.3": WHICH_COMPILE,
-    "16.4": PAUSE_BOUNDS,
-    "16.5": WITHOUT_PAUSES,
+    "16.4": LARGEST_BEFORE_SCALING,
 }

@@ -72,14 +72,14 @@ def chosen(args: argparse.Namespace) -> list[plan.Item]:
 
 
 def without_keras(items: list[plan.Item]) -> list[plan.Item]:
-    """The items without those of lab 16 for which Keras or their backend is missing here, which is said."""
+    """The items without those of labs 16 and 17 for which Keras or their backend is missing here, which is said."""
 
     def absent(item: plan.Item) -> list[str]:
         backends = re.findall(r"--backend (\w+)", item.command)
         return keras_run.missing("keras", *backends) if item.kind.startswith("keras") else []
 
     if packages := sorted({package for item in items for package in absent(item)}):
-        print(f"of lab 16 is left out what needs {' and '.join(packages)}: not to be imported here")
+        print(f"of labs 16 and 17 is left out what needs {' and '.join(packages)}: not to be imported here")
     return [item for item in items if not absent(item)]
 
 

@@ -135,7 +135,7 @@ NSIGHT = "nsight/main_baseline_nvtx.nsys-rep"
 NSIGHT_PROGRAM = "main_baseline_nvtx.py --profile --epochs 2 --limit 10240"  # ten steps
 NSIGHT_FLAGS = ["--gpu-metrics-frequency", "2000"]  # samples a second, a fifth of the usual: it ships as it is
 
-# Lab 16, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
+# Labs 16 and 17, where Keras and JAX are installed: once each, timed in turn, and for the accuracy gate.
 KERAS_ONCE = [
     "bench_keras.py --backend jax",
     "bench_keras.py --backend torch",
@@ -153,7 +153,7 @@ KERAS_PROFILES = {
     "keras_mixed_torch": "keras_mixed.py --backend torch --profile --epochs 2",
 }
 KERAS_ACCURACY = ["keras_mnist.py --backend jax", "keras_mixed.py --backend jax"]
-# What lab 16 shows of a CPU, where TensorFlow is installed too, on few digits: nothing that is timed.
+# What labs 16 and 17 show of a CPU, where TensorFlow is installed too, on few digits: nothing that is timed.
 _FEW = "--limit 3000 --epochs 4 --batch-size 64"
 _SEEDS = (1, 2, 3)
 KERAS_CPU_ONCE = [

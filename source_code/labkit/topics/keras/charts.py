@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, bar, bar_axes, key, reach
 from labkit.display.diagrams.drawn import tint
-from labkit.topics.keras.readings import last_event_ms, steps_window
+from labkit.topics.keras.readings import last_event_ms, later_epochs, steps_window
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -26,18 +26,17 @@ def epoch_bars(runs: Mapping[str, Sequence[dict]], backend: str) -> Figure:
 
     ``runs`` maps a step's name to its records. The label says how many times as fast it is as the first step's.
     """
-    epochs = {name: [[e["training_s"] for e in record["epochs"]] for record in found] for name, found in runs.items()}
-    later = {name: [seconds for run in found for seconds in run[1:]] for name, found in epochs.items()}
+    later = later_epochs(runs)
     base = median(next(iter(later.values())))
     with style.house_style():
         fig, ax = bar_axes(list(runs), f"Training time of an epoch (Keras on {backend})", "seconds")
         reach(ax, max(map(max, later.values())), words_in=2.2)
-        for y, (name, found) in enumerate(epochs.items()):
+        for y, (name, found) in enumerate(runs.items()):
             middle = median(later[name])
             bar(ax, y, 0, middle, tint(style.COLOURS["kernel"], 0.7))
             ax.plot(later[name], [y] * len(later[name]), "o", ms=4, mfc=style.PAPER, mec=style.INK, mew=0.9)
             times = f"   {base / middle:.1f}×" if y else ""
-            words = f"{middle:.2f} s{times}   first: {median(run[0] for run in found):.1f} s"
+            words = f"{middle:.2f} s{times}   first: {median(run['epochs'][0]['training_s'] for run in found):.1f} s"
             ax.annotate(words, (max(later[name]), y), (8, 0), textcoords="offset points", va="center", size=SMALL + 0.5)
     return fig
 

@@ -1,18 +1,20 @@
-"""What did Keras do? The records of lab 16: made now where Keras and the backend are there, else the shipped ones.
+"""What did Keras do? The records of labs 16 and 17: made now where Keras and the backend are there, else shipped ones.
 
-What ran on TensorFlow, on a CPU, is shipped and never run again by the lab.
+What ran on TensorFlow, on a CPU, is shipped and never run again by the labs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from labkit import source
+from labkit.display.runs import epoch_ms
+from labkit.display.spread import Spread, paired, spread
 from labkit.source import recorded
 from labkit.training import keras_net
 from stepbudget import intervals
@@ -31,6 +33,24 @@ PAUSE_PCT = 1  # of SMs Active: what a single small kernel makes of a sample
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
     """Whole-process runs of each command, as ``lab.runs``; in quick live mode one of each."""
     return _source(*commands).runs(commands, repeats, kind=KIND, when_quick=1)
+
+
+def later_epochs(runs: Mapping[str, Sequence[dict]]) -> dict[str, list[float]]:
+    """Training seconds of each epoch but a process's first, by the name of what ran."""
+    return {name: [epoch["training_s"] for run in own for epoch in run["epochs"][1:]] for name, own in runs.items()}
+
+
+def faster(runs: Mapping[str, Sequence[dict]], base: str) -> dict[str, Spread]:
+    """How many times as fast a later epoch is as one of ``base``, round by round, by each process's median."""
+    later = {name: [{"ms": epoch_ms([record])} for record in own] for name, own in runs.items()}
+    return {name: paired(later[base], own, "ms") for name, own in later.items()}
+
+
+def parts(records: Sequence[dict]) -> pd.Series:
+    """Seconds of a whole process and of its parts, by their medians."""
+    first = spread([record["epochs"][0] for record in records], "training_s").median
+    training, tests, whole = (spread(records, field).median for field in ("training_s", "test_s", "process_s"))
+    return pd.Series({"process": whole, "first epoch": first, "later epochs": training - first, "tests": tests})
 
 
 def profile(command: str) -> Report:

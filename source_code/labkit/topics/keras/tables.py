@@ -1,4 +1,4 @@
-"""Lab 16's tables: what Keras does with types, scales and switches; the backend is named in each."""
+"""The tables of labs 16 and 17: what Keras does with types, scales and switches; the backend is named in each."""
 
 from __future__ import annotations
 
@@ -81,10 +81,6 @@ def precision(tried: Tried) -> Table:
 
 def epochs(runs: Mapping[str, Sequence[dict]], backend: str) -> Table:
     """Training seconds of the first epoch, and median and range of the later ones, a row a command."""
-    return _epochs(runs, f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})")
-
-
-def _epochs(runs: Mapping[str, Sequence[dict]], caption: str) -> Table:
     rows = []
     for name, records in runs.items():
         first = spread([record["epochs"][0] for record in records], "training_s")
@@ -92,15 +88,8 @@ def _epochs(runs: Mapping[str, Sequence[dict]], caption: str) -> Table:
         rows.append((name, len(records), first.median, later.median, f"{MEASURED}{later.low:.2f}–{later.high:.2f}"))
     columns = ["step", "processes", "first epoch s", "later epochs s", "their range s"]
     formats = {"first epoch s": "{:.1f}", "later epochs s": "{:.2f}"}
+    caption = f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})"
     return table(pd.DataFrame(rows, columns=columns), caption, formats, list(formats))
-
-
-def jit_on_the_gpu(with_jit: Sequence[dict], without: Sequence[dict], name: str, backend: str) -> Table:
-    """First and later epochs with and without ``jit_compile`` on the GPU."""
-    found = {f"{name}, jit_compile on": with_jit, f"{name}, jit_compile off": without}
-    return _epochs(
-        found, f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})"
-    )
 
 
 def held(reports: Mapping[str, Report]) -> Table:
