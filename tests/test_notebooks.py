@@ -171,6 +171,8 @@ def test_a_table_that_the_catalogue_does_not_have_is_named():
 WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
     "09_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 10 changes
+    "14_loss_scaling": {"lab.wall_clock("},  # asks which numbers do not fit; lab 15 has what a scaler costs
+    "15_scaler": {"lab.diff("},  # a scaler as a diff is lab 14's; here one function trains with and without
     "20_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "21_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
     "22_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs
