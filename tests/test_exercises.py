@@ -425,7 +425,7 @@ def test_the_rule_of_a_scale_is_grad_scaler_s(capsys):
         return (2 * scale, 0) if good_steps == interval - 1 else (scale, good_steps + 1)
 
     assert exercises.exercise("15.1", by_its_own_count)
-    assert not exercises.exercise("15.1", lambda scale, *others: scale)
+    assert not exercises.exercise("15.1", lambda scale, good_steps, *others: (scale, good_steps))
     assert "after 3 good steps in a row the scale must double" in capsys.readouterr().out
 
 

@@ -38,7 +38,10 @@ def _try_next_scale(next_scale: Callable) -> str | None:
         scale, good = first, 0
         for step, (overflow, right) in enumerate(zip(OVERFLOWS, wanted, strict=True)):
             before = scale
-            scale, good = next_scale(scale, good, overflow == "1", INTERVAL)
+            answer = next_scale(scale, good, overflow == "1", INTERVAL)
+            if not isinstance(answer, tuple | list) or len(answer) != 2:
+                return "return both, the new scale and the number of good steps in a row so far"
+            scale, good = answer
             if scale != right:
                 last = OVERFLOWS[: step + 1][-2 * INTERVAL - 1 :]
                 told = ", ".join("overflow" if one == "1" else "good" for one in last)
@@ -88,6 +91,7 @@ NEXT_SCALE = Code(
     "An overflow halves and counts from zero; a good step counts, and at the interval doubles and counts from zero.",
     _try_next_scale,
     wrong={
+        "return both, the new scale and the number of good steps": lambda scale, *others: scale / 2,
         "a step that overflows must halve the scale (": _rule(halved=lambda scale: scale),
         "a step that overflows must halve the scale, below 1 too": _rule(halved=lambda scale: max(1.0, scale / 2)),
         "at an overflow: halve it": _rule(halved=lambda scale: 1.0),
