@@ -397,8 +397,37 @@ def test_a_size_may_be_any_whole_number():
     ("answer", "said"), [(64.0, "[ok]"), (32.0, "too small"), (6, "that is the exponent"), (-6, "below zero")]
 )
 def test_the_smallest_scale(answer, said, capsys):
-    exercises.exercise("14.2", answer, [0.02, 0.48, 0.5], -30)
+    exercises.exercise("15.2", answer, [0.02, 0.48, 0.5], -30)
     assert said in capsys.readouterr().out
+
+
+def test_the_seed_with_the_largest_gradient_says_how_large_a_scale_may_be(capsys):
+    first_steps = pd.DataFrame({"seed": [1, 2], "largest gradient": [40_000.0, 130_000.0]})
+    assert exercises.exercise("14.2", 2.0**9, first_steps)  # 65,504 / (130,000 / 2,000) is 1,007.8
+    assert not exercises.exercise("14.2", 2.0**11, first_steps)
+    assert "the seed with the smallest gradient" in capsys.readouterr().out
+
+
+def test_the_layer_is_the_last_epoch_s_and_of_that_scale():
+    shares = {(1, 65536): {"conv1": 0.9, "fc2": 0.1}, (2, 1): {"conv1": 0.8, "fc2": 0.7}}
+    shares[2, 65536] = {"conv1": 0.1, "fc2": 0.2}
+    rows = [
+        {"epoch": epoch, "scale": float(scale), "layer": layer, "zero_share": share}
+        for (epoch, scale), layers in shares.items()
+        for layer, share in layers.items()
+    ]
+    assert exercises.exercise("14.3", "FC2", rows) and not exercises.exercise("14.3", "conv1", rows)
+
+
+def test_the_rule_of_a_scale_is_grad_scaler_s(capsys):
+    def by_its_own_count(scale, good_steps, overflow, interval):
+        if overflow:
+            return 0.5 * scale, 0
+        return (2 * scale, 0) if good_steps == interval - 1 else (scale, good_steps + 1)
+
+    assert exercises.exercise("15.1", by_its_own_count)
+    assert not exercises.exercise("15.1", lambda scale, good_steps, *others: (scale, good_steps))
+    assert "after 3 good steps in a row the scale must double" in capsys.readouterr().out
 
 
 def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
@@ -408,8 +437,8 @@ def windows(skipped=0, zero=0.1, subnormal=0.1) -> list[dict]:
 
 def test_the_logs():
     logs = [windows(skipped=1), windows(zero=0.9, subnormal=0.08), windows(skipped=10)]
-    assert exercises.exercise("14.3", ("healthy", "underflow", "Overflow "), *logs)
-    assert refused("14.3", *logs) == 5
+    assert exercises.exercise("15.3", ("healthy", "underflow", "Overflow "), *logs)
+    assert refused("15.3", *logs) == 5
 
 
 @pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])

@@ -1,4 +1,4 @@
-"""The benchmarks of lab 14 run for real, in small, on the CPU; what they say of gradients is right; figures show it."""
+"""The benchmarks of labs 14 and 15 run for real, in small, on the CPU; they say true things; figures show these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.exercises.lab14 import smallest_scale
+from labkit.exercises.lab15 import smallest_scale
 from labkit.source import recorded
 from labkit.topics.loss_scaling import charts as figures
 from labkit.topics.loss_scaling import readings, tables
@@ -505,7 +505,7 @@ class _Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_with_a_fused_optimizer_the_scaler_does_not_ask(kind):
-    """Lab 14: the kernel itself leaves an overflowed step out; without ``fused`` the host reads whether to step."""
+    """Lab 15: the kernel itself leaves an overflowed step out; without ``fused`` the host reads whether to step."""
     reads, moved = {}, {}
     for fused in (False, True):
         weight = torch.nn.Parameter(torch.ones(4))

@@ -1,4 +1,4 @@
-"""Benchmark: a deep plain network on the digits, where FP16 without loss scaling does not learn at all (lab 14)."""
+"""Benchmark: a deep plain network on the digits, where FP16 without loss scaling does not learn at all (lab 15)."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""Benchmark: a GAN on the digits in FP32, FP16 without, with fixed and with dynamic loss scaling, and BF16 (lab 14)."""
+"""Benchmark: a GAN on the digits in FP32, FP16 without, with fixed and with dynamic loss scaling, and BF16 (lab 15)."""
 
 import argparse
 import base64

@@ -1,4 +1,4 @@
-"""Benchmark: how many FP16 gradients of the MNIST net fall to zero, by loss scale, as training goes on (lab 04)."""
+"""Benchmark: how many FP16 gradients of the MNIST net fall to zero, by loss scale, as training goes on (lab 14)."""
 
 import argparse
 

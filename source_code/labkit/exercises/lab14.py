@@ -1,17 +1,20 @@
-"""The exercises of lab 14: a step with a fixed scale, the smallest scale that does, and three monitors' logs."""
+"""The exercises of lab 14: a step with a fixed scale, the scale that a mean allows, a layer read off a picture."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from labkit.exercises.kinds import BOUND, READ, Code, Number, say
-from labkit.numbers import shown
+import pandas as pd
+
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.topics.loss_scaling.readings import FIRST_SCALE, FP16_MAX
 
 SCALE = 2.0**10
+POINTS = 2000  # over which the cubic's loss is a sum
 
 
+@quietly
 def _try_fixed_scale_step(step: Callable) -> str | None:
     import torch  # here: the recorded labs need none
     from torch import nn
@@ -91,91 +94,61 @@ FIXED_SCALE_STEP = Code(
 )
 
 
-def smallest_scale(histogram: Sequence[float], first: int, keep: float = 0.99) -> float:
-    """The smallest power of two at which at least the share ``keep`` of the gradients is no smaller than 2**-24.
+def largest_scale(first_steps: pd.DataFrame, points: int = POINTS) -> float:
+    """The largest power of two by which the *mean* loss may be multiplied: no seed's first gradient overflows FP16.
 
-    ``histogram``: shares of the gradients in [2**e, 2**(e+1)), e from ``first`` on. 1.0 where no scale is needed.
+    ``first_steps``: a row a seed, with ``largest gradient``, that of the loss summed over ``points`` points.
     """
-    return 2.0 ** max(0, -24 - _exponent(histogram, first, keep))
+    return 2.0 ** math.floor(math.log2(_room(first_steps, points)))
 
 
-def _exponent(histogram: Sequence[float], first: int, keep: float) -> int:
-    """The largest exponent at or above which the share ``keep`` of the gradients lies."""
-    total, kept = sum(histogram), 0.0
-    for place in reversed(range(len(histogram))):
-        kept += histogram[place]
-        if kept >= keep * total - 1e-12:
-            return first + place
-    return first
+def _room(first_steps: pd.DataFrame, points: int) -> float:
+    """By which factor the largest of all first gradients may grow before FP16 overflows."""
+    return FP16_MAX / (first_steps["largest gradient"].max() / points)
 
 
-SMALLEST_SCALE = Number(
+LARGEST_SCALE = Number(
     BOUND,
-    "Add the shares from the largest exponent downwards until 0.99 of their sum; move that exponent to -24.",
-    right=smallest_scale,
+    "Divide the largest gradient of any seed by the number of points; what may it be multiplied by, up to 65,504?",
+    right=largest_scale,
     wrong={
-        "that is the exponent: the scale is two to that power": lambda h, first: math.log2(smallest_scale(h, first)),
-        "that is the exponent, below zero: the scale is a factor": lambda h, first: (
-            -math.log2(smallest_scale(h, first))
+        "that is for the sum: the mean's gradients are smaller by the number of points": lambda first: largest_scale(
+            first, 1
         ),
-        "that is GradScaler's first one: less would do": lambda h, first: 65536.0,
-        "that moves them to -14, into the normal numbers: the subnormal ones reach down to -24": lambda h, first: (
-            1024 * smallest_scale(h, first)
+        "that is the next power of two: one seed's gradient overflows there": lambda first: 2 * largest_scale(first),
+        "that is the factor itself: which power of two is not above it?": lambda first: _room(first, POINTS),
+        "that is the exponent: the scale is two to that power": lambda first: math.log2(largest_scale(first)),
+        "that is right for the seed with the smallest gradient, and the others overflow": lambda first: largest_scale(
+            first.nsmallest(1, "largest gradient")
         ),
-        "that saves half of the gradients: 99 % are asked for": lambda h, first: smallest_scale(h, first, 0.5),
+        "that is GradScaler's first one: it overflows": lambda first: FIRST_SCALE,
     },
 )
 
-MANY_SKIPPED = 5  # steps in one window of 10 or 20
-MANY_SMALL = 0.5  # of the gradients that are not zero
+
+def _zeros(rows: Sequence[dict], scale: float) -> dict[str, float]:
+    """Layer → share of its gradients that are zero at this scale, after the last epoch."""
+    last = max(row["epoch"] for row in rows)
+    return {row["layer"]: row["zero_share"] for row in rows if (row["epoch"], row["scale"]) == (last, scale)}
 
 
-def diagnosis(windows: Sequence[dict]) -> str:
-    """``"overflow"``, ``"underflow"`` or ``"healthy"``: what a monitor's windows say."""
-    if any(window["skipped"] >= MANY_SKIPPED for window in windows):
-        return "overflow"
-    last = windows[-1]
-    return "underflow" if last["subnormal_share"] > MANY_SMALL * (1 - last["zero_share"]) else "healthy"
+def neediest(rows: Sequence[dict], scale: float = FIRST_SCALE) -> str:
+    """The layer at whose output this scale leaves the largest share of the gradients zero, after the last epoch."""
+    shares = _zeros(rows, scale)
+    return max(shares, key=shares.__getitem__)
 
 
-@dataclass(frozen=True)
-class Diagnoses:
-    """Asks for a list of words, a diagnosis for each log in turn; a wrong one is told by what to look for."""
-
-    hint: str
-    wrong: dict[str, str]  # the diagnosis that it should have been → what was overlooked
-    kind: str = field(default=READ, init=False)
-
-    def check(self, exercise: str, given: object, *logs: Sequence[dict]) -> bool:
-        if given is None:
-            return say(exercise, None)
-        if isinstance(given, str) or not hasattr(given, "__len__") or len(given) != len(logs):
-            return say(exercise, f"name {len(logs)} diagnoses in a list, one for each log")
-        for name, word, windows in zip("ABC", given, logs, strict=False):
-            right, said = diagnosis(windows), str(word).strip().casefold()
-            if said not in self.wrong:
-                return say(exercise, f"{shown(word)} is none of the diagnoses: {', '.join(self.wrong)}")
-            if said != right:
-                return say(exercise, f"look at log {name} again: {self.wrong[right]}")
-        return say(exercise, "")
-
-    def usual(self, *logs: Sequence[dict]) -> dict[str, object]:
-        """What is said → a list in which one diagnosis is wrong, and answers of another kind."""
-        right, found = [diagnosis(windows) for windows in logs], {}
-        for place, own in enumerate(right):
-            other = next(word for word in self.wrong if word != own)
-            found[f"log {'ABC'[place]} again: {self.wrong[own]}"] = [*right[:place], other, *right[place + 1 :]]
-        found[f"name {len(logs)} diagnoses in a list"] = right[0]
-        return found | {"is none of the diagnoses": ["ill", *right[1:]]}
-
-
-THREE_LOGS = Diagnoses(
-    "Skipped steps tell of overflow; gradients that are zero or subnormal, with nothing skipped, of underflow.",
+NOT_THE_HIGHEST = "its line for × 65,536 is not the highest at the right end"
+NEEDIEST_LAYER = Choice(
+    READ,
+    "Compare one line from panel to panel, that for × 65,536, at its right end.",
+    right=neediest,
     wrong={
-        "healthy": "is anything lost in large numbers, or skipped again and again?",
-        "overflow": "what makes a scale fall again and again?",
-        "underflow": "nothing is skipped, and where are the gradients?",
+        "conv1": f"it loses most without scaling, but here {NOT_THE_HIGHEST}",
+        "conv2": f"look at its panel again: {NOT_THE_HIGHEST}",
+        "fc1": f"it loses least of all four: {NOT_THE_HIGHEST}",
+        "fc2": f"it is next to the loss, but here {NOT_THE_HIGHEST}",
     },
 )
 
-EXERCISES = {"14.1": FIXED_SCALE_STEP, "14.2": SMALLEST_SCALE, "14.3": THREE_LOGS}
+EXERCISES = {"14.1": FIXED_SCALE_STEP, "14.2": LARGEST_SCALE, "14.3": NEEDIEST_LAYER}

@@ -94,7 +94,7 @@ _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "ma
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 
-# Lab 14: each once, with its seeds inside.
+# Labs 14 and 15: each once, with its seeds inside.
 LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
