@@ -117,7 +117,7 @@ JOULES_FROM_POWER = Code(
             times_s, power_w
         ),
         "from 10 s to 13.5 s": lambda times_s, power_w: max(power_w) * (times_s[-1] - times_s[0]),
-        "it is 120 J": lambda times_s, power_w: JOULES,
+        "are 120 J": lambda times_s, power_w: JOULES,
         "it returns nan, not a number": lambda times_s, power_w: float("nan"),
     },
 )
