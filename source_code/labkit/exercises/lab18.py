@@ -143,11 +143,11 @@ OPERATOR_FOR_NOTHING = Number(
         "that is the steps over its time: what is left of them stays": lambda profile: (
             profile.window.duration_ms / _largest(profile)["self_gpu_ms"]
         ),
-        "that takes one step's kernels away from all the steps": lambda profile: (
-            _without(profile, _largest(profile)["self_gpu_ms"] / len(profile.report.steps))
+        "that takes one step's kernels away from all the steps": lambda profile: _without(
+            profile, _largest(profile)["self_gpu_ms"] / len(profile.report.steps)
         ),
-        "that is its time on the CPU, which it would still take": lambda profile: (
-            _without(profile, _largest(profile)["self_cpu_ms"])
+        "that is its time on the CPU, which it would still take": lambda profile: _without(
+            profile, _largest(profile)["self_cpu_ms"]
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""The exercises of lab 19: where utilisation flatters most, energy saved by a step, and joules from samples of power."""
+"""The exercises of lab 19: where utilisation flatters, energy saved by a step, and joules from readings of power."""
 
 from __future__ import annotations
 
