@@ -217,6 +217,32 @@ def test_energy_of_a_training():
     assert row["all s"] == pytest.approx(4 + 10 * 2)
 
 
+def test_an_epoch_alone_and_watched():
+    alone = [{"epochs": [{"training_s": s, "test_s": 0.5} for s in (9.0, 0.5, 0.5)]}] * 3  # the first is left out
+    frame = readings.watched([program("a.py", 300.0, 2.0)], {"a.py": alone})
+    assert frame.to_dict("records") == [{"step": "a.py", "alone s": 1.0, "watched s": 2.0, "× alone": 2.0}]
+    assert tables.watched(frame).frame.equals(frame)
+
+
+def test_the_drivers_utilisation_beside_other_meanings():
+    programs = [program("a.py", 300.0, 2.0), program("b.py", 300.0, 2.0)]
+    samples = nvml.from_text(programs[0]["samples"])
+    samples.loc[samples["t_s"].between(6.2, 7.0), "gpu_pct"] = 100.0
+    watched = programs[0] | {"samples": nvml.as_text(samples)}
+    assert readings.usual_utilisation(watched) == 50.0
+    found = readings.meanings([watched, programs[1]], {"a.py": {"any work (trace)": 40.0}})
+    assert found["a.py"].pop("utilisation (nvidia-smi)") > 55 and found == {"a.py": {"any work (trace)": 40.0}}
+    assert set(readings.by_name(programs)) == {"a.py", "b.py"}
+
+
+def test_a_table_of_how_often_the_driver_has_a_new_value():
+    watched = program("a.py", 300.0, 2.0)
+    samples = nvml.from_text(watched["samples"])
+    samples["gpu_pct"] = np.arange(len(samples)) // 2
+    told = tables.freshness(watched | {"samples": nvml.as_text(samples)}).frame.set_index("counter")["new every ms"]
+    assert told["utilisation"] == pytest.approx(200) and np.isnan(told["power"])
+
+
 def test_the_drivers_counters_stand_beside_those_of_nsight():
     own = program("a.py", 300.0, 2.0)
     samples = nvml.from_text(own["samples"])

@@ -9,6 +9,7 @@ import json
 import runpy
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,10 +22,10 @@ from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.topics.profilers import charts as profilers
-from labkit.topics.profilers import torch_profiler
+from labkit.topics.profilers import readings, torch_profiler
 from labkit.training import ranges, steps
 from labkit.training.model import Net
-from labkit.training.sizes import training_flops_per_sample
+from labkit.training.sizes import flops_per_sample, training_flops_per_sample
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import budget, copies
 from stepbudget.ask.iterations import step_windows
@@ -309,6 +310,33 @@ def test_a_recorded_profile_opens_and_its_tables_agree_with_its_trace():
         torch_profiler.profile("profile_torch.py main_opt3.py", show=lambda line: None)
     with pytest.raises(LabError, match="not recorded"):
         torch_profiler.profile("profile_torch.py main_opt9.py", show=lambda line: None)
+
+
+def test_the_column_of_flops_misses_the_backward_convolutions_and_doubles_those_under_autocast():
+    sizes = flops_per_sample()
+    convolutions, products = sizes["conv1"] + sizes["conv2"], sizes["fc1"] + sizes["fc2"]
+    part = {"conv2d": convolutions, "addmm": products, "mm": 2 * products}  # a product's gradients are two products
+    for step, times in {"main_opt2": 1, "main_opt3": 2}.items():
+        found = readings.counted_flops(torch_profiler.profile(f"profile_torch.py {step}.py --memory", lambda _: None))
+        part["conv2d"] = times * convolutions
+        needed = {name: 100 * flops / training_flops_per_sample() for name, flops in part.items()}
+        assert found == pytest.approx(needed | {"all": sum(needed.values())}, rel=1e-3)
+
+
+def test_what_the_plugin_sees(tmp_path):
+    """Of two kernels of 30 µs on Tensor Cores the older; and one of 15 µs a step that multiplies in FP32."""
+    made, path = trace(), tmp_path / "hand_made.trace.json"
+    first, fp32, second, again = (event for event in made["traceEvents"] if event.get("cat") == "kernel")
+    assert first["name"] == second["name"] == "sm90_xmma_fprop_warpgroupsize1x1x1"
+    second["name"] = "volta_h884gemm_64x64_ldg8_nn"
+    fp32["name"] = again["name"] = "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8_stage3_ffma_kernel"
+    path.write_text(json.dumps(made))
+    profile = torch_profiler.Profile("hand made", {}, torch_profiler.open_trace(path), path)
+    assert readings.plugin([profile]) == (50.0, 15.0)
+    fp32["name"] = again["name"] = first["name"] = second["name"] = "void at::native::relu<4>(int)"
+    path.write_text(json.dumps(made))
+    share, wrong_us = readings.plugin([torch_profiler.Profile("", {}, torch_profiler.open_trace(path), path)])
+    assert np.isnan(share) and wrong_us == 0
 
 
 def test_the_memory_chart_shows_the_records():

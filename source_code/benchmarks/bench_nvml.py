@@ -1,4 +1,4 @@
-"""Benchmark: what the driver says of the GPU while each step trains, and what a training costs in energy (lab 18)."""
+"""Benchmark: what the driver says of the GPU while each step trains, and what a training costs in energy (lab 19)."""
 
 import argparse
 import os

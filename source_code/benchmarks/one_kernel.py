@@ -1,4 +1,4 @@
-"""Keep the GPU busy for some seconds: with a single thread that counts, or with large matrix products (lab 18)."""
+"""Keep the GPU busy for some seconds: with a single thread that counts, or with large matrix products (lab 19)."""
 
 import argparse
 import time

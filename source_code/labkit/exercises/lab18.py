@@ -1,13 +1,14 @@
-"""The exercises of lab 18: an operator without Tensor Cores, the busy share of a trace, and energy saved."""
+"""The exercises of lab 18: an operator without Tensor Cores, the busy share of a trace, a faster operator's bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import isclose
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.numbers import NotANumber, number, shown
-from labkit.topics.profilers import nvml, torch_profiler
+from labkit.topics.profilers import torch_profiler
+from stepbudget import intervals
 
 # A step of 100 µs: two kernels that overlap, a copy apart from them, and what runs on the CPU.
 PRETEND_TRACE = [
@@ -110,27 +111,45 @@ BUSY_SHARE_OF_A_TRACE = Code(
 )
 
 
-def _joules(programs: Sequence[dict], step: str) -> float:
-    return float(nvml.energy(programs).set_index("program")["all J"][step])
+def _largest(profile: torch_profiler.Profile) -> dict:
+    """The operator with most GPU time of its own, as the lab's table has it."""
+    found = profile.operators
+    own = found[~found["on_gpu"] & ~found["range"]].nlargest(1, "self_gpu_ms").iloc[0]
+    if not own["self_gpu_ms"]:
+        raise NothingToAnswer("no GPU worked here")
+    return own.to_dict()
 
 
-def _left(programs: Sequence[dict], step: str = "main_opt4.py") -> float:
-    return _joules(programs, step) / _joules(programs, "main_baseline.py")
+def _without(profile: torch_profiler.Profile, ms: float) -> float:
+    """How many times as fast the recorded steps would be if they were so many milliseconds shorter."""
+    return profile.window.duration_ms / (profile.window.duration_ms - ms)
 
 
-ENERGY_SAVED = Number(
+def _busy_ms(profile: torch_profiler.Profile) -> float:
+    return intervals.total(torch_profiler.busy(profile.report, profile.window)) / 1e6
+
+
+OPERATOR_FOR_NOTHING = Number(
     BOUND,
-    "One minus what step 4 needs over what the baseline needs, start-up and ten epochs, in per cent.",
-    right=lambda programs: 100 * (1 - _left(programs)),
+    "The steps cannot get shorter by more than the operator's own GPU time: divide what they last by what is left.",
+    right=lambda profile: _without(profile, _largest(profile)["self_gpu_ms"]),
     wrong={
-        "that is what step 4 still needs: by how much is it less?": lambda programs: 100 * _left(programs),
-        "that is a share of 1: in per cent it is a hundred times as much": lambda programs: 1 - _left(programs),
-        "those are joules: what share of the baseline's are they?": lambda programs: (
-            _joules(programs, "main_baseline.py") - _joules(programs, "main_opt4.py")
+        "that is held against the GPU's work alone: the steps last longer than that": lambda profile: (
+            _busy_ms(profile) / (_busy_ms(profile) - _largest(profile)["self_gpu_ms"])
         ),
-        "that is how many times as much the baseline needs": lambda programs: 1 / _left(programs),
-        "that is held against step 4, not against the baseline": lambda programs: 100 * (1 / _left(programs) - 1),
+        "that is its share of the steps: how many times as fast are they without it?": lambda profile: (
+            _largest(profile)["self_gpu_ms"] / profile.window.duration_ms
+        ),
+        "that is the steps over its time: what is left of them stays": lambda profile: (
+            profile.window.duration_ms / _largest(profile)["self_gpu_ms"]
+        ),
+        "that takes one step's kernels away from all the steps": lambda profile: _without(
+            profile, _largest(profile)["self_gpu_ms"] / len(profile.report.steps)
+        ),
+        "that is its time on the CPU, which it would still take": lambda profile: _without(
+            profile, _largest(profile)["self_cpu_ms"]
+        ),
     },
 )
 
-EXERCISES = {"18.1": WITHOUT_TENSOR_CORES, "18.2": BUSY_SHARE_OF_A_TRACE, "18.3": ENERGY_SAVED}
+EXERCISES = {"18.1": WITHOUT_TENSOR_CORES, "18.2": BUSY_SHARE_OF_A_TRACE, "18.3": OPERATOR_FOR_NOTHING}

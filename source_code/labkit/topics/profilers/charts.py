@@ -1,4 +1,4 @@
-"""What do PyTorch's profiler and the driver's counters say? Tables and charts of lab 18; each takes data."""
+"""What do PyTorch's profiler and the driver's counters say? Charts of labs 18 and 19; each takes data."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from labkit.topics.profilers import nvml, torch_profiler
+from labkit.training.sizes import training_flops_per_sample
 from stepbudget import ask, intervals
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -27,6 +28,34 @@ def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]
         "GPU idle, %": 100 * (1 - busy_ms / window.duration_ms),
         "CUDA calls recorded, a step": len(calls) / steps,
     }
+
+
+def counted_flops(profile: torch_profiler.Profile) -> dict[str, float]:
+    """What the profiler's FLOPs hold of those that the recorded steps need, in per cent: by operator, then ``all``.
+
+    The steps are those from the first recorded one to the end of an epoch of 60,000 digits, 1,024 a step.
+    """
+    samples = 60_000 - (profile.record["first_step"] - 1) * 1024
+    needed = training_flops_per_sample() * samples / 1e6
+    mflop = profile.operators.set_index("name")["mflop"].dropna()
+    found = {name: 100 * mflop.get(f"aten::{name}", 0.0) / needed for name in ("conv2d", "addmm", "mm")}
+    return found | {"all": sum(found.values())}
+
+
+def plugin(profiles: Sequence[torch_profiler.Profile]) -> tuple[float, float]:
+    """What PyTorch's plugin for TensorBoard, which goes by names, would make of Tensor Cores.
+
+    The per cent that it sees of the time of kernels on Tensor Cores, NaN where there is none, and the microseconds a
+    step of kernels without them that it takes for such.
+    """
+    tables = [torch_profiler.kernels(one.report, one.window).assign(steps=len(one.report.steps)) for one in profiles]
+    found = pd.concat(tables)
+    seen = found["plugin"] == "yes"
+    used, unused = (found["tensor_cores"] == verdict for verdict in ("yes", "no"))
+    all_us = found.loc[used, "gpu_us"].sum()
+    wrong = found[seen & unused]
+    share = 100 * found.loc[seen & used, "gpu_us"].sum() / all_us if all_us else float("nan")
+    return share, float((wrong["gpu_us"] / wrong["steps"]).sum())
 
 
 def driver(programs: Sequence[dict]) -> pd.DataFrame:
@@ -51,6 +80,37 @@ def driver(programs: Sequence[dict]) -> pd.DataFrame:
 def short_program(program: dict) -> str:
     """The program's name without its flags: ``main_opt4.py --epochs 25`` → ``main_opt4.py``"""
     return program["program"].split(" --")[0]
+
+
+def by_name(programs: Sequence[dict]) -> dict[str, dict]:
+    """Each program of ``bench_nvml.py`` by its name without flags."""
+    return {short_program(program): program for program in programs}
+
+
+def usual_utilisation(program: dict) -> float:
+    """The median of the driver's utilisation while a program was busy, in per cent; NaN where the driver says none."""
+    samples = nvml.from_text(program["samples"])
+    return float(samples.loc[samples["t_s"].between(*nvml.busy_stretch(program)), "gpu_pct"].median())
+
+
+def meanings(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """How busy is the GPU? For each program of ``at_work`` the driver's mean utilisation, then what stands there."""
+    said = driver(programs).set_index("program")["utilisation %"]
+    return {name: {"utilisation (nvidia-smi)": float(said[name]), **found} for name, found in at_work.items()}
+
+
+def watched(programs: Sequence[dict], alone: Mapping[str, Sequence[dict]]) -> pd.DataFrame:
+    """An epoch (training and test, seconds) alone, and while the driver is asked, a row a step script of ``alone``.
+
+    ``alone`` holds the records of timed runs: their median, first epochs left out. Watched: the mean of one run.
+    Columns: ``step``, ``alone s``, ``watched s``, ``× alone``.
+    """
+    mean_s = nvml.energy(programs).set_index("program")["an epoch s"]
+    rows = []
+    for name, runs in alone.items():
+        epochs = pd.Series([one["training_s"] + one["test_s"] for run in runs for one in run["epochs"][1:]])
+        rows.append((name, epochs.median(), mean_s[name], mean_s[name] / epochs.median()))
+    return pd.DataFrame(rows, columns=["step", "alone s", "watched s", "× alone"])
 
 
 # What the driver's performance monitoring (GPM) counts → what Nsight Systems calls the same.

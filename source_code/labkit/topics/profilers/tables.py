@@ -120,6 +120,22 @@ def overhead(rows: Sequence[dict], steps: int) -> Table:
     return table(pd.DataFrame(lines), "The same epoch, with more and more profiling", formats, measured)
 
 
+def flops(named: Mapping[str, torch_profiler.Profile]) -> Table:
+    """``readings.counted_flops`` of several profiles, a row each."""
+    rows = [{"step": name, **readings.counted_flops(one)} for name, one in named.items()]
+    frame = pd.DataFrame(rows).rename(columns=lambda name: name if name == "step" else f"{name} %")
+    formats = dict.fromkeys(frame.columns[1:], "{:.1f}")
+    return table(frame, "FLOPs in the table, per cent of those that the steps need", formats)
+
+
+def at_peak(profile: torch_profiler.Profile, rows: int = 4) -> Table:
+    """Whose memory was alive when most was allocated: lines of the program, from the allocator's history."""
+    asked = profile.record.get("snapshot", {"at_peak": []})["at_peak"]  # of a GPU only
+    frame = pd.DataFrame(asked, columns=["line", "allocations", "mb"]).head(rows)
+    frame = frame.rename(columns={"line": "asked for by", "mb": "MB"})
+    return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"}, ["MB"])
+
+
 def driver(programs: Sequence[dict]) -> Table:
     """``readings.driver`` as a table."""
     frame = readings.driver(programs)
@@ -145,3 +161,21 @@ def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
     formats |= {"start-up s": "{:.1f}"}
     caption = f"Energy of the board, from the driver's counter; the last columns: {epochs} epochs"
     return table(found, caption, formats, measured)
+
+
+def freshness(program: dict) -> Table:
+    """How often the driver had a new value while a program ran, a row a counter."""
+    samples = nvml.from_text(program["samples"])
+    names = {"gpu_pct": "utilisation", "power_w": "power", "energy_j": "energy"}
+    rows = [(name, 1e3 * nvml.update_period_s(samples, column)) for column, name in names.items()]
+    asked_ms = 1e3 * samples["t_s"].diff().median()
+    caption = f"{readings.short_program(program)}, asked every ~{asked_ms:.0f} ms"
+    frame = pd.DataFrame(rows, columns=["counter", "new every ms"])
+    return table(frame, caption, {"new every ms": "{:.0f}"}, ["new every ms"])
+
+
+def watched(frame: pd.DataFrame) -> Table:
+    """``readings.watched`` as a table."""
+    formats = {"alone s": "{:.3f}", "watched s": "{:.3f}", "× alone": "{:.2f}"}
+    caption = "An epoch, alone (median) and while the driver is asked (mean of one run)"
+    return table(frame, caption, formats, list(formats))
