@@ -67,7 +67,7 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
     frame = pd.DataFrame(
         {
             "#": range(1, len(head) + 1),
-            "kernel": [short_kernel(name, 32) for name in head["kernel"]],
+            "kernel": [short_kernel(name, 28) for name in head["kernel"]],
             "µs": head["us"],
             "MB": head["mb"],
             "% of memory": 100 * head["memory"],
@@ -77,14 +77,14 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
             ],
             "% of threads": head["warps_pct"],
             "limited by": head["limit"],
-            "µs above its roof": head["over_us"],
+            "µs above roof": head["over_us"],
         }
     )
     if len(rest):
         sums = {"kernel": f"{len(rest)} more kinds", "µs": rest["us"].sum(), "MB": rest["mb"].sum()}
-        last = pd.DataFrame([sums | {"µs above its roof": rest["over_us"].sum()}])
+        last = pd.DataFrame([sums | {"µs above roof": rest["over_us"].sum()}])
         frame = pd.concat([frame, last], ignore_index=True)
-    formats = dict.fromkeys(["µs", "MB", "µs above its roof"], "{:,.0f}")
+    formats = dict.fromkeys(["µs", "MB", "µs above roof"], "{:,.0f}")
     formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}") | {"#": "{:.0f}"}
     caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
     return table(frame, caption, formats, [name for name in formats if name != "#"])
