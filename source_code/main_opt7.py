@@ -1,4 +1,4 @@
-"""Step 7, kernels for this one network: a training step in nine calls, six of them Triton kernels (lab 10)."""
+"""Step 7, kernels for this one network: a training step in nine calls, six of them Triton kernels (lab 11)."""
 
 import torch
 import torch.nn.functional as F

@@ -28,7 +28,7 @@ def test_a_stage_runs_as_a_process_of_its_own_and_its_failure_is_seen():
 
 @pytest.mark.parametrize("work", ["import torchvision", "torch.optim.Adadelta([torch.zeros(1)])"])
 def test_torchvision_and_an_optimizer_import_the_compilers_modules_alike(work):
-    """So their times do not add, as lab 10 says: whoever comes first pays."""
+    """So their times do not add, as lab 11 says: whoever comes first pays."""
     lines = (
         f"import sys, torch\nassert 'torch._dynamo' not in sys.modules\n{work}\nassert 'torch._dynamo' in sys.modules"
     )

@@ -28,7 +28,7 @@ from labkit.kernels.matmul import (
 )
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.triton import launch
-from labkit.topics.matmul import charts, tables
+from labkit.topics.matmul import charts, readings, tables
 from labkit.topics.roofline.readings import Peaks
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -224,8 +224,16 @@ def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
     work = launch(_matmul, (down * across,), *arguments, **sizes)
     made = [divmod(int(at.min()), 16 * across) for _, at in work.places]
     assert [(row // 16, column // 16) for row, column in made] == [
-        charts.tile_of(program, down, across, group) for program in range(down * across)
+        readings.tile_of(program, down, across, group) for program in range(down * across)
     ]
+
+
+def test_the_order_of_tiles_matters_for_large_matrices_only():
+    """132 programs are eight rows of 16 tiles in either order; where a row holds 64, they are two rows and a bit."""
+    assert readings.lines_read(512, 4, 8, (128, 128)) == 4 * 128 + 2 * 128
+    found = tables.orders([4096, 8192, 16384]).frame.set_index("size")
+    fewer = found["8 rows together"] / found["row by row"]
+    assert abs(fewer[4096] - 1) < 0.1 and fewer[16384] < 0.5 and fewer.is_monotonic_decreasing
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the benchmark runs")

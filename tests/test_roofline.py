@@ -299,6 +299,14 @@ def test_conv2s_products_are_those_that_a_kernels_name_tells():
     assert none.empty and roofline_tables.conv2(none).frame.empty
 
 
+def test_a_step_is_summed_and_what_its_kernels_do_is_held_against_what_is_needed():
+    own = roofline.in_depth(launches("_conv2_pool", "b", flops=43.5e9), launches("_conv2_pool", "b", flops=43.5e9))
+    assert roofline_tables.sums({"a": own}).frame.to_numpy().tolist() == [["a", 2, 20, 4, 87]]
+    pool = roofline_tables.done_and_needed(own[own["kernel"] == "_conv2_pool"]).frame.iloc[0]
+    assert pool["GFLOP needed"] == pytest.approx(1024 * 21.233664e-3) and pool["GFLOP done"] == 43.5
+    assert pool["done / needed"] == pytest.approx(2.0, rel=0.001)
+
+
 # --- bytes from shapes --------------------------------------------------------------------------------------
 
 

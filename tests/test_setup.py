@@ -79,7 +79,7 @@ class Checkout:
 
     def installed(self) -> list[str]:
         """What was installed in editable mode."""
-        return [call.rpartition(" install -e ")[2] for call in self.calls("-m pip") if " install -e " in call]
+        return [call.rpartition(" -e ")[2] for call in self.calls("-m pip") if " install " in call]
 
     def installs(self) -> int:
         return sum(" install " in call for call in self.calls("-m pip"))
@@ -101,6 +101,7 @@ class TestMakefile:
         assert {
             "help",
             "lab",
+            "read",
             "test",
             "test-gpu",
             "lint",
@@ -211,6 +212,28 @@ class TestMakefile:
         assert not checkout.calls("-m venv")
         checkout.make("lab")
         assert not checkout.calls("-m venv"), "once made so, it stays so"
+
+    def test_reading_installs_no_torch_and_nothing_twice(self, checkout: Checkout) -> None:
+        assert checkout.make("read").returncode == 0
+        assert checkout.installed() == [".[read]"]
+        assert checkout.calls("-m jupyterlab")
+        assert checkout.make("read", OFFLINE="1").returncode == 0
+        assert not checkout.calls("-m pip")
+
+    def test_the_whole_course_comes_on_top_of_what_reading_installed(self, checkout: Checkout) -> None:
+        checkout.make("read")
+        assert checkout.make("lab").returncode == 0
+        assert checkout.installed() == [".[course]"]
+        assert not checkout.calls("-m venv")
+        assert checkout.make("read", OFFLINE="1").returncode == 0, "the whole course is enough to read it"
+        assert not checkout.calls("-m pip")
+        checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
+        assert checkout.make("read").returncode == 0
+        assert checkout.calls("-m venv --clear")
+
+    def test_reading_is_recorded_mode(self, checkout: Checkout) -> None:
+        assert "LAB_MODE=recorded" in checkout.make("--dry-run", "read").stdout
+        assert "LAB_MODE" not in checkout.make("--dry-run", "lab").stdout
 
     def test_live_tests_are_live(self, checkout: Checkout) -> None:
         plan = checkout.make("--dry-run", "test-gpu").stdout

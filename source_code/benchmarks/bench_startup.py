@@ -1,4 +1,4 @@
-"""Benchmark: what a process does before its first training step, one thing after another (lab 10)."""
+"""Benchmark: what a process does before its first training step, one thing after another (lab 11)."""
 
 import argparse
 import os

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from labkit import checks, exercises, predictions, source
+from labkit import checks, exercises, predictions, source, without_torch
 from labkit.checks import conclude, expect, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
@@ -40,6 +40,7 @@ def start(number: int | None = None) -> None:
     """Lab ``number`` begins: say in one line where the numbers of this notebook come from."""
     checks.begin()
     predictions.begin(number)
+    without_torch.begin()
     print(source.current().greeting)
 
 

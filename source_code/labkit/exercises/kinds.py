@@ -130,6 +130,8 @@ class Code:
             return say(exercise, self.trial(given) or "")
         except NotImplementedError:
             return say(exercise, None)
+        except ModuleNotFoundError as error:
+            return say(exercise, f"to try it takes {error.name}, which is not installed here: `make lab` installs it")
         except Exception as error:
             return say(exercise, f"it raises {type(error).__name__}: {error}")
 

@@ -1,12 +1,11 @@
-"""The exercises of lab 10: a fused kernel, the first run on a new machine, and what the last factor is worth."""
+"""The exercises of lab 10: a fused kernel, what padding gains, and a product with too few tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import pandas as pd
-
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.exercises.kinds import BOUND, READ, Code, Number
+from labkit.topics.matmul.readings import median_rows
 
 
 def _try_bias_relu(bias_relu: Callable) -> str | None:
@@ -100,50 +99,53 @@ BIAS_RELU = Code(
 )
 
 
-def _first_times(entries: pd.DataFrame) -> set[str]:
-    """The rung of the shortest first process, and those whose own runs reach as low: nothing tells these apart."""
-    cold = entries["cold_s"].astype(float)
-    best = cold.fillna(entries["process_s"]).idxmin()
-    reaches = cold.fillna(entries["process_high_s"])[best]
-    return {entries.loc[best, "step"], *entries.loc[cold.fillna(entries["process_low_s"]) <= reaches, "step"]}
+def _cublas_us(records: Sequence[dict], side: int) -> float:
+    found = median_rows(records, "size", ["rows", "columns", "inner"]).set_index(["rows", "columns", "inner"])
+    return float(found.loc[(side, side, side), "cublas_us"])
 
 
-FIRST_TIME = Choice(
+def _padded(records: Sequence[dict], side: int = 4095) -> float:
+    """How many times as fast cuBLAS is at 4,096, padding and all, as at ``side``."""
+    return _cublas_us(records, side) / _cublas_us(records, 4096)
+
+
+PADDED = Number(
     READ,
-    "Take the cold process where there is one, else the usual one, and compare the seconds.",
-    right=_first_times,
+    "Two green bars, side by side: TFLOP/s of 4,096 over those of 4,095.",
+    right=_padded,
     wrong={
-        "main_opt7.py": "its kernels are compiled in the first process: look at its cold seconds",
-        "main_opt6.py": "it is compiled in the first process: look at its cold seconds",
-        "main_baseline.py": "nothing is compiled, and it takes the longest all the same: compare the seconds",
-        "main_opt3.py": "nothing is compiled, but the loader is still there: a later rung has none",
+        "that is turned over: the share of the time that is left": lambda records: 1 / _padded(records),
+        "that is 4,097 against 4,096": lambda records: _padded(records, 4097),
+        "that is by how many per cent it is faster: how many times as fast?": lambda records: (
+            100 * (_padded(records) - 1)
+        ),
+        "that is the share of the time that it saves, in per cent": lambda records: 100 * (1 - 1 / _padded(records)),
+        "those are the TFLOP/s of 4,096: over those of 4,095?": lambda records: (
+            2 * 4096**3 / _cublas_us(records, 4096) / 1e6
+        ),
     },
+    within=0.05,  # read off a picture
 )
 
 
-def _at_the_floor(entries: pd.DataFrame, floor_s: float) -> tuple[float, float]:
-    """Seconds of the last rung's process, and what would be left of them with its loop at the floor."""
-    last = entries.iloc[-1]
-    return float(last["process_s"]), float(last["process_s"] - (last["training_s"] - floor_s))
+def _busy_pct(tile: tuple[int, int], tiles: int = 0) -> float:
+    """Per cent of an H200's 132 multiprocessors that fc1's forward pass gives a tile of this size, or so many tiles."""
+    return 100 * (tiles or -(-1024 // tile[0]) * -(-128 // tile[1])) / 132
 
 
-AT_THE_FLOOR = Number(
+FEW_TILES = Number(
     BOUND,
-    "The process less what the loop saves; the rest stays as it is.",
-    right=lambda entries, floor_s: _at_the_floor(entries, floor_s)[0] / _at_the_floor(entries, floor_s)[1],
+    "How many tiles of 128 × 128 has a result of 1,024 × 128? Each keeps one of the multiprocessors busy.",
+    right=lambda: _busy_pct((128, 128)),
     wrong={
-        "that is how many times as fast the loop becomes: the process holds more than the loop": lambda e, floor_s: (
-            e.iloc[-1]["training_s"] / floor_s
-        ),
-        "that is the process without any training: the floor stays": lambda e, floor_s: (
-            e.iloc[-1]["process_s"] / (e.iloc[-1]["process_s"] - e.iloc[-1]["training_s"])
-        ),
-        "that is as if the whole process came down to the floor": lambda e, floor_s: e.iloc[-1]["process_s"] / floor_s,
-        "that is turned over: the share of the process that is left": lambda e, floor_s: (
-            _at_the_floor(e, floor_s)[1] / _at_the_floor(e, floor_s)[0]
-        ),
+        "there are more multiprocessors than tiles: most of them have nothing to do": lambda: 100.0,
+        "that is with tiles of 64 × 32: there are fewer of 128 × 128": lambda: _busy_pct((64, 32)),
+        "that is with tiles of 64 × 64: there are fewer of 128 × 128": lambda: _busy_pct((64, 64)),
+        "that is one tile's share: how many are there?": lambda: _busy_pct((128, 128), tiles=1),
+        "those are the tiles: which share of the multiprocessors has one?": lambda: 8.0,
+        "that is the share that has nothing to do": lambda: 100 - _busy_pct((128, 128)),
+        "that is turned over: multiprocessors for each tile": lambda: 132 / 8,
     },
-    within=0.005,
 )
 
-EXERCISES = {"10.1": BIAS_RELU, "10.2": FIRST_TIME, "10.3": AT_THE_FLOOR}
+EXERCISES = {"10.1": BIAS_RELU, "10.2": PADDED, "10.3": FEW_TILES}

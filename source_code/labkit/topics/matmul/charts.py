@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
-from labkit.topics.matmul.readings import median_rows, narrow_type
+from labkit.topics.matmul.readings import median_rows, narrow_type, tile_of
 from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks
 
 SMALL = 8.5  # points
@@ -55,17 +55,6 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
         ax.set_title(f"A matrix product in {name}, by size: rows = columns = inner, or as written")
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
     return fig
-
-
-# --- the order of the tiles ---------------------------------------------------------------------------------
-
-
-def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
-    """Row and column of the tile that a program makes, by the rule of ``labkit.kernels.matmul``."""
-    first = program // (group * across) * group
-    height = min(down - first, group)
-    within = program % (group * across)
-    return first + within % height, within // height
 
 
 def order_of_tiles() -> Figure:

@@ -17,3 +17,19 @@ def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.D
 def narrow_type(records: Sequence[dict]) -> str:
     """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
     return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
+
+
+def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
+    """Row and column of the tile that a program makes, by the rule of ``labkit.kernels.matmul``."""
+    first = program // (group * across) * group
+    height = min(down - first, group)
+    within = program % (group * across)
+    return first + within % height, within // height
+
+
+def lines_read(size: int, group: int, programs: int, tile: tuple[int, int]) -> int:
+    """Rows of A and columns of B, of ``size`` each, that the first so many programs read between them."""
+    down, across = size // tile[0], size // tile[1]
+    places = [tile_of(program, down, across, group) for program in range(programs)]
+    rows, columns = ({place[side] for place in places} for side in (0, 1))
+    return tile[0] * len(rows) + tile[1] * len(columns)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from labkit.display.table import Table, table
-from labkit.topics.matmul.readings import median_rows, narrow_type
+from labkit.topics.matmul.readings import lines_read, median_rows, narrow_type
 from labkit.topics.roofline.readings import DTYPE_WORDS
 
 
@@ -56,6 +56,14 @@ def tiles(records: Sequence[dict]) -> Table:
     size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
     formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
     return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats, ["µs", "TFLOP/s"])
+
+
+def orders(sizes: Sequence[int], programs: int = 132, tile: tuple[int, int] = (128, 256)) -> Table:
+    """What the programs that run at once read, row of tiles by row of tiles and eight rows together: reckoned."""
+    rows = [(size, *(lines_read(size, group, programs, tile) for group in (1, 8))) for size in sizes]
+    columns = ["size", "row by row", "8 rows together"]
+    caption = f"Rows and columns that {programs} programs read (reckoned, not measured)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns, "{:,.0f}"))
 
 
 def types(records: Sequence[dict]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -139,6 +139,24 @@ def conv2(products: pd.DataFrame) -> Table:
     frame["done / needed"] = products["done_gflop"] / products["needed_gflop"]
     formats = dict.fromkeys(["µs", "blocks", names["waves"], "MB counted"], "{:.0f}") | {"GFLOP done": "{:.1f}"}
     return table(frame, "conv2's three products", formats, [*formats, "done / needed"])
+
+
+def sums(steps: Mapping[str, pd.DataFrame]) -> Table:
+    """One training step each, as counted (``in_depth``): kernels, time, bytes, operations of the Tensor Cores."""
+    parts = {"kernels": ("count", 1), "µs": ("time_us", 1), "MB": ("bytes", 1e-6)}
+    parts["GFLOP on Tensor Cores"] = ("tensor_flops", 1e-9)
+    rows = [[factor * own[column].sum() for column, factor in parts.values()] for own in steps.values()]
+    frame = pd.DataFrame(rows, columns=list(parts))
+    frame.insert(0, "step", list(steps))
+    return table(frame, "One training step, as counted", dict.fromkeys(parts, "{:,.0f}"), list(parts))
+
+
+def done_and_needed(kernels: pd.DataFrame) -> Table:
+    """Operations of ``main_opt7``'s own kernels (rows of ``in_depth``): needed by the shapes, and done."""
+    needed, done = kernels["kernel"].map(roofline.opt7_flops()) / 1e9, kernels["tensor_flops"] / 1e9
+    columns = ["kernel", "GFLOP needed", "GFLOP done", "done / needed"]
+    frame = pd.concat([kernels["kernel"], needed, done, done / needed], axis=1).set_axis(columns, axis=1)
+    return table(frame, "The kernels that convolve", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"}, columns[2:])
 
 
 def distances(distances: pd.DataFrame) -> Table:
