@@ -190,6 +190,11 @@ def test_the_tables_of_the_lab():
     assert "42.9 TFLOP" in str(roofline_tables.floor(PEAKS))
     limits = roofline_tables.limits(roofline.limits(counted(), PEAKS), top=3)
     assert limits.frame["kernel"].tolist()[3:] == ["2 more kinds"] and limits.frame["µs"].tolist()[3] == 250
+    by_limit = roofline_tables.by_limit(roofline.limits(counted(), PEAKS)).frame.set_index("limited by")
+    assert by_limit.index[0] == "waiting" and by_limit.loc["waiting", "µs above their roofs"] == pytest.approx(175)
+    assert by_limit["% of the step"].sum() == pytest.approx(100) and by_limit["kinds of kernels"].tolist() == [1] * 5
+    plan = roofline_tables.plan(roofline.limits(counted(), PEAKS), top=2).frame
+    assert plan["kernel"].tolist() == ["slow", "caching"] and plan["step then µs"].tolist() == pytest.approx([278, 238])
     step = {"main_opt7": pd.DataFrame({"bytes": [3e8, 5e7], "time_us": [1.0, 2.0]})}
     assert roofline_tables.traffic(["main_opt7"], step).frame["MB counted"].tolist() == [350]
     distances = roofline.distances(points, step, PEAKS)
@@ -289,9 +294,9 @@ def test_conv2s_products_are_those_that_a_kernels_name_tells():
     found = roofline.conv2_products(roofline.in_depth(launches("x_wgrad_y", "b"), launches("x_wgrad_y", "b")))
     assert found[["word", "kernel", "blocks", "waves"]].to_numpy().tolist() == [["wgrad", "x_wgrad_y", 85, 0.2]]
     assert found["needed_gflop"].tolist() == pytest.approx([1024 * 21.233664e-3])
-    assert roofline_tables.filled(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
+    assert roofline_tables.conv2(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
     none = roofline.conv2_products(roofline.in_depth(launches("b"), launches("b")))
-    assert none.empty and roofline_tables.conv2(none).frame.empty and roofline_tables.filled(none) is not None
+    assert none.empty and roofline_tables.conv2(none).frame.empty
 
 
 def test_a_step_is_summed_and_what_its_kernels_do_is_held_against_what_is_needed():

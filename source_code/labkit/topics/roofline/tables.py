@@ -67,7 +67,7 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
     frame = pd.DataFrame(
         {
             "#": range(1, len(head) + 1),
-            "kernel": [short_kernel(name, 44) for name in head["kernel"]],
+            "kernel": [short_kernel(name, 28) for name in head["kernel"]],
             "µs": head["us"],
             "MB": head["mb"],
             "% of memory": 100 * head["memory"],
@@ -77,14 +77,14 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
             ],
             "% of threads": head["warps_pct"],
             "limited by": head["limit"],
-            "µs above its roof": head["over_us"],
+            "µs above roof": head["over_us"],
         }
     )
     if len(rest):
         sums = {"kernel": f"{len(rest)} more kinds", "µs": rest["us"].sum(), "MB": rest["mb"].sum()}
-        last = pd.DataFrame([sums | {"µs above its roof": rest["over_us"].sum()}])
+        last = pd.DataFrame([sums | {"µs above roof": rest["over_us"].sum()}])
         frame = pd.concat([frame, last], ignore_index=True)
-    formats = dict.fromkeys(["µs", "MB", "µs above its roof"], "{:,.0f}")
+    formats = dict.fromkeys(["µs", "MB", "µs above roof"], "{:,.0f}")
     formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}") | {"#": "{:.0f}"}
     caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
     return table(frame, caption, formats, [name for name in formats if name != "#"])
@@ -103,20 +103,42 @@ def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, formats, ["kernels", "MB counted", "ratio"])
 
 
+def by_limit(limits: pd.DataFrame) -> Table:
+    """How much of a step's time is in the kernels of each limit (``labkit.topics.roofline.readings.limits``)."""
+    sums = {"kinds of kernels": ("kernel", "size"), "µs": ("us", "sum"), "µs above their roofs": ("over_us", "sum")}
+    found = limits.groupby("limit").agg(**sums).sort_values("µs", ascending=False)
+    found["% of the step"] = 100 * found["µs"] / found["µs"].sum()
+    formats = dict.fromkeys(found.columns[1:], "{:.0f}")
+    return table(found.rename_axis("limited by").reset_index(), "By what limits them", formats, list(formats))
+
+
+def plan(limits: pd.DataFrame, top: int = 4) -> Table:
+    """The kernels that lie highest above their roofs, and the step's kernels if these and all before were at theirs."""
+    first = limits.sort_values("over_us", ascending=False).head(top)
+    then = limits["us"].sum() - first["over_us"].cumsum()
+    frame = pd.DataFrame({"kernel": first["kernel"], "saves at most µs": first["over_us"], "step then µs": then})
+    formats = {"kernel": short_kernel} | dict.fromkeys(frame.columns[1:], "{:.0f}")
+    return table(frame, "If each were at its roof", formats, list(frame.columns[1:]))
+
+
 def conv2(products: pd.DataFrame) -> Table:
-    """conv2's three products (``labkit.topics.roofline.readings.conv2_products``): needed, and done."""
+    """conv2's three products (``labkit.topics.roofline.readings.conv2_products``): how much of the GPU they fill, what
+    they move by the shapes and by the counters, and the operations needed and done."""
     names = {
         "word": "kernel",
         "product": "what",
+        "us": "µs",
+        "blocks": "blocks",
+        "waves": "% of the blocks that fit",
         "shapes_mb": "MB by hand",
         "counted_mb": "MB counted",
         "needed_gflop": "GFLOP needed",
         "done_gflop": "GFLOP done",
     }
-    frame = products[list(names)].rename(columns=names)
+    frame = products.assign(waves=100 * products["waves"])[list(names)].rename(columns=names)
     frame["done / needed"] = products["done_gflop"] / products["needed_gflop"]
-    formats = {"MB counted": "{:.0f}", "GFLOP done": "{:.1f}"}
-    return table(frame, "conv2's three products", formats, ["MB counted", "GFLOP done", "done / needed"])
+    formats = dict.fromkeys(["µs", "blocks", names["waves"], "MB counted"], "{:.0f}") | {"GFLOP done": "{:.1f}"}
+    return table(frame, "conv2's three products", formats, [*formats, "done / needed"])
 
 
 def sums(steps: Mapping[str, pd.DataFrame]) -> Table:
@@ -135,16 +157,6 @@ def done_and_needed(kernels: pd.DataFrame) -> Table:
     columns = ["kernel", "GFLOP needed", "GFLOP done", "done / needed"]
     frame = pd.concat([kernels["kernel"], needed, done, done / needed], axis=1).set_axis(columns, axis=1)
     return table(frame, "The kernels that convolve", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"}, columns[2:])
-
-
-def filled(products: pd.DataFrame) -> Table:
-    """How many blocks of threads the kernels of conv2 start, of those that fit into the GPU at once."""
-    names = {"kernel": "kernel", "us": "µs", "blocks": "blocks", "waves": "% of the blocks that fit"}
-    frame = products.sort_values("us", ascending=False)[list(names)].rename(columns=names)
-    frame[names["waves"]] *= 100
-    numbers = [names[name] for name in ("us", "blocks", "waves")]
-    formats = {"kernel": short_kernel} | dict.fromkeys(numbers, "{:.0f}")
-    return table(frame, "How much of the GPU conv2's kernels fill", formats, numbers)
 
 
 def distances(distances: pd.DataFrame) -> Table:
