@@ -171,6 +171,7 @@ def test_a_table_that_the_catalogue_does_not_have_is_named():
 WITHOUT = {
     "05_summary": {"lab.diff("},  # changes nothing, compares what the labs before it changed
     "09_roofline": {"lab.diff("},  # changes nothing, says what limits the step that lab 10 changes
+    "12_shapes": {"lab.diff("},  # a size is a flag of main_shapes.py, of which lab 13 shows the diff
     "20_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "21_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling
     "22_sharding": {"lab.wall_clock(", "lab.diff("},  # another network than the ladder's, and times of several GPUs

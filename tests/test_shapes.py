@@ -1,4 +1,4 @@
-"""The benchmarks of lab 12 run for real, in small; their rows are read as measured; padding changes nothing."""
+"""The benchmarks of labs 12 and 13 run for real, in small; their rows are read as measured; padding changes nothing."""
 
 from __future__ import annotations
 
