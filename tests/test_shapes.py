@@ -1,4 +1,4 @@
-"""The benchmarks of lab 12 run for real, in small; their rows are read as measured; padding changes nothing."""
+"""The benchmarks of labs 12 and 13 run for real, in small; their rows are read as measured; padding changes nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from labkit.training import machine, steps
 from labkit.training.model import Net
 from labkit.training.number_types import missing
 from stepbudget import kernel_names
-from stepbudget.ask import ops
+from stepbudget.ask import ops, tensor_cores
 from stepbudget.report import open_report
 from support.scripts import script
 
@@ -254,6 +255,43 @@ def test_bars_of_layouts_are_as_long_as_forward_and_backward():
             rows.append(row("bf16", us, (0, 2), (3.0, 1.0)) | case | {"layout": layout, "direction": direction})
     fig = charts.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
     assert sorted(patch.get_width() for patch in fig.axes[0].patches) == [5.0, 15.0, 20.0, 60.0]
+
+
+def test_a_layout_that_was_refused_is_a_dash_in_its_type_s_row():
+    rows = [row("bf16", us, part="layout", layout=layout) for layout, us in (("nn", 5.0), ("nt", 4.0))]
+    fp8 = row("fp8", 2.0, part="layout", layout="nt")
+    found = tables.by_layout(shapes.products([record(*rows, fp8)]))
+    assert list(found.frame) == ["type", "m = n = k", "nn µs", "nt µs"]
+    assert found.cells() == [["BF16", "64", "~5.0", "~4.0"], ["FP8", "64", "–", "~2.0"]]
+
+
+def test_channels_are_shown_with_the_largest_power_of_two_in_them():
+    columns = {"NCHW_us": 30.0, "channels_last_us": 10.0, "NCHW_tflops": 100.0, "channels_last_tflops": 300.0}
+    rows = pd.DataFrame([{"channels": width, **columns} for width in (255, 264, 320)])
+    found = tables.channels(rows, "by channels")
+    assert found.frame["a multiple of"].tolist() == [1, 8, 64]
+    assert found.cells()[0] == ["255", "1", "~30", "~10", "~100", "~300"]
+
+
+def test_epochs_are_compared_run_by_run():
+    found = tables.epochs({"plain": [100.0, 110.0, 120.0], "other": [105.0, 110.0, 132.0]})
+    assert found.cells() == [
+        ["plain", "~110.0", "~100.0–120.0", "~+0.0"],
+        ["other", "~110.0", "~105.0–132.0", "~+5.0"],
+    ]
+
+
+def test_with_channels_last_other_copies_come_instead():
+    folder = recorded.folder() / "profiles"
+    reports = {name: open_report(folder / f"{name}.sqlite.xz") for name in ("main_shapes", "main_shapes_last")}
+    found = tables.moves(reports).frame.set_index("kernels").set_axis(["plain", "last"], axis="columns")
+    own = tensor_cores.kernels(reports["main_shapes"])
+    layout_ms = own.loc[own["kernel"].str.contains("nchwToNhwc|nhwcToNchw"), "gpu_ms"].sum()
+    for report in reports.values():
+        report.close()
+    assert found.loc["layout copies", "plain"] == pytest.approx(layout_ms)
+    assert found.loc["layout copies", "last"] < layout_ms / 2
+    assert found.loc["other copies", "last"] > 2 * found.loc["other copies", "plain"]
 
 
 def probe(environment: str, statements: str, matmul: str | None, conv: str | None, refused: dict | None = None) -> dict:

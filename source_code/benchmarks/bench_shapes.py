@@ -1,4 +1,4 @@
-"""Benchmark: matrix products and convolutions in sizes around multiples of 8, by type and memory layout (lab 12).
+"""Benchmark: matrix products and convolutions in sizes around multiples of 8, by type and layout (labs 12 and 13).
 
 Every case is multiplied in each type from the same FP32 numbers. Its error is against their FP64 result, relative in
 the Frobenius norm: the rounding of the inputs is in it. Times are of the GPU, by CUDA events; several calls stand in

@@ -1,4 +1,4 @@
-"""Benchmark: which switch decides whether FP32 means TF32: PyTorch's, old and new, or an environment variable (lab 12).
+"""Benchmark: which switch decides whether FP32 means TF32: PyTorch's, old and new, or an environment variable (lab 13).
 
 Each probe is a process of its own: it starts with the given environment, runs the given statements as they stand, then
 multiplies and convolves FP32 numbers. The error against FP64 tells the precision, whatever the switches say about it.

@@ -1,4 +1,4 @@
-"""The exercises of lab 12: a padded size, what padding gains, and why an operation keeps off the Tensor Cores."""
+"""The exercises of lab 12: a padded size, what padding gains, and which product an odd size slows down most."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pandas as pd
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
 from labkit.topics.shapes.readings import half_type
-from stepbudget.ask import ops
-from stepbudget.report import Report
 
 BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 
@@ -79,22 +77,22 @@ WORTH_PADDING = Number(
 )
 
 
-def _idle_reason(report: Report) -> str:
-    idle = ops.eligible(report)
-    idle = idle[idle["group"] == ops.NOT_USING]
-    return "none" if idle.empty else idle.groupby("reason")["gpu_ms"].sum().idxmax()
+def _slowed_most(linear: pd.DataFrame) -> str:
+    """The product whose time grows by most microseconds; its columns are ``product``, then 127 and 128 units."""
+    grown = (linear.iloc[:, 1] - linear.iloc[:, 2]).astype(float)
+    return "none" if linear.empty else str(linear.loc[grown.idxmax(), "product"])
 
 
-IDLE_OPERATION = Choice(
+SLOWED_MOST = Choice(
     READ,
-    "Of the rows that are 'not using', take the reason that costs most milliseconds; 'none' where no row is.",
-    right=_idle_reason,
+    "Take the column of 128 units from that of 127, row by row; 'none' where the table has no rows.",
+    right=_slowed_most,
     wrong={
-        "shape": "that is no reason that stands there: copy the text of the column",
-        "none": "there are rows that are 'not using': look at the column 'group' again",
-        "aten::convolution_backward": "that is the operation: which reason stands beside it?",
-        "not using": "that is the group: which reason stands beside it?",
+        "fc2 weight gradient": "that one grows by the largest factor, of a short time: microseconds are asked for",
+        "fc1 input gradient": "that is the second: take the difference of each row, not the time alone",
+        "fc1 weight gradient": "it is near the others as a factor: take the difference in microseconds",
+        "fc1": "that is the layer: it has three products, copy the words of the column",
     },
 )
 
-EXERCISES = {"12.1": PADDED, "12.2": WORTH_PADDING, "12.3": IDLE_OPERATION}
+EXERCISES = {"12.1": PADDED, "12.2": WORTH_PADDING, "12.3": SLOWED_MOST}

@@ -87,7 +87,7 @@ TORCH_PROFILES = [
 NVML = "bench_nvml.py"
 NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
 
-# Lab 12: the network of main_opt4.py (the second), and it with one thing changed.
+# Labs 12 and 13: the network of main_opt4.py (the second), and it with one thing changed.
 SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
 BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
 _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
@@ -371,7 +371,7 @@ def _torch_profile(program: str) -> Item:
 
 
 def _shapes(rounds: int) -> Iterator[Item]:
-    """What lab 12 shows: its benchmark and its runs, in turn, and its profiles."""
+    """What labs 12 and 13 show: their benchmarks and runs, in turn, and their profiles."""
     for number in range(1, rounds + 1):
         yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
         yield from (_timed("shapes", step, "runs", number) for step in SHAPES)

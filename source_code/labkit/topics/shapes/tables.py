@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED
+from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, short_kernel, table
-from labkit.topics.shapes.charts import WORDS
+from labkit.topics.shapes.charts import LAYOUTS, WORDS
 from labkit.topics.shapes.readings import TYPES, by_channels, half_type
 from stepbudget.ask.ops import Summary
-from stepbudget.ask.tensor_cores import TensorActive
-from stepbudget.kernel_names import NO
+from stepbudget.ask.tensor_cores import TensorActive, kernels
+from stepbudget.kernel_names import CHANGES_LAYOUT, NO
+from stepbudget.report import Report
+
+UNITS = {"us": "µs", "tflops": "TFLOP/s"}
+MOVES = {"layout copies": CHANGES_LAYOUT.pattern, "pooling": "max_pool", "other copies": "direct_copy"}
 
 
 def rate(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n", "k", "dtype")) -> Table:
@@ -32,6 +36,48 @@ def rate(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n
 
 def _kernel(name: object) -> str:
     return short_kernel(name) if isinstance(name, str) else "–"
+
+
+def by_layout(products: pd.DataFrame) -> Table:
+    """Microseconds of a product, a column for each way to store both matrices (``n``: by rows, ``t``: by columns)."""
+    own = products[products["part"] == "layout"]
+    wide = own.pivot_table(index=["dtype", "m"], columns="layout", values="us").reindex(TYPES, level="dtype")
+    wide = wide.add_suffix(" µs").rename(index=WORDS).reset_index(names=["type", "m = n = k"])
+    measured = list(wide)[2:]
+    return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"), measured)
+
+
+def channels(rows: pd.DataFrame, caption: str) -> Table:
+    """A convolution by its channels, of which the largest power of two is shown; ``rows``: of ``by_channels``."""
+    heads = {f"{layout}_{what}": f"{layout} {unit}" for what, unit in UNITS.items() for layout in LAYOUTS}
+    frame = rows[["channels", *heads]].rename(columns=heads)
+    frame.insert(1, "a multiple of", frame["channels"].map(lambda number: number & -number))
+    measured = list(heads.values())
+    return table(frame, caption, dict.fromkeys(measured, "{:,.0f}"), measured)
+
+
+def epochs(each: Mapping[str, Sequence[float]]) -> Table:
+    """Milliseconds of an epoch of each network, a number a run; per cent against the first network, run by run."""
+    plain = next(iter(each.values()))
+    rows = []
+    for name, own in each.items():
+        ratio = Spread.of([ms / base for ms, base in zip(own, plain, strict=True)])
+        span = f"{MEASURED}{min(own):.1f}–{max(own):.1f}"
+        rows.append((name, Spread.of(own).median, span, 100 * (ratio.median - 1)))
+    frame = pd.DataFrame(rows, columns=["network", "epoch ms", "each run ms", "longer by %"])
+    formats = {"epoch ms": "{:.1f}", "longer by %": "{:+.1f}"}
+    caption = "A training epoch without the profiler, first epochs left out; per cent: in pairs of runs"
+    return table(frame, caption, formats, list(formats))
+
+
+def moves(reports: Mapping[str, Report]) -> Table:
+    """Kernel time of what moves images or reads each of their numbers once, a column a report."""
+    frame = pd.DataFrame({"kernels": list(MOVES)})
+    for name, report in reports.items():
+        own = kernels(report)
+        found = [own["kernel"].astype(str).str.contains(pattern) for pattern in MOVES.values()]
+        frame[name] = [own.loc[hit, "gpu_ms"].sum() for hit in found]
+    return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"), list(reports))
 
 
 def switches(rows: Sequence[Mapping], caption: str) -> Table:
@@ -96,7 +142,7 @@ def claims(
             f"of {len(short)} products in TF32, FP16 and BF16, {(short['tensor_cores'] == NO).sum()} ran without",
         ),
         ("B", "the batch size, too, in multiples of 8", f"forward, the batch is M: M = 4095 takes {_times(m)} as long"),
-        ("B", "also an LSTM's units", "not measured here"),
+        ("B", "also an LSTM's units", "lab 23 measures an LSTM, in good sizes and bad ones"),
         (
             "B",
             "bad layer sizes show in DLProf's report",
@@ -119,7 +165,7 @@ def claims(
             "TFLOP/s by channels: "
             + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
         ),
-        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 18)"),
+        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 19)"),
         ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
     ]
     return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])
