@@ -1,4 +1,4 @@
-"""A lab is one sitting: its cells and words are counted."""
+"""A lab is one sitting: its cells and words are counted, and its minutes come of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import nbformat
 import pytest
 
 from labkit import course
+from labkit.exercises import exercises_of
+from labkit.paths import ROOT
 
 MOST_CELLS = 60
 MOST_WORDS = 2_500
+
+# How long a lab takes, in minutes: an assumption, said in the page for teachers.
+WORDS_A_MINUTE = 200
+A_CELL = 1 / 4  # to read a code cell and look at what it shows
+AN_EXERCISE = 2
 
 
 def words(cells: list) -> int:
@@ -24,3 +31,16 @@ def test_a_lab_is_one_sitting(lab):
     cells = nbformat.read(lab.path, as_version=4).cells
     assert len(cells) <= MOST_CELLS
     assert words(cells) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("lab", course.LABS, ids=lambda lab: lab.name)
+def test_its_minutes_are_those_of_its_words_cells_and_exercises(lab):
+    cells = nbformat.read(lab.path, as_version=4).cells
+    code = sum(cell.cell_type == "code" for cell in cells)
+    takes = words(cells) / WORDS_A_MINUTE + code * A_CELL + len(exercises_of(lab.number)) * AN_EXERCISE
+    assert lab.minutes == 5 * round(takes / 5)
+
+
+def test_the_page_for_teachers_says_how_minutes_are_counted():
+    said = "at 200 words a minute, a quarter of a minute for a code cell and what it shows, two minutes for an exercise"
+    assert said in (ROOT / "labs" / "for_teachers.md").read_text()
