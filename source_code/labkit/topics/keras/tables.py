@@ -243,7 +243,7 @@ def claims(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, 
          f"error of a product: {errors['as it comes']} as JAX comes, {errors['TF32 off']} with TF32 off"),
         ("walkthrough", "the same", "tensorflow",
          f"tensor_float_32_execution_enabled() is {lines.loc[switch, 'says']} as it comes"),
-        ("lab 4", "NVIDIA_TF32_OVERRIDE=0 switches TF32 off", "jax",
+        ("lab 13", "NVIDIA_TF32_OVERRIDE=0 switches TF32 off", "jax",
          f"{_switched(products, override)}: error of a product {errors[override]}"),
     ]  # fmt: skip
     frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
