@@ -89,13 +89,14 @@ NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
 
 # Lab 10: the network of main_opt4.py (the second), and it with one thing changed.
 SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
-BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
+BENCH_SHAPES = "bench_shapes.py"
+SHAPES_ONCE = ("bench_tf32.py", "bench_thin.py")  # the former's answers are no times, the latter has rounds inside
 _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 
 # Lab 11: each once, with its seeds inside.
-LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py", "bench_optimizers.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
 # Lab 17: each once; the first with its seeds inside, the others with repeats or rounds.
@@ -176,10 +177,9 @@ KERAS_CPU_ONCE = [
 SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
 SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
-RANKS_ACCURACY = {  # script → what trains it, seed by seed
-    script: f"{SCALING} --accuracy {script} '--digits-flags=--workers 4'"
-    for script in ("main_ddp_on_gpu.py", "main_ddp.py")
-}
+RANKS_ACCURACY = ("main_ddp.py", "main_ddp_on_gpu.py", "main_ddp_graph.py")
+SEEDS_A_JOB = 5  # one after another in a process; such jobs stand side by side
+ACCURACY_WORKERS = 6  # loader processes of a job, of all its ranks together: no result changes
 RANKS_PROFILES = [
     "main_ddp_on_gpu.py --profile --epochs 2",
     "main_fsdp.py --profile --steps 6 --batch-size 64",
@@ -277,9 +277,10 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         for one in range(1, rounds + 1)
     )
     accuracy = [
-        _of_ranks("ranks_accuracy", program, size, f"{key(script)}-accuracy-x{size}-01", "seed by seed")
-        for script, program in RANKS_ACCURACY.items()
+        _seeds_of_ranks(script, size, first)
+        for script in RANKS_ACCURACY
         for size in sizes
+        for first in range(1, SEEDS + 1, SEEDS_A_JOB)
     ]
     reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
     memory = _of_ranks("ranks_memory", SHARDING, sizes[-1], f"sharding-x{sizes[-1]}-01", "way by way")
@@ -337,6 +338,14 @@ def _of_ranks(kind: str, program: str, ranks: int, name: str, what: str) -> Item
     return Item(kind, "run", command.ranks_command(program, ranks), f"ranks/{name}.json", label)
 
 
+def _seeds_of_ranks(script: str, ranks: int, first: int) -> Item:
+    """A job's share of the seeds, from ``first`` on: whole trainings of a script on so many GPUs."""
+    seeds = f"--first-seed {first} --seeds {SEEDS_A_JOB}"
+    loading = f"'--digits-flags=--workers {max(1, ACCURACY_WORKERS // ranks)}'"
+    name = f"{key(script)}-accuracy-x{ranks}-{first // SEEDS_A_JOB + 1:02d}"
+    return _of_ranks("ranks_accuracy", f"{SCALING} --accuracy {script} {seeds} {loading}", ranks, name, seeds)
+
+
 def _rank_reports(program: str, ranks: int) -> Item:
     name = f"{key(program.split()[0])}_x{ranks}"
     words, file = command.rank_profiles_command(name, program, ranks), f"profiles/{name}_rank0.sqlite.xz"
@@ -375,5 +384,5 @@ def _shapes(rounds: int) -> Iterator[Item]:
     for number in range(1, rounds + 1):
         yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
         yield from (_timed("shapes", step, "runs", number) for step in SHAPES)
-    yield _timed("shapes", BENCH_TF32, "benchmarks", 1)
+    yield from (_timed("shapes", script, "benchmarks", 1) for script in SHAPES_ONCE)
     yield from _profiles("shapes", SHAPE_PROFILES)

@@ -14,13 +14,15 @@ al., "PyTorch FSDP", VLDB 2023); what lies outside of the blocks it gathers once
 forward pass, and the last reduce-scatter, have nothing to hide behind. If k messages are ready one after another at
 equal distances, the others are hidden as far as they fit into (k − 1)/k of the pass.
 
-*Host*: the CPU's code of a step is the same for few samples and for many, and each rank has a CPU of its own.
+*Host*: the CPU's code of a step is the same for few samples and for many, and each rank has a CPU of its own. They meet
+at each collective, so that the slowest sets the pace: what is expected is the longest of n drawn from the rounds on one
+GPU. A loader has to make a whole batch before an epoch's first step, which goes with a GPU's samples; later ones are
+made meanwhile.
 
-What is not in it: ranks that wait for one another as their CPUs take turns at being slow; kernels that run slower
-beside a collective, or on few samples; hosts and links shared with others.
+What is not in it: kernels that run slower beside a collective, or on few samples; hosts and links shared with others.
 
 Where the numbers come from: see ``jobs``. No timed run on more than one GPU is among them, since these are scored;
-but of runs with the profiler on two GPUs, the digits' work, the optimizer's, and FSDP's time on the CPU are.
+but of runs with the profiler on two GPUs, the digits' work and the optimizer's are.
 """
 
 from __future__ import annotations
@@ -51,10 +53,9 @@ class Job:
     program: str
     batch: int  # of one GPU, to which the times belong
     work_s: float  # of the GPU
-    fixed_s: float  # of it, the optimizer's
-    cpu_s: float
-    cpu_by: str  # where this number comes from
-    loader_s: float = 0.0  # of the host's time, what goes with the samples
+    fixed_s: float  # of it, what does not go with the samples: the optimizer's
+    cpus_s: tuple[float, ...]  # of the host's time, what does not go with the samples: round by round
+    loader_s: float = 0.0  # and what does
     buckets: tuple[int, ...] = ()  # of gradients that DDP averages, the last one last
     gathered: tuple[int, ...] = ()  # FSDP: of each block's weights
     scattered: tuple[int, ...] = ()  # and of its gradients
@@ -131,7 +132,7 @@ def step(job: Job, scaling: str, n: int, network: Network) -> Step:
     there, back = costs["gathered"], [*costs["gathered"][1:], *costs["scattered"], *costs["buckets"]]
     exposed = exposure(there, there[:2], forward_s) + exposure(back, back[-1:], backward_s)
     return Step(
-        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed, job.cpu_s,
+        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed, slowest(job.cpus_s, n),
         job.loader_s * share / job.batch,
     )  # fmt: skip
 
@@ -148,6 +149,16 @@ def exposure(costs: list[Cost], edge: list[Cost], over_s: float) -> Cost:
     return least if least.total_s >= rest_s else total.times(rest_s / total.total_s)
 
 
+def slowest(values: Iterable[float], n: int) -> float:
+    """The longest of n, each drawn from these values, as it is expected; of one, their mean.
+
+    The longest is at most the i-th of k values with a chance of (i / k)ⁿ.
+    """
+    ordered = sorted(values)
+    chances = [(place / len(ordered)) ** n for place in range(len(ordered) + 1)]
+    return sum(value * (after - before) for value, before, after in zip(ordered, chances, chances[1:], strict=False))
+
+
 def _sum(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
@@ -159,59 +170,85 @@ def network(where: Path | None = None, programs: Iterable[str] = ("ddp_on_gpu", 
 
 
 def jobs(where: Path | None = None) -> dict[str, Job]:
-    """Each program as a job, from its runs on one GPU (medians over the rounds) and the reports of two ranks.
+    """Each program as a job, from its runs on one GPU, with all samples and with few, and the reports of two ranks.
 
-    GPU's work. Of the transformer: its step on one GPU, which the GPU binds. Of the digits: their kernels in the
-    report of two ranks, for half the samples each. Optimizer: its kernels there, of half the weights under FSDP.
+    GPU's work, medians over the rounds. Of the transformer: its step, which the GPU binds. Of the digits: their kernels
+    in the report of two ranks, for half the samples each; in a CUDA graph, a line through both of their runs. The
+    optimizer's: its kernels in the reports, of half the weights under FSDP.
 
-    CPU. Digits on the GPU: their step on one GPU, where this is longer than the GPU's work. With the loader: the same
-    code, and what their step is longer is the loader's. FSDP: its step in the report of two ranks, which the CPU binds
-    there, less what the profiler adds: by as much as it makes the digits' CPU slower than on one GPU. DDP of the
-    transformer: as many launches as FSDP's, less its collectives, each as long as the digits' take.
+    CPU, round by round: the step with few samples, which the CPU binds. With the loader, an epoch is so many steps and
+    the making of one batch: both are told by the epochs with all samples and with few. A graph is launched once.
     """
     found = readings.records(where)
     runs = readings.frame(found)
-    one = runs[(runs["ranks"] == 1) & (runs["scaling"] == "strong")].groupby("program")
-    step_s, batch = one["step_ms"].median() / 1e3, one["batch"].first()
+    one = runs[(runs["ranks"] == 1) & runs["scaling"].isin(("strong", readings.FEW))]
+    one = one.set_index(["program", "scaling", "round"]).sort_index()
     rows = {readings.program_of(row): row for (n, _), record in found.items() if n == 1 for row in record["rows"]}
-    if gone := [program.label for name, program in readings.PROGRAMS.items() if name not in rows]:
+    whole = {(program, scaling) for program, scaling, _ in one.index}
+    if gone := [
+        program.label
+        for name, program in readings.PROGRAMS.items()
+        if not {(name, "strong"), (name, readings.FEW)} <= whole
+    ]:
         raise NotRecorded(f"not recorded on one GPU, from which the model starts: {'; '.join(gone)}.")
 
+    def seconds(program: str, scaling: str, what: str = "step_ms") -> pd.Series:
+        return one.loc[(program, scaling), what].astype(float) / 1e3
+
+    def common(program: str) -> dict:
+        batch = int(one.loc[(program, "strong"), "batch"].iloc[0])
+        return {"program": program, "batch": batch, "samples": rows[program].get("train_samples")}
+
+    def on_cpu(program: str) -> dict:
+        return {"cpus_s": tuple(seconds(program, readings.FEW))}
+
+    def averaged(program: str) -> dict:
+        sizes = rows[program]["buckets"]["rebuilt_bucket_sizes"].split(", ")
+        return {"buckets": tuple(int(size) for size in sizes)}
+
     digits, text = readings.profiled("ddp_on_gpu", 2, where), readings.profiled("text_fsdp", 2, where)
-    fixed_s = digits.optimizer_ms / 1e3
-    work_s = (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s
-    cpu_s = float(step_s["ddp_on_gpu"])
-    if cpu_s <= work_s:
-        raise LabError("the digits' step on one GPU is bound by the GPU: what the CPU takes is not told.")
-    slower = digits.step_ms / 1e3 / cpu_s  # by the profiler
-    launch_s = cpu_s / digits.launches
-    buckets = {
-        name: tuple(int(size) for size in rows[name]["buckets"]["rebuilt_bucket_sizes"].split(", "))
-        for name in ("ddp_on_gpu", "ddp", "text_ddp")
-    }
-    common = {"work_s": work_s, "fixed_s": fixed_s, "cpu_s": cpu_s}
-    loaded_s = max(0.0, float(step_s["ddp"]) - cpu_s)
-    weights_s = text.optimizer_ms / 1e3 * text.ranks
+    fixed_s, weights_s = digits.optimizer_ms / 1e3, text.optimizer_ms / 1e3 * text.ranks
+    work = {"work_s": (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
+    loaded = loading(one.loc["ddp"], rows["ddp"]["train_samples"])
+    graph_s, few_s = (seconds("ddp_graph", scaling).median() for scaling in ("strong", readings.FEW))
+    few = one.loc[("ddp_graph", readings.FEW), "batch"].iloc[0] / one.loc[("ddp_graph", "strong"), "batch"].iloc[0]
     gathered, scattered = sharded(rows["text_fsdp"])
-    launches = text.launches - text.collectives
     own = [
-        Job("ddp_on_gpu", **common, cpu_by="its step on one GPU", **_of(rows["ddp_on_gpu"], buckets["ddp_on_gpu"])),
-        Job("ddp", **common, cpu_by="the digits' on the GPU", loader_s=loaded_s, **_of(rows["ddp"], buckets["ddp"])),
+        Job(**common("ddp_on_gpu"), **work, **on_cpu("ddp_on_gpu"), **averaged("ddp_on_gpu")),
         Job(
-            "text_ddp", int(batch["text_ddp"]), float(step_s["text_ddp"]), weights_s, launches * launch_s,
-            f"{launches:.0f} launches of {1e6 * launch_s:.0f} µs", buckets=buckets["text_ddp"],
+            **common("ddp"), **work, cpus_s=tuple(loaded["cpu_s"]), loader_s=float(loaded["loader_s"].median()),
+            **averaged("ddp"),
         ),
         Job(
-            "text_fsdp", int(batch["text_fsdp"]), float(step_s["text_fsdp"]), weights_s, text.step_ms / 1e3 / slower,
-            f"its profiled step of {text.step_ms:.0f} ms, less the profiler's share",
-            gathered=gathered, scattered=scattered,
+            **common("ddp_graph"), work_s=graph_s, fixed_s=max(0.0, (few_s - few * graph_s) / (1 - few)), cpus_s=(0.0,),
+            **averaged("ddp_graph"),
+        ),
+        Job(
+            **common("text_ddp"), work_s=seconds("text_ddp", "strong").median(), fixed_s=weights_s,
+            **on_cpu("text_ddp"), **averaged("text_ddp"),
+        ),
+        Job(
+            **common("text_fsdp"), work_s=seconds("text_fsdp", "strong").median(), fixed_s=weights_s,
+            **on_cpu("text_fsdp"), gathered=gathered, scattered=scattered,
         ),
     ]  # fmt: skip
     return {job.program: job for job in own}
 
 
-def _of(row: dict, buckets: tuple[int, ...]) -> dict:
-    return {"batch": row["arguments"]["batch_size"], "buckets": buckets, "samples": row["train_samples"]}
+def loading(runs: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """What a step with a loader takes of the host, a row a round: ``cpu_s``, and ``loader_s`` with all samples.
+
+    An epoch of e seconds and k steps of b samples: e = k·cpu + b·c, with c the seconds of a sample in a loader's
+    process. Two batches tell both. ``runs``: by scaling and round, in rounds that have both.
+    """
+    many, few = (runs.loc[scaling] for scaling in ("strong", readings.FEW))
+    both = many.join(few, lsuffix="_many", rsuffix="_few", how="inner").astype(
+        {f"{name}_{which}": float for name in ("batch", "epoch_ms") for which in ("many", "few")}
+    )
+    steps = {which: readings.steps(samples, int(both[f"batch_{which}"].iloc[0])) for which in ("many", "few")}
+    times = both["batch_many"] / both["batch_few"]
+    cpu_s = (times * both["epoch_ms_few"] - both["epoch_ms_many"]) / (times * steps["few"] - steps["many"]) / 1e3
+    return pd.DataFrame({"cpu_s": cpu_s, "loader_s": both["epoch_ms_many"] / 1e3 / steps["many"] - cpu_s})
 
 
 def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -62,11 +62,14 @@ class Program:
 PROGRAMS = {
     "ddp_on_gpu": Program("digits", "DDP, data on the GPU", ("main_ddp_on_gpu.py",), "main_opt4.py", "main_ddp_on_gpu"),
     "ddp": Program("digits", "DDP, loader", ("main_ddp.py",), "main_opt3.py", "main_ddp"),
+    "ddp_graph": Program("digits", "DDP, one CUDA graph", ("main_ddp_graph.py",), "main_opt5.py"),
     "text_ddp": Program("transformer", "DDP", ("main_fsdp.py", "ddp")),
     "text_fsdp": Program("transformer", "FSDP", ("main_fsdp.py", "fsdp"), report="main_fsdp"),
 }
-DDP = tuple(name for name, program in PROGRAMS.items() if program.sharing.startswith("DDP"))  # each keeps all weights
+DDP = ("ddp_on_gpu", "ddp", "text_ddp")  # each rank keeps all weights, and launches kernel by kernel
+GRAPH = ("ddp_on_gpu", "ddp_graph")  # the same without and with a CUDA graph
 ALONE = "alone"  # the scaling of a ladder's step, which runs on one GPU only
+FEW = "few"  # that of a program's run with few samples, likewise
 
 
 def records(where: Path | None = None) -> Records:
@@ -90,7 +93,8 @@ def frame(found: Records) -> pd.DataFrame:
 
     ``batch`` is that of all GPUs. A step takes as long as on the slowest rank: the median of the transformer's steps,
     and of the digits' epochs without the first, over their number of steps. Memory is that of the fullest GPU.
-    ``scaling``: strong, weak, or alone for a step of the ladder, whose ``program`` is the one it is compared with.
+    ``scaling``: strong, weak, few samples on one GPU, or alone for a step of the ladder, whose ``program`` is the one
+    it is compared with.
     """
     rows = []
     for (size, number), record in found.items():
@@ -147,7 +151,7 @@ def steps(samples: int, batch: int) -> int:
 
 def baseline(runs: pd.DataFrame, program: str) -> pd.DataFrame:
     """The runs on one GPU that have to be beaten: the program's own or the ladder's, whichever median is less."""
-    one = runs[(runs["program"] == program) & (runs["ranks"] == 1)]
+    one = runs[(runs["program"] == program) & (runs["ranks"] == 1) & (runs["scaling"] != FEW)]
     by_scaling = [own for _, own in one.groupby("scaling") if len(own)]
     if not by_scaling:
         raise NotRecorded(f"{program} was not recorded on one GPU.")
