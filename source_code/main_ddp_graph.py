@@ -93,6 +93,7 @@ def main():
                 run.log_test(loss / seen, int(correct), int(seen))
             scheduler.step()
         run.extras["buckets"] = distributed.buckets(parallel)
+        del train_epoch, test_epoch  # NCCL waits with its leave for the last graph that holds kernels of its
 
 
 if __name__ == "__main__":

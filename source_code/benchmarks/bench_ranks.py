@@ -16,7 +16,7 @@ from labkit.training import steps
 from labkit.training.distributed import Ranks, world_size
 
 # One GPU without DDP: what has to be beaten.
-ALONE = ["main_opt4.py --epochs 4", "main_opt3.py --epochs 3", "main_opt5.py --epochs 4"]
+ALONE = ["main_opt4.py --epochs 4", "main_opt3.py --epochs 3"]
 ON_GPU, LOADER, GRAPH = "main_ddp_on_gpu.py --epochs 4", "main_ddp.py --epochs 3", "main_ddp_graph.py --epochs 4"
 PER_GPU = 1024  # digits a step, where each GPU has a full batch: the same as on one GPU
 TEXT = "main_fsdp.py --steps 12 --warm-up 4"
@@ -38,17 +38,14 @@ def scaling(ranks: int) -> list[tuple[str, list[str]]]:
             *((program, []) for program in ALONE),
             (ON_GPU, ["strong", "weak"]),
             (LOADER, ["strong"]),
-            (GRAPH, ["strong", "weak"]),
             *((f"{program} {SEQUENCES}", ["strong", "weak"]) for program in text),
-            *((f"{program} --batch-size {FEW_DIGITS}", [FEW]) for program in (ON_GPU, LOADER, GRAPH)),
+            *((f"{program} --batch-size {FEW_DIGITS}", [FEW]) for program in (ON_GPU, LOADER)),
             *((f"{program} {FEW_SEQUENCES}", [FEW]) for program in text),
         ]
     return [
         (ON_GPU, ["strong"]),
         (f"{ON_GPU} --per-gpu-batch {PER_GPU}", ["weak"]),
         (LOADER, ["strong"]),
-        (GRAPH, ["strong"]),
-        (f"{GRAPH} --per-gpu-batch {PER_GPU}", ["weak"]),
         *((f"{program} {SEQUENCES * ranks}", ["weak"]) for program in text),
         *((f"{program} {SEQUENCES}", ["strong"]) for program in text),
     ]

@@ -24,7 +24,7 @@ KINDS = (
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
-    "ranks", "ranks_memory", "ranks_accuracy",
+    "ranks", "ranks_graphs", "ranks_memory", "ranks_accuracy",
 )  # fmt: skip
 # Not timed: several fit on the machine.
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
@@ -32,6 +32,7 @@ ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
 OF_RANKS = (
     "ranks",
+    "ranks_graphs",
     "ranks_memory",
     "ranks_accuracy",
 )  # several GPUs of one host: a folder of their own, only where --only names them
@@ -176,10 +177,11 @@ KERAS_CPU_ONCE = [
 # every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
 SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
+GRAPHS = "bench_rank_graphs.py"  # on all GPUs, with its rounds inside
 SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
 RANKS_ACCURACY = ("main_ddp.py", "main_ddp_on_gpu.py", "main_ddp_graph.py")
 SEEDS_A_JOB = 5  # one after another in a process; such jobs stand side by side
-ACCURACY_WORKERS = 6  # loader processes of a job, of all its ranks together: no result changes
+ACCURACY_WORKERS = 8  # loader processes of a job, of all its ranks together: no result changes
 RANKS_PROFILES = [
     "main_ddp_on_gpu.py --profile --epochs 2",
     "main_fsdp.py --profile --steps 6 --batch-size 64",
@@ -265,7 +267,7 @@ def plan(
 
 
 def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
-    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, memory, accuracy.
+    """What is recorded of a host's GPUs together: a first round, reports, other rounds, graphs, memory, accuracy.
 
     Nothing for one GPU. Numbers of GPUs alternate within a round; the reports are of all GPUs.
     """
@@ -284,7 +286,8 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
     ]
     reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
     memory = _of_ranks("ranks_memory", SHARDING, sizes[-1], f"sharding-x{sizes[-1]}-01", "way by way")
-    return [*first, *reports, *(item for round_ in others for item in round_), memory, *accuracy]
+    graphs = _of_ranks("ranks_graphs", GRAPHS, sizes[-1], f"graphs-x{sizes[-1]}-01", "round by round")
+    return [*first, *reports, *(item for round_ in others for item in round_), graphs, memory, *accuracy]
 
 
 def profile_command(name: str, program: str) -> str:
