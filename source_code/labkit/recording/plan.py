@@ -179,9 +179,10 @@ SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
 GRAPHS = "bench_rank_graphs.py"  # on all GPUs, with its rounds inside
 SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
-RANKS_ACCURACY = ("main_ddp.py", "main_ddp_on_gpu.py", "main_ddp_graph.py")
+RANKS_ACCURACY = ("main_ddp_on_gpu.py", "main_ddp_graph.py")  # with all SEEDS
+RANKS_FEW_SEEDS = "main_ddp.py"  # with as many as the benchmark has by itself: loaders keep a host busy for minutes
 SEEDS_A_JOB = 5  # one after another in a process; such jobs stand side by side
-ACCURACY_WORKERS = 8  # loader processes of a job, of all its ranks together: no result changes
+ACCURACY_WORKERS = 8  # of a job, all its ranks together: no result changes
 RANKS_PROFILES = [
     "main_ddp_on_gpu.py --profile --epochs 2",
     "main_fsdp.py --profile --steps 6 --batch-size 64",
@@ -278,7 +279,10 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         [_of_ranks("ranks", SCALING, size, f"scaling-x{size}-{one:02d}", f"round {one}") for size in sizes]
         for one in range(1, rounds + 1)
     )
-    accuracy = [
+    few = f"{SCALING} --accuracy {RANKS_FEW_SEEDS} '--digits-flags=--workers 4'"
+    name = f"{key(RANKS_FEW_SEEDS)}-accuracy-x{{}}-01"
+    accuracy = [_of_ranks("ranks_accuracy", few, size, name.format(size), "seed by seed") for size in sizes]
+    accuracy += [
         _seeds_of_ranks(script, size, first)
         for script in RANKS_ACCURACY
         for size in sizes

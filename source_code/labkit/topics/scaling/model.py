@@ -14,21 +14,22 @@ al., "PyTorch FSDP", VLDB 2023); what lies outside of the blocks it gathers once
 forward pass, and the last reduce-scatter, have nothing to hide behind. If k messages are ready one after another at
 equal distances, the others are hidden as far as they fit into (k − 1)/k of the pass.
 
-*Host*: the CPU's code of a step is the same for few samples and for many, and each rank has a CPU of its own. They meet
-at each collective, so that the slowest sets the pace: what is expected is the longest of n drawn from the rounds on one
-GPU. A loader has to make a whole batch before an epoch's first step, which goes with a GPU's samples; later ones are
-made meanwhile.
+*Host*: the CPU's code of a step is the same for few samples and for many. With another rank beside it, it takes longer:
+they share what a host has, and at each collective all wait for the slower one. A loader has to make a whole batch
+before an epoch's first step, which goes with a GPU's samples; later ones are made meanwhile.
 
 What is not in it: kernels that run slower beside a collective, or on few samples; hosts and links shared with others.
 
-Where the numbers come from: see ``jobs``. No timed run on more than one GPU is among them, since these are scored;
-but of runs with the profiler on two GPUs, the digits' work and the optimizer's are.
+Where the numbers come from: see ``jobs`` and ``network``. Where a network's steps on two GPUs are scored, none of its
+own timed runs there is among them: links, and what a second rank costs the CPU, are then the other network's.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Job:
     batch: int  # of one GPU, to which the times belong
     work_s: float  # of the GPU
     fixed_s: float  # of it, what does not go with the samples: the optimizer's
-    cpus_s: tuple[float, ...]  # of the host's time, what does not go with the samples: round by round
+    cpu_s: float  # of the host's time, what does not go with the samples
     loader_s: float = 0.0  # and what does
     buckets: tuple[int, ...] = ()  # of gradients that DDP averages, the last one last
     gathered: tuple[int, ...] = ()  # FSDP: of each block's weights
@@ -132,8 +133,8 @@ def step(job: Job, scaling: str, n: int, network: Network) -> Step:
     there, back = costs["gathered"], [*costs["gathered"][1:], *costs["scattered"], *costs["buckets"]]
     exposed = exposure(there, there[:2], forward_s) + exposure(back, back[-1:], backward_s)
     return Step(
-        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed, slowest(job.cpus_s, n),
-        job.loader_s * share / job.batch,
+        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed,
+        job.cpu_s * (network.beside if n > 1 else 1), job.loader_s * share / job.batch,
     )  # fmt: skip
 
 
@@ -149,106 +150,102 @@ def exposure(costs: list[Cost], edge: list[Cost], over_s: float) -> Cost:
     return least if least.total_s >= rest_s else total.times(rest_s / total.total_s)
 
 
-def slowest(values: Iterable[float], n: int) -> float:
-    """The longest of n, each drawn from these values, as it is expected; of one, their mean.
-
-    The longest is at most the i-th of k values with a chance of (i / k)ⁿ.
-    """
-    ordered = sorted(values)
-    chances = [(place / len(ordered)) ** n for place in range(len(ordered) + 1)]
-    return sum(value * (after - before) for value, before, after in zip(ordered, chances, chances[1:], strict=False))
-
-
 def _sum(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
 
-def network(where: Path | None = None, programs: Iterable[str] = ("ddp_on_gpu", "text_fsdp")) -> Network:
-    """A network whose links inside a host are fitted to the collectives in these programs' reports of two ranks."""
+def network(where: Path | None = None, programs: Iterable[str] = tuple(OTHER.values())) -> Network:
+    """A host as these programs know it: their collectives in the reports of two ranks, and their steps on two GPUs.
+
+    The link is fitted to the former; the latter, which the CPU binds, against its code on one GPU say what a second
+    rank costs it: the mean over the programs.
+    """
+    programs = tuple(programs)
     found = pd.concat([readings.profiled(program, 2, where).messages for program in programs])
-    return Network(fitted(found))
+    runs, known = readings.frame(readings.records(where)), jobs(where)
+    two = runs[(runs["ranks"] == 2) & (runs["scaling"] == "strong")].groupby("program")["step_ms"].median() / 1e3
+    beside = statistics.fmean(float(two[program]) / known[program].cpu_s for program in programs)
+    return Network(fitted(found), beside=beside)
 
 
 def jobs(where: Path | None = None) -> dict[str, Job]:
     """Each program as a job, from its runs on one GPU, with all samples and with few, and the reports of two ranks.
 
-    GPU's work, medians over the rounds. Of the transformer: its step, which the GPU binds. Of the digits: their kernels
-    in the report of two ranks, for half the samples each; in a CUDA graph, a line through both of their runs. The
-    optimizer's: its kernels in the reports, of half the weights under FSDP.
+    Medians over the rounds. GPU's work: of the transformer its step, which the GPU binds. Of the digits their kernels
+    in the report of two ranks, for half the samples each; in a CUDA graph, a line through both runs of the ladder's
+    step. The optimizer's: its kernels in the reports, of half the weights under FSDP.
 
-    CPU, round by round: the step with few samples, which the CPU binds. With the loader, an epoch is so many steps and
-    the making of one batch: both are told by the epochs with all samples and with few. A graph is launched once.
+    CPU: the step with few samples, which the CPU binds. With the loader, an epoch is so many steps and the making of
+    one batch: both are told by the epochs with all samples and with few. Of a graph: nothing, as it is launched once.
     """
-    found = readings.records(where)
-    runs = readings.frame(found)
-    one = runs[(runs["ranks"] == 1) & runs["scaling"].isin(("strong", readings.FEW))]
-    one = one.set_index(["program", "scaling", "round"]).sort_index()
-    rows = {readings.program_of(row): row for (n, _), record in found.items() if n == 1 for row in record["rows"]}
-    whole = {(program, scaling) for program, scaling, _ in one.index}
+    runs, rows = _on_one(readings.records(where))
+    seconds = runs.groupby(["program", "scaling"])["step_ms"].median() / 1e3
+    batch = runs[runs["scaling"] == "strong"].groupby("program")["batch"].first()
     if gone := [
         program.label
         for name, program in readings.PROGRAMS.items()
-        if not {(name, "strong"), (name, readings.FEW)} <= whole
+        if not program.apart and not {(name, "strong"), (name, readings.FEW)} <= {*seconds.index}
     ]:
         raise NotRecorded(f"not recorded on one GPU, from which the model starts: {'; '.join(gone)}.")
-
-    def seconds(program: str, scaling: str, what: str = "step_ms") -> pd.Series:
-        return one.loc[(program, scaling), what].astype(float) / 1e3
-
-    def common(program: str) -> dict:
-        batch = int(one.loc[(program, "strong"), "batch"].iloc[0])
-        return {"program": program, "batch": batch, "samples": rows[program].get("train_samples")}
-
-    def on_cpu(program: str) -> dict:
-        return {"cpus_s": tuple(seconds(program, readings.FEW))}
-
-    def averaged(program: str) -> dict:
-        sizes = rows[program]["buckets"]["rebuilt_bucket_sizes"].split(", ")
-        return {"buckets": tuple(int(size) for size in sizes)}
-
     digits, text = readings.profiled("ddp_on_gpu", 2, where), readings.profiled("text_fsdp", 2, where)
     fixed_s, weights_s = digits.optimizer_ms / 1e3, text.optimizer_ms / 1e3 * text.ranks
-    work = {"work_s": (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
-    loaded = loading(one.loc["ddp"], rows["ddp"]["train_samples"])
-    graph_s, few_s = (seconds("ddp_graph", scaling).median() for scaling in ("strong", readings.FEW))
-    few = one.loc[("ddp_graph", readings.FEW), "batch"].iloc[0] / one.loc[("ddp_graph", "strong"), "batch"].iloc[0]
-    gathered, scattered = sharded(rows["text_fsdp"])
-    own = [
-        Job(**common("ddp_on_gpu"), **work, **on_cpu("ddp_on_gpu"), **averaged("ddp_on_gpu")),
-        Job(
-            **common("ddp"), **work, cpus_s=tuple(loaded["cpu_s"]), loader_s=float(loaded["loader_s"].median()),
-            **averaged("ddp"),
-        ),
-        Job(
-            **common("ddp_graph"), work_s=graph_s, fixed_s=max(0.0, (few_s - few * graph_s) / (1 - few)), cpus_s=(0.0,),
-            **averaged("ddp_graph"),
-        ),
-        Job(
-            **common("text_ddp"), work_s=seconds("text_ddp", "strong").median(), fixed_s=weights_s,
-            **on_cpu("text_ddp"), **averaged("text_ddp"),
-        ),
-        Job(
-            **common("text_fsdp"), work_s=seconds("text_fsdp", "strong").median(), fixed_s=weights_s,
-            **on_cpu("text_fsdp"), gathered=gathered, scattered=scattered,
-        ),
-    ]  # fmt: skip
-    return {job.program: job for job in own}
+    of_digits = {"work_s": (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
+    loaded = loading(runs[runs["program"] == "ddp"], rows["ddp"]["train_samples"]).median()
+    found = {
+        "ddp_on_gpu": of_digits,
+        "ddp": of_digits | {"cpu_s": loaded["cpu_s"], "loader_s": loaded["loader_s"]},
+        "text_ddp": {"work_s": seconds["text_ddp", "strong"], "fixed_s": weights_s},
+        "text_fsdp": {"work_s": seconds["text_fsdp", "strong"], "fixed_s": weights_s},
+    }
+    found["text_fsdp"] |= dict(zip(("gathered", "scattered"), sharded(rows["text_fsdp"]), strict=True))
+    jobs = {}
+    for name, own in found.items():
+        usual = {"cpu_s": seconds[name, readings.FEW], "samples": rows[name].get("train_samples")}
+        jobs[name] = Job(name, int(batch[name]), buckets=_buckets(rows[name]), **usual | own)
+    return jobs | _graph(where)
+
+
+def _on_one(found: readings.Records) -> tuple[pd.DataFrame, dict[str, dict]]:
+    """Runs on one GPU, and a row of each program's records on any number of GPUs."""
+    runs = readings.frame(found)
+    rows = {readings.program_of(row): row for record in found.values() for row in record["rows"]}
+    return runs[runs["ranks"] == 1], rows
+
+
+def _graph(where: Path | None) -> dict[str, Job]:
+    """The job of the digits in a CUDA graph; none where it was not recorded."""
+    try:
+        runs, rows = _on_one(readings.graphs(where))
+    except NotRecorded:
+        return {}
+    own, row = runs[runs["program"] == "ddp_graph"].groupby("scaling"), rows["ddp_graph"]
+    step_s, batch = own["step_ms"].median() / 1e3, own["batch"].first()
+    part = batch[readings.FEW] / batch[readings.ALONE]
+    fixed_s = max(0.0, (step_s[readings.FEW] - part * step_s[readings.ALONE]) / (1 - part))
+    work = {"work_s": float(step_s[readings.ALONE]), "fixed_s": float(fixed_s), "cpu_s": 0.0}
+    job = Job("ddp_graph", int(batch[readings.ALONE]), **work, buckets=_buckets(row), samples=row["train_samples"])
+    return {job.program: job}
+
+
+def _buckets(row: dict) -> tuple[int, ...]:
+    """Bytes of the buckets that DDP averages; none of FSDP."""
+    sizes = row.get("buckets", {}).get("rebuilt_bucket_sizes", "")
+    return tuple(int(size) for size in sizes.split(", ") if size)
 
 
 def loading(runs: pd.DataFrame, samples: int) -> pd.DataFrame:
     """What a step with a loader takes of the host, a row a round: ``cpu_s``, and ``loader_s`` with all samples.
 
     An epoch of e seconds and k steps of b samples: e = k·cpu + b·c, with c the seconds of a sample in a loader's
-    process. Two batches tell both. ``runs``: by scaling and round, in rounds that have both.
+    process. Two batches tell both. ``runs``: on one GPU, with all samples and with few; rounds that have both.
     """
-    many, few = (runs.loc[scaling] for scaling in ("strong", readings.FEW))
-    both = many.join(few, lsuffix="_many", rsuffix="_few", how="inner").astype(
-        {f"{name}_{which}": float for name in ("batch", "epoch_ms") for which in ("many", "few")}
-    )
-    steps = {which: readings.steps(samples, int(both[f"batch_{which}"].iloc[0])) for which in ("many", "few")}
-    times = both["batch_many"] / both["batch_few"]
-    cpu_s = (times * both["epoch_ms_few"] - both["epoch_ms_many"]) / (times * steps["few"] - steps["many"]) / 1e3
-    return pd.DataFrame({"cpu_s": cpu_s, "loader_s": both["epoch_ms_many"] / 1e3 / steps["many"] - cpu_s})
+    scaled = {scaling: own.set_index("round").astype({"epoch_ms": float}) for scaling, own in runs.groupby("scaling")}
+    both = scaled["strong"].join(scaled[readings.FEW], rsuffix="_few", how="inner")
+    steps = readings.steps(samples, both["batch"])
+    steps_few = readings.steps(samples, both["batch_few"])
+    times = both["batch"] / both["batch_few"]
+    cpu_s = (times * both["epoch_ms_few"] - both["epoch_ms"]) / (times * steps_few - steps) / 1e3
+    return pd.DataFrame({"cpu_s": cpu_s, "loader_s": both["epoch_ms"] / 1e3 / steps - cpu_s})
 
 
 def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -264,12 +261,12 @@ def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def scored(where: Path | None = None) -> pd.DataFrame:
-    """Predicted against measured on two GPUs, a row a program and scaling; the links are the other network's.
+    """Predicted against measured on two GPUs, a row a program and scaling; links and CPUs are the other network's.
 
     Columns: ``program``, ``scaling``, ``ranks``, ``predicted_ms``, ``gpu_ms`` (were the host no limit), ``binds``,
     ``measured_ms`` (median), ``low_ms``, ``high_ms`` (over the rounds), ``off_pct`` of the median.
     """
-    runs, known = readings.frame(readings.records(where)), jobs(where)
+    runs, known = _runs(where), jobs(where)
     runs = runs[runs["scaling"].isin(SCALINGS)]
     links = {name: network(where, [other]) for name, other in OTHER.items()}
     said = []
@@ -277,6 +274,15 @@ def scored(where: Path | None = None) -> pd.DataFrame:
         found = step(known[program], scaling, 2, links[readings.PROGRAMS[program].network])
         said.append((program, scaling, 2, 1e3 * found.step_s, 1e3 * found.gpu_s, found.binds))
     return _beside(said, runs)
+
+
+def _runs(where: Path | None) -> pd.DataFrame:
+    """All runs: round by round, and those of a graph."""
+    runs = [readings.frame(readings.records(where))]
+    with suppress(NotRecorded):
+        graphs = readings.frame(readings.graphs(where))
+        runs.append(graphs[graphs["program"].map(lambda program: readings.PROGRAMS[program].apart)])
+    return pd.concat(runs, ignore_index=True)
 
 
 def scored_later(where: Path) -> pd.DataFrame:

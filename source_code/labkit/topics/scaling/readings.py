@@ -49,6 +49,9 @@ class Program:
     words: tuple[str, ...]
     alone: str | None = None
     report: str | None = None  # what its ranks' reports are called, less the number of GPUs
+    apart: bool = (
+        False  # recorded by ``GRAPHS``, on another host of the same make, and not round by round with the rest
+    )
 
     @property
     def label(self) -> str:
@@ -62,12 +65,12 @@ class Program:
 PROGRAMS = {
     "ddp_on_gpu": Program("digits", "DDP, data on the GPU", ("main_ddp_on_gpu.py",), "main_opt4.py", "main_ddp_on_gpu"),
     "ddp": Program("digits", "DDP, loader", ("main_ddp.py",), "main_opt3.py", "main_ddp"),
-    "ddp_graph": Program("digits", "DDP, one CUDA graph", ("main_ddp_graph.py",), "main_opt5.py"),
+    "ddp_graph": Program("digits", "DDP, one CUDA graph", ("main_ddp_graph.py",), "main_opt5.py", apart=True),
     "text_ddp": Program("transformer", "DDP", ("main_fsdp.py", "ddp")),
     "text_fsdp": Program("transformer", "FSDP", ("main_fsdp.py", "fsdp"), report="main_fsdp"),
 }
 DDP = ("ddp_on_gpu", "ddp", "text_ddp")  # each rank keeps all weights, and launches kernel by kernel
-GRAPH = ("ddp_on_gpu", "ddp_graph")  # the same without and with a CUDA graph
+LAUNCHES = ("ddp_on_gpu", "ddp_graph")  # kernel by kernel, and an epoch at once
 ALONE = "alone"  # the scaling of a ladder's step, which runs on one GPU only
 FEW = "few"  # that of a program's run with few samples, likewise
 
@@ -75,6 +78,21 @@ FEW = "few"  # that of a program's run with few samples, likewise
 def records(where: Path | None = None) -> Records:
     """The records of a machine's folder, by number of GPUs and round. NotRecorded where there are none."""
     return recorded.on_gpus(where or MACHINE_FOLDER)
+
+
+def graphs(where: Path | None = None) -> Records:
+    """The records of ``bench_rank_graphs.py``, which holds its rounds, taken apart as ``records`` are.
+
+    NotRecorded where there is none.
+    """
+    where = where or MACHINE_FOLDER
+    files = sorted((where / recorded.RANKS).glob("graphs-x*.json"))
+    if not files:
+        raise NotRecorded(f"no graphs on several GPUs were recorded on {where.name}.")
+    whole, found = json.loads(files[-1].read_text()), {}
+    for row in whole["rows"]:
+        found.setdefault((row["on"], row["round"]), whole | {"ranks": row["on"], "rows": []})["rows"].append(row)
+    return found
 
 
 def measured(show: Callable[[str], None] = print) -> Records:
@@ -99,9 +117,9 @@ def frame(found: Records) -> pd.DataFrame:
     rows = []
     for (size, number), record in found.items():
         for row in record["rows"]:
-            name, alone = _named(row["program"])
+            name, _ = _named(row["program"])
             if name is not None:
-                kinds = [ALONE] if alone else row["scaling"]
+                kinds = row["scaling"] or [ALONE]
                 rows += [
                     {"program": name, "scaling": kind, "ranks": size, "round": number} | _run(row) for kind in kinds
                 ]
@@ -205,7 +223,7 @@ def missing(found: Records, rounds: int = FULL_ROUNDS) -> list[str]:
         said += [
             f"{_gpus(size)}, round {number}: {program.label} is missing."
             for name, program in PROGRAMS.items()
-            if name not in there
+            if name not in there and not program.apart
         ]
     said += [f"{_gpus(size)}: not recorded, as this host has {gpus}." for size in SIZES if size > gpus]
     return said

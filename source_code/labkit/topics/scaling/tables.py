@@ -208,10 +208,8 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
         {
             "program": [PROGRAMS[job.program].label for job in found],
             "GPU's work ms": [1e3 * job.work_s for job in found],
-            "of it the optimizer's ms": [1e3 * job.fixed_s for job in found],
-            "CPU's code ms": [1e3 * model.slowest(job.cpus_s, 1) for job in found],
-            "range ms": [_range(Spread.of([1e3 * one for one in job.cpus_s])) for job in found],
-            "slower of two ms": [1e3 * model.slowest(job.cpus_s, 2) for job in found],
+            "of it fixed ms": [1e3 * job.fixed_s for job in found],
+            "CPU's code ms": [1e3 * job.cpu_s or None for job in found],
             "loader ms": [1e3 * job.loader_s if job.loader_s else None for job in found],
         }
     )
