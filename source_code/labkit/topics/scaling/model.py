@@ -240,7 +240,7 @@ def loading(runs: pd.DataFrame, samples: int) -> pd.DataFrame:
     process. Two batches tell both. ``runs``: on one GPU, with all samples and with few; rounds that have both.
     """
     scaled = {scaling: own.set_index("round").astype({"epoch_ms": float}) for scaling, own in runs.groupby("scaling")}
-    both = scaled["strong"].join(scaled[readings.FEW], rsuffix="_few", how="inner")
+    both = scaled["strong"].merge(scaled[readings.FEW], left_index=True, right_index=True, suffixes=("", "_few"))
     steps = readings.steps(samples, both["batch"])
     steps_few = readings.steps(samples, both["batch_few"])
     times = both["batch"] / both["batch_few"]

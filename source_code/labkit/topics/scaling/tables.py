@@ -213,6 +213,7 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
             "loader ms": [1e3 * job.loader_s if job.loader_s else None for job in found],
         }
     )
+    frame = frame.dropna(axis="columns", how="all")
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
     return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
 
