@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_ranks
+from labkit import paths
 from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
 from labkit.recording import make, plan, provenance, status
@@ -26,6 +27,7 @@ from labkit.source import running
 from labkit.training import distributed, machine
 from stepbudget.export import nsys
 from stepbudget.report import open_report
+from support.scripts import script
 from support.synthetic import SyntheticReport
 
 DIGITS = "--limit 128 --epochs 2 --batch-size 32 --workers 0 --amp-dtype float32"
@@ -62,11 +64,14 @@ def test_every_rank_count_runs_what_its_scaling_is_compared_with():
     kinds = []
     for ranks in (1, 2, 4):
         programs = bench_ranks.scaling(ranks)
-        kinds.append({(program.split()[0], "ddp" in program, kind) for program, own in programs for kind in own})
+        own = {(program.split()[0], "ddp" in program, kind) for program, own in programs for kind in own}
+        kinds.append({one for one in own if one[2] != bench_ranks.FEW})
     assert kinds[0] == kinds[1] == kinds[2]
     assert Counter(kind for _, _, kind in kinds[0]) == {"strong": 4, "weak": 3}
     alone = [program.split()[0] for program, own in bench_ranks.scaling(1) if not own]
     assert alone == ["main_opt4.py", "main_opt3.py"] and all(own for _, own in bench_ranks.scaling(2))
+    few = [program for program, own in bench_ranks.scaling(1) if own == [bench_ranks.FEW]]
+    assert len(few) == 4 and not any(bench_ranks.FEW in own for _, own in bench_ranks.scaling(2))
     epochs = {program.split()[2] for program, _ in bench_ranks.scaling(1) if "on_gpu" in program or "opt4" in program}
     assert len(epochs) == 1, "what is compared trains as long"
 
@@ -93,7 +98,7 @@ def test_several_gpus_have_a_folder_of_their_own_and_are_recorded_where_they_are
     folder, items, _ = asked(4, "--only", "ranks")
     assert folder.name == "test-gpu-x4" and items == [one for one in plan.of_ranks(4) if one.kind == "ranks"]
     folder, items, _ = asked(2, "--only", "ranks_accuracy", "--machine", "mine")
-    assert folder.name == "mine" and {item.kind for item in items} == {"ranks_accuracy"} and len(items) == 4
+    assert folder.name == "mine" and {item.kind for item in items} == {"ranks_accuracy"} and len(items) == 10
     assert not {item.kind for item in asked(2)[1]} & set(plan.OF_RANKS)
     assert asked(2)[0].name == "test-gpu"
 
@@ -204,11 +209,37 @@ def test_the_provenance_of_several_gpus(recorded):
 
 
 def test_accuracy_is_trained_seed_by_seed(tmp_path):
-    (item,) = [item for item in plan.of_ranks(2) if item.file == "ranks/main_ddp-accuracy-x1-01.json"]
+    (item,) = [item for item in plan.of_ranks(2) if item.file == "ranks/main_ddp_on_gpu-accuracy-x1-02.json"]
     make.make(tmp_path, [tiny(item)], lambda item: False)
     rows = json.loads((tmp_path / item.file).read_text())["rows"]
-    assert [row["arguments"]["seed"] for row in rows] == [1, 2, 3]
-    assert len({row["test_loss"] for row in rows}) == 3
+    assert [row["arguments"]["seed"] for row in rows] == [6, 7, 8, 9, 10]
+    assert len({row["test_loss"] for row in rows}) == 5
+
+
+def test_the_jobs_of_a_script_have_every_seed_once():
+    items = [item for item in plan.of_ranks(2) if "main_ddp_graph" in item.command and item.kind == "ranks_accuracy"]
+    for size in (1, 2):
+        own = [item.command.split() for item in items if f"--nproc-per-node {size} " in item.command]
+        firsts = [int(words[words.index("--first-seed") + 1]) for words in own]
+        seeds = [first + one for first in firsts for one in range(plan.SEEDS_A_JOB)]
+        assert seeds == list(range(1, plan.SEEDS + 1))
+
+
+def test_a_graph_and_launches_take_turns_in_the_same_ranks(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(paths.BENCHMARKS)  # where it lies when it runs
+    bench = script("bench_rank_graphs.py")
+    (item,) = [item for item in plan.of_ranks(2) if item.kind == "ranks_graphs"]
+    item = dataclasses.replace(item, command=f"{item.command} --device cpu '--digits-flags={DIGITS} --epochs 1'")
+    make.make(tmp_path, [item], lambda item: False)
+    record = json.loads((tmp_path / item.file).read_text())
+    assert (record["script"], record["ranks"]) == ("bench_rank_graphs.py", 2)
+    one_round = [*bench.ALONE, *bench.TOGETHER]
+    assert [row["program"] for row in record["rows"]] == one_round * bench.ROUNDS
+    for row in record["rows"]:
+        assert row["on"] == (1 if row["program"] in bench.ALONE else 2)
+        assert len(row.get("of_each_rank", [1])) == row["on"]
+    scripts = {name for name in record["manifest"]["modules"] if "/" not in name}
+    assert scripts == {program.split()[0] for program in one_round}
 
 
 def test_each_rank_leaves_a_report(tmp_path, stand_in):

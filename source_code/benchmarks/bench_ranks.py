@@ -17,10 +17,12 @@ from labkit.training.distributed import Ranks, world_size
 
 # One GPU without DDP: what has to be beaten.
 ALONE = ["main_opt4.py --epochs 4", "main_opt3.py --epochs 3"]
-ON_GPU, LOADER = "main_ddp_on_gpu.py --epochs 4", "main_ddp.py --epochs 3"
+ON_GPU, LOADER, GRAPH = "main_ddp_on_gpu.py --epochs 4", "main_ddp.py --epochs 3", "main_ddp_graph.py --epochs 4"
 PER_GPU = 1024  # digits a step, where each GPU has a full batch: the same as on one GPU
 TEXT = "main_fsdp.py --steps 12 --warm-up 4"
 SEQUENCES = 64  # a step: of all GPUs together, or of each
+FEW = "few"  # samples, on one GPU: so that a step shows what does not go with them
+FEW_DIGITS, FEW_SEQUENCES = 512, 8
 TOLD_ABOVE = (  # of a program's record: what this one's says itself, or what is about a process of its own
     "format", "script", "status", "profiled", "started", "wall_s", "startup_s", "manifest",
     "device", "gpu", "driver", "cpu", "cpu_cores", "versions",
@@ -29,7 +31,7 @@ TOLD_ABOVE = (  # of a program's record: what this one's says itself, or what is
 
 
 def scaling(ranks: int) -> list[tuple[str, list[str]]]:
-    """Each program to run on so many ranks, and which scaling its time belongs to: strong, weak, both or none."""
+    """Each program to run on so many ranks, and what its time belongs to: strong or weak scaling, few samples, none."""
     text = [f"{TEXT} --share {share} --batch-size" for share in ("fsdp", "ddp")]
     if ranks == 1:
         return [
@@ -37,6 +39,8 @@ def scaling(ranks: int) -> list[tuple[str, list[str]]]:
             (ON_GPU, ["strong", "weak"]),
             (LOADER, ["strong"]),
             *((f"{program} {SEQUENCES}", ["strong", "weak"]) for program in text),
+            *((f"{program} --batch-size {FEW_DIGITS}", [FEW]) for program in (ON_GPU, LOADER)),
+            *((f"{program} {FEW_SEQUENCES}", [FEW]) for program in text),
         ]
     return [
         (ON_GPU, ["strong"]),
@@ -75,7 +79,8 @@ def main() -> None:
     device = ranks.take_gpu(args.device)
     ranks.join(device)
     if args.accuracy:
-        programs = [(f"{args.accuracy} --seed {seed}", []) for seed in range(1, args.seeds + 1)]
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        programs = [(f"{args.accuracy} --seed {seed}", []) for seed in seeds]
     else:
         programs = scaling(ranks.ranks)
     rows, this = [], sys.argv
@@ -96,6 +101,7 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--accuracy", metavar="SCRIPT", help="instead: whole trainings of this script, a seed each")
     add("--seeds", type=int, default=3, help="of --accuracy (default: %(default)s)")
+    add("--first-seed", type=int, default=1, metavar="N", help="of these (default: %(default)s)")
     add("--digits-flags", default="", metavar="TEXT", help="more flags for the programs that read digits")
     add("--text-flags", default="", metavar="TEXT", help="more flags for the transformer")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")

@@ -100,6 +100,7 @@ STEPS = (
 SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
     "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",
     "main_ddp_on_gpu.py": "step 4 on several GPUs",
+    "main_ddp_graph.py": "step 5 on several GPUs: an epoch is one launch on each",
     "main_fsdp.py": "a transformer whose weights are shared out among the GPUs",
 }
 

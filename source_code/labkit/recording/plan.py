@@ -24,7 +24,7 @@ KINDS = (
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "work",
-    "ranks", "ranks_memory", "ranks_accuracy",
+    "ranks", "ranks_graphs", "ranks_memory", "ranks_accuracy",
 )  # fmt: skip
 # Not timed: several fit on the machine.
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
@@ -32,6 +32,7 @@ ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
 OF_RANKS = (
     "ranks",
+    "ranks_graphs",
     "ranks_memory",
     "ranks_accuracy",
 )  # several GPUs of one host: a folder of their own, only where --only names them
@@ -175,11 +176,12 @@ KERAS_CPU_ONCE = [
 # every number in turn. Intra-operator threads are the same for one GPU and for many, where torchrun would differ.
 SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
+GRAPHS = "bench_rank_graphs.py"  # on all GPUs, with its rounds inside
 SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
-RANKS_ACCURACY = {  # script → what trains it, seed by seed
-    script: f"{SCALING} --accuracy {script} '--digits-flags=--workers 4'"
-    for script in ("main_ddp_on_gpu.py", "main_ddp.py")
-}
+RANKS_ACCURACY = ("main_ddp_on_gpu.py", "main_ddp_graph.py")  # with all SEEDS
+RANKS_FEW_SEEDS = "main_ddp.py"  # with as many as the benchmark has by itself: loaders keep a host busy for minutes
+SEEDS_A_JOB = 5  # one after another in a process; such jobs stand side by side
+ACCURACY_WORKERS = 8  # of a job, all its ranks together: no result changes
 RANKS_PROFILES = [
     "main_ddp_on_gpu.py --profile --epochs 2",
     "main_fsdp.py --profile --steps 6 --batch-size 64",
@@ -265,7 +267,7 @@ def plan(
 
 
 def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
-    """What is recorded of a host's GPUs together: the first round, a report a rank, the other rounds, memory, accuracy.
+    """What is recorded of a host's GPUs together: a first round, reports, other rounds, graphs, memory, accuracy.
 
     Nothing for one GPU. Numbers of GPUs alternate within a round; the reports are of all GPUs.
     """
@@ -276,14 +278,19 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         [_of_ranks("ranks", SCALING, size, f"scaling-x{size}-{one:02d}", f"round {one}") for size in sizes]
         for one in range(1, rounds + 1)
     )
-    accuracy = [
-        _of_ranks("ranks_accuracy", program, size, f"{key(script)}-accuracy-x{size}-01", "seed by seed")
-        for script, program in RANKS_ACCURACY.items()
+    few = f"{SCALING} --accuracy {RANKS_FEW_SEEDS} '--digits-flags=--workers 4'"
+    name = f"{key(RANKS_FEW_SEEDS)}-accuracy-x{{}}-01"
+    accuracy = [_of_ranks("ranks_accuracy", few, size, name.format(size), "seed by seed") for size in sizes]
+    accuracy += [
+        _seeds_of_ranks(script, size, first)
+        for script in RANKS_ACCURACY
         for size in sizes
+        for first in range(1, SEEDS + 1, SEEDS_A_JOB)
     ]
     reports = [_rank_reports(program, sizes[-1]) for program in RANKS_PROFILES]
     memory = _of_ranks("ranks_memory", SHARDING, sizes[-1], f"sharding-x{sizes[-1]}-01", "way by way")
-    return [*first, *reports, *(item for round_ in others for item in round_), memory, *accuracy]
+    graphs = _of_ranks("ranks_graphs", GRAPHS, sizes[-1], f"graphs-x{sizes[-1]}-01", "round by round")
+    return [*first, *reports, *(item for round_ in others for item in round_), graphs, memory, *accuracy]
 
 
 def profile_command(name: str, program: str) -> str:
@@ -335,6 +342,14 @@ def _profiles(kind: str, programs: dict[str, str]) -> Iterator[Item]:
 def _of_ranks(kind: str, program: str, ranks: int, name: str, what: str) -> Item:
     label = f"{program} on {ranks} GPU{'s' * (ranks > 1)}, {what}"
     return Item(kind, "run", command.ranks_command(program, ranks), f"ranks/{name}.json", label)
+
+
+def _seeds_of_ranks(script: str, ranks: int, first: int) -> Item:
+    """A job's share of the seeds, from ``first`` on: whole trainings of a script on so many GPUs."""
+    seeds = f"--first-seed {first} --seeds {SEEDS_A_JOB}"
+    loading = f"'--digits-flags=--workers {max(1, ACCURACY_WORKERS // ranks)}'"
+    name = f"{key(script)}-accuracy-x{ranks}-{first // SEEDS_A_JOB + 1:02d}"
+    return _of_ranks("ranks_accuracy", f"{SCALING} --accuracy {script} {seeds} {loading}", ranks, name, seeds)
 
 
 def _rank_reports(program: str, ranks: int) -> Item:

@@ -12,7 +12,7 @@ from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
 from labkit.topics.scaling import model, readings, tables
 
-ON_TWO = "A step on two GPUs: predicted from one GPU, the reports and the other network's collectives; and measured"
+ON_TWO = "A step on two GPUs: predicted from one GPU, the reports and the other network; and measured"
 LATER = "A step on more GPUs: predicted before, and measured since"
 
 

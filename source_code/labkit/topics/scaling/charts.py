@@ -17,8 +17,9 @@ from stepbudget import intervals
 from stepbudget.ask import collectives, iterations
 from stepbudget.ask.ranks import Rank, Ranks
 
-COLOURS = dict(zip(PROGRAMS, (style.BLUE, style.SKY, style.VERMILION, style.GREEN), strict=True))
-ASIDE = dict(zip(PROGRAMS, (0.92, 0.97, 1.03, 1.08), strict=True))  # points beside one another
+_HUES = (style.BLUE, style.SKY, style.ORANGE, style.VERMILION, style.GREEN)
+COLOURS = dict(zip(PROGRAMS, _HUES, strict=True))
+ASIDE = dict(zip(PROGRAMS, (0.9, 0.95, 1.0, 1.05, 1.1), strict=True))  # points beside one another
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = ("rank {}: CPU", "its GPU computes", "and averages")
 LIKE = {"data": "data loading", "gather": "data loading", "optimizer": "optimizer step"}  # phase → whose colour it has

@@ -75,11 +75,15 @@ GPUS_A_HOST = 8  # as many as NVLink and its switches connect in an HGX or DGX h
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts with GPUs: a link inside each, another between them, one for each GPU."""
+    """Hosts with GPUs: a link inside each, another between them, one for each GPU.
+
+    ``beside``: how many times as long a rank's CPU takes for a step as it takes without other ranks.
+    """
 
     inside: Link
     between: Link = NDR
     per_host: int = GPUS_A_HOST
+    beside: float = 1.0
 
     def cost(self, function: str, size: float, n: int) -> Cost:
         """A collective of ``size`` bytes in all, among n GPUs. LabError where they do not fill their hosts."""

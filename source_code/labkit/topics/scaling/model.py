@@ -14,19 +14,22 @@ al., "PyTorch FSDP", VLDB 2023); what lies outside of the blocks it gathers once
 forward pass, and the last reduce-scatter, have nothing to hide behind. If k messages are ready one after another at
 equal distances, the others are hidden as far as they fit into (k − 1)/k of the pass.
 
-*Host*: the CPU's code of a step is the same for few samples and for many, and each rank has a CPU of its own.
+*Host*: the CPU's code of a step is the same for few samples and for many. With another rank beside it, it takes longer:
+they share what a host has, and at each collective all wait for the slower one. A loader has to make a whole batch
+before an epoch's first step, which goes with a GPU's samples; later ones are made meanwhile.
 
-What is not in it: ranks that wait for one another as their CPUs take turns at being slow; kernels that run slower
-beside a collective, or on few samples; hosts and links shared with others.
+What is not in it: kernels that run slower beside a collective, or on few samples; hosts and links shared with others.
 
-Where the numbers come from: see ``jobs``. No timed run on more than one GPU is among them, since these are scored;
-but of runs with the profiler on two GPUs, the digits' work, the optimizer's, and FSDP's time on the CPU are.
+Where the numbers come from: see ``jobs`` and ``network``. Where a network's steps on two GPUs are scored, none of its
+own timed runs there is among them: links, and what a second rank costs the CPU, are then the other network's.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,10 +54,9 @@ class Job:
     program: str
     batch: int  # of one GPU, to which the times belong
     work_s: float  # of the GPU
-    fixed_s: float  # of it, the optimizer's
-    cpu_s: float
-    cpu_by: str  # where this number comes from
-    loader_s: float = 0.0  # of the host's time, what goes with the samples
+    fixed_s: float  # of it, what does not go with the samples: the optimizer's
+    cpu_s: float  # of the host's time, what does not go with the samples
+    loader_s: float = 0.0  # and what does
     buckets: tuple[int, ...] = ()  # of gradients that DDP averages, the last one last
     gathered: tuple[int, ...] = ()  # FSDP: of each block's weights
     scattered: tuple[int, ...] = ()  # and of its gradients
@@ -131,8 +133,8 @@ def step(job: Job, scaling: str, n: int, network: Network) -> Step:
     there, back = costs["gathered"], [*costs["gathered"][1:], *costs["scattered"], *costs["buckets"]]
     exposed = exposure(there, there[:2], forward_s) + exposure(back, back[-1:], backward_s)
     return Step(
-        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed, job.cpu_s,
-        job.loader_s * share / job.batch,
+        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed,
+        job.cpu_s * (network.beside if n > 1 else 1), job.loader_s * share / job.batch,
     )  # fmt: skip
 
 
@@ -152,66 +154,98 @@ def _sum(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
 
-def network(where: Path | None = None, programs: Iterable[str] = ("ddp_on_gpu", "text_fsdp")) -> Network:
-    """A network whose links inside a host are fitted to the collectives in these programs' reports of two ranks."""
+def network(where: Path | None = None, programs: Iterable[str] = tuple(OTHER.values())) -> Network:
+    """A host as these programs know it: their collectives in the reports of two ranks, and their steps on two GPUs.
+
+    The link is fitted to the former; the latter, which the CPU binds, against its code on one GPU say what a second
+    rank costs it: the mean over the programs.
+    """
+    programs = tuple(programs)
     found = pd.concat([readings.profiled(program, 2, where).messages for program in programs])
-    return Network(fitted(found))
+    runs, known = readings.frame(readings.records(where)), jobs(where)
+    two = runs[(runs["ranks"] == 2) & (runs["scaling"] == "strong")].groupby("program")["step_ms"].median() / 1e3
+    beside = statistics.fmean(float(two[program]) / known[program].cpu_s for program in programs)
+    return Network(fitted(found), beside=beside)
 
 
 def jobs(where: Path | None = None) -> dict[str, Job]:
-    """Each program as a job, from its runs on one GPU (medians over the rounds) and the reports of two ranks.
+    """Each program as a job, from its runs on one GPU, with all samples and with few, and the reports of two ranks.
 
-    GPU's work. Of the transformer: its step on one GPU, which the GPU binds. Of the digits: their kernels in the
-    report of two ranks, for half the samples each. Optimizer: its kernels there, of half the weights under FSDP.
+    Medians over the rounds. GPU's work: of the transformer its step, which the GPU binds. Of the digits their kernels
+    in the report of two ranks, for half the samples each; in a CUDA graph, a line through both runs of the ladder's
+    step. The optimizer's: its kernels in the reports, of half the weights under FSDP.
 
-    CPU. Digits on the GPU: their step on one GPU, where this is longer than the GPU's work. With the loader: the same
-    code, and what their step is longer is the loader's. FSDP: its step in the report of two ranks, which the CPU binds
-    there, less what the profiler adds: by as much as it makes the digits' CPU slower than on one GPU. DDP of the
-    transformer: as many launches as FSDP's, less its collectives, each as long as the digits' take.
+    CPU: the step with few samples, which the CPU binds. With the loader, an epoch is so many steps and the making of
+    one batch: both are told by the epochs with all samples and with few. Of a graph: nothing, as it is launched once.
     """
-    found = readings.records(where)
-    runs = readings.frame(found)
-    one = runs[(runs["ranks"] == 1) & (runs["scaling"] == "strong")].groupby("program")
-    step_s, batch = one["step_ms"].median() / 1e3, one["batch"].first()
-    rows = {readings.program_of(row): row for (n, _), record in found.items() if n == 1 for row in record["rows"]}
-    if gone := [program.label for name, program in readings.PROGRAMS.items() if name not in rows]:
+    runs, rows = _on_one(readings.records(where))
+    seconds = runs.groupby(["program", "scaling"])["step_ms"].median() / 1e3
+    batch = runs[runs["scaling"] == "strong"].groupby("program")["batch"].first()
+    if gone := [
+        program.label
+        for name, program in readings.PROGRAMS.items()
+        if not program.apart and not {(name, "strong"), (name, readings.FEW)} <= {*seconds.index}
+    ]:
         raise NotRecorded(f"not recorded on one GPU, from which the model starts: {'; '.join(gone)}.")
-
     digits, text = readings.profiled("ddp_on_gpu", 2, where), readings.profiled("text_fsdp", 2, where)
-    fixed_s = digits.optimizer_ms / 1e3
-    work_s = (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s
-    cpu_s = float(step_s["ddp_on_gpu"])
-    if cpu_s <= work_s:
-        raise LabError("the digits' step on one GPU is bound by the GPU: what the CPU takes is not told.")
-    slower = digits.step_ms / 1e3 / cpu_s  # by the profiler
-    launch_s = cpu_s / digits.launches
-    buckets = {
-        name: tuple(int(size) for size in rows[name]["buckets"]["rebuilt_bucket_sizes"].split(", "))
-        for name in ("ddp_on_gpu", "ddp", "text_ddp")
+    fixed_s, weights_s = digits.optimizer_ms / 1e3, text.optimizer_ms / 1e3 * text.ranks
+    of_digits = {"work_s": (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
+    loaded = loading(runs[runs["program"] == "ddp"], rows["ddp"]["train_samples"]).median()
+    found = {
+        "ddp_on_gpu": of_digits,
+        "ddp": of_digits | {"cpu_s": loaded["cpu_s"], "loader_s": loaded["loader_s"]},
+        "text_ddp": {"work_s": seconds["text_ddp", "strong"], "fixed_s": weights_s},
+        "text_fsdp": {"work_s": seconds["text_fsdp", "strong"], "fixed_s": weights_s},
     }
-    common = {"work_s": work_s, "fixed_s": fixed_s, "cpu_s": cpu_s}
-    loaded_s = max(0.0, float(step_s["ddp"]) - cpu_s)
-    weights_s = text.optimizer_ms / 1e3 * text.ranks
-    gathered, scattered = sharded(rows["text_fsdp"])
-    launches = text.launches - text.collectives
-    own = [
-        Job("ddp_on_gpu", **common, cpu_by="its step on one GPU", **_of(rows["ddp_on_gpu"], buckets["ddp_on_gpu"])),
-        Job("ddp", **common, cpu_by="the digits' on the GPU", loader_s=loaded_s, **_of(rows["ddp"], buckets["ddp"])),
-        Job(
-            "text_ddp", int(batch["text_ddp"]), float(step_s["text_ddp"]), weights_s, launches * launch_s,
-            f"{launches:.0f} launches of {1e6 * launch_s:.0f} µs", buckets=buckets["text_ddp"],
-        ),
-        Job(
-            "text_fsdp", int(batch["text_fsdp"]), float(step_s["text_fsdp"]), weights_s, text.step_ms / 1e3 / slower,
-            f"its profiled step of {text.step_ms:.0f} ms, less the profiler's share",
-            gathered=gathered, scattered=scattered,
-        ),
-    ]  # fmt: skip
-    return {job.program: job for job in own}
+    found["text_fsdp"] |= dict(zip(("gathered", "scattered"), sharded(rows["text_fsdp"]), strict=True))
+    jobs = {}
+    for name, own in found.items():
+        usual = {"cpu_s": seconds[name, readings.FEW], "samples": rows[name].get("train_samples")}
+        jobs[name] = Job(name, int(batch[name]), buckets=_buckets(rows[name]), **usual | own)
+    return jobs | _graph(where)
 
 
-def _of(row: dict, buckets: tuple[int, ...]) -> dict:
-    return {"batch": row["arguments"]["batch_size"], "buckets": buckets, "samples": row["train_samples"]}
+def _on_one(found: readings.Records) -> tuple[pd.DataFrame, dict[str, dict]]:
+    """Runs on one GPU, and a row of each program's records on any number of GPUs."""
+    runs = readings.frame(found)
+    rows = {readings.program_of(row): row for record in found.values() for row in record["rows"]}
+    return runs[runs["ranks"] == 1], rows
+
+
+def _graph(where: Path | None) -> dict[str, Job]:
+    """The job of the digits in a CUDA graph; none where it was not recorded."""
+    try:
+        runs, rows = _on_one(readings.graphs(where))
+    except NotRecorded:
+        return {}
+    own, row = runs[runs["program"] == "ddp_graph"].groupby("scaling"), rows["ddp_graph"]
+    step_s, batch = own["step_ms"].median() / 1e3, own["batch"].first()
+    part = batch[readings.FEW] / batch[readings.ALONE]
+    fixed_s = max(0.0, (step_s[readings.FEW] - part * step_s[readings.ALONE]) / (1 - part))
+    work = {"work_s": float(step_s[readings.ALONE]), "fixed_s": float(fixed_s), "cpu_s": 0.0}
+    job = Job("ddp_graph", int(batch[readings.ALONE]), **work, buckets=_buckets(row), samples=row["train_samples"])
+    return {job.program: job}
+
+
+def _buckets(row: dict) -> tuple[int, ...]:
+    """Bytes of the buckets that DDP averages; none of FSDP."""
+    sizes = row.get("buckets", {}).get("rebuilt_bucket_sizes", "")
+    return tuple(int(size) for size in sizes.split(", ") if size)
+
+
+def loading(runs: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """What a step with a loader takes of the host, a row a round: ``cpu_s``, and ``loader_s`` with all samples.
+
+    An epoch of e seconds and k steps of b samples: e = k·cpu + b·c, with c the seconds of a sample in a loader's
+    process. Two batches tell both. ``runs``: on one GPU, with all samples and with few; rounds that have both.
+    """
+    scaled = {scaling: own.set_index("round").astype({"epoch_ms": float}) for scaling, own in runs.groupby("scaling")}
+    both = scaled["strong"].merge(scaled[readings.FEW], left_index=True, right_index=True, suffixes=("", "_few"))
+    steps = readings.steps(samples, both["batch"])
+    steps_few = readings.steps(samples, both["batch_few"])
+    times = both["batch"] / both["batch_few"]
+    cpu_s = (times * both["epoch_ms_few"] - both["epoch_ms"]) / (times * steps_few - steps) / 1e3
+    return pd.DataFrame({"cpu_s": cpu_s, "loader_s": both["epoch_ms"] / 1e3 / steps - cpu_s})
 
 
 def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -227,12 +261,12 @@ def sharded(row: dict) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def scored(where: Path | None = None) -> pd.DataFrame:
-    """Predicted against measured on two GPUs, a row a program and scaling; the links are the other network's.
+    """Predicted against measured on two GPUs, a row a program and scaling; links and CPUs are the other network's.
 
     Columns: ``program``, ``scaling``, ``ranks``, ``predicted_ms``, ``gpu_ms`` (were the host no limit), ``binds``,
     ``measured_ms`` (median), ``low_ms``, ``high_ms`` (over the rounds), ``off_pct`` of the median.
     """
-    runs, known = readings.frame(readings.records(where)), jobs(where)
+    runs, known = _runs(where), jobs(where)
     runs = runs[runs["scaling"].isin(SCALINGS)]
     links = {name: network(where, [other]) for name, other in OTHER.items()}
     said = []
@@ -240,6 +274,15 @@ def scored(where: Path | None = None) -> pd.DataFrame:
         found = step(known[program], scaling, 2, links[readings.PROGRAMS[program].network])
         said.append((program, scaling, 2, 1e3 * found.step_s, 1e3 * found.gpu_s, found.binds))
     return _beside(said, runs)
+
+
+def _runs(where: Path | None) -> pd.DataFrame:
+    """All runs: round by round, and those of a graph."""
+    runs = [readings.frame(readings.records(where))]
+    with suppress(NotRecorded):
+        graphs = readings.frame(readings.graphs(where))
+        runs.append(graphs[graphs["program"].map(lambda program: readings.PROGRAMS[program].apart)])
+    return pd.concat(runs, ignore_index=True)
 
 
 def scored_later(where: Path) -> pd.DataFrame:

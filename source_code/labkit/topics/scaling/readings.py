@@ -49,6 +49,9 @@ class Program:
     words: tuple[str, ...]
     alone: str | None = None
     report: str | None = None  # what its ranks' reports are called, less the number of GPUs
+    apart: bool = (
+        False  # recorded by ``GRAPHS``, on another host of the same make, and not round by round with the rest
+    )
 
     @property
     def label(self) -> str:
@@ -62,16 +65,34 @@ class Program:
 PROGRAMS = {
     "ddp_on_gpu": Program("digits", "DDP, data on the GPU", ("main_ddp_on_gpu.py",), "main_opt4.py", "main_ddp_on_gpu"),
     "ddp": Program("digits", "DDP, loader", ("main_ddp.py",), "main_opt3.py", "main_ddp"),
+    "ddp_graph": Program("digits", "DDP, one CUDA graph", ("main_ddp_graph.py",), "main_opt5.py", apart=True),
     "text_ddp": Program("transformer", "DDP", ("main_fsdp.py", "ddp")),
     "text_fsdp": Program("transformer", "FSDP", ("main_fsdp.py", "fsdp"), report="main_fsdp"),
 }
-DDP = tuple(name for name, program in PROGRAMS.items() if program.sharing.startswith("DDP"))  # each keeps all weights
+DDP = ("ddp_on_gpu", "ddp", "text_ddp")  # each rank keeps all weights, and launches kernel by kernel
+LAUNCHES = ("ddp_on_gpu", "ddp_graph")  # kernel by kernel, and an epoch at once
 ALONE = "alone"  # the scaling of a ladder's step, which runs on one GPU only
+FEW = "few"  # that of a program's run with few samples, likewise
 
 
 def records(where: Path | None = None) -> Records:
     """The records of a machine's folder, by number of GPUs and round. NotRecorded where there are none."""
     return recorded.on_gpus(where or MACHINE_FOLDER)
+
+
+def graphs(where: Path | None = None) -> Records:
+    """The records of ``bench_rank_graphs.py``, which holds its rounds, taken apart as ``records`` are.
+
+    NotRecorded where there is none.
+    """
+    where = where or MACHINE_FOLDER
+    files = sorted((where / recorded.RANKS).glob("graphs-x*.json"))
+    if not files:
+        raise NotRecorded(f"no graphs on several GPUs were recorded on {where.name}.")
+    whole, found = json.loads(files[-1].read_text()), {}
+    for row in whole["rows"]:
+        found.setdefault((row["on"], row["round"]), whole | {"ranks": row["on"], "rows": []})["rows"].append(row)
+    return found
 
 
 def measured(show: Callable[[str], None] = print) -> Records:
@@ -90,14 +111,15 @@ def frame(found: Records) -> pd.DataFrame:
 
     ``batch`` is that of all GPUs. A step takes as long as on the slowest rank: the median of the transformer's steps,
     and of the digits' epochs without the first, over their number of steps. Memory is that of the fullest GPU.
-    ``scaling``: strong, weak, or alone for a step of the ladder, whose ``program`` is the one it is compared with.
+    ``scaling``: strong, weak, few samples on one GPU, or alone for a step of the ladder, whose ``program`` is the one
+    it is compared with.
     """
     rows = []
     for (size, number), record in found.items():
         for row in record["rows"]:
-            name, alone = _named(row["program"])
+            name, _ = _named(row["program"])
             if name is not None:
-                kinds = [ALONE] if alone else row["scaling"]
+                kinds = row["scaling"] or [ALONE]
                 rows += [
                     {"program": name, "scaling": kind, "ranks": size, "round": number} | _run(row) for kind in kinds
                 ]
@@ -147,7 +169,7 @@ def steps(samples: int, batch: int) -> int:
 
 def baseline(runs: pd.DataFrame, program: str) -> pd.DataFrame:
     """The runs on one GPU that have to be beaten: the program's own or the ladder's, whichever median is less."""
-    one = runs[(runs["program"] == program) & (runs["ranks"] == 1)]
+    one = runs[(runs["program"] == program) & (runs["ranks"] == 1) & (runs["scaling"] != FEW)]
     by_scaling = [own for _, own in one.groupby("scaling") if len(own)]
     if not by_scaling:
         raise NotRecorded(f"{program} was not recorded on one GPU.")
@@ -201,7 +223,7 @@ def missing(found: Records, rounds: int = FULL_ROUNDS) -> list[str]:
         said += [
             f"{_gpus(size)}, round {number}: {program.label} is missing."
             for name, program in PROGRAMS.items()
-            if name not in there
+            if name not in there and not program.apart
         ]
     said += [f"{_gpus(size)}: not recorded, as this host has {gpus}." for size in SIZES if size > gpus]
     return said
