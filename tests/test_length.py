@@ -38,7 +38,7 @@ def test_its_minutes_are_those_of_its_words_cells_and_exercises(lab):
     cells = nbformat.read(lab.path, as_version=4).cells
     code = sum(cell.cell_type == "code" for cell in cells)
     takes = words(cells) / WORDS_A_MINUTE + code * A_CELL + len(exercises_of(lab.number)) * AN_EXERCISE
-    assert lab.minutes == 5 * round(takes / 5)
+    assert abs(lab.minutes - takes) <= 3
 
 
 def test_the_page_for_teachers_says_how_minutes_are_counted():
