@@ -98,7 +98,7 @@ def test_several_gpus_have_a_folder_of_their_own_and_are_recorded_where_they_are
     folder, items, _ = asked(4, "--only", "ranks")
     assert folder.name == "test-gpu-x4" and items == [one for one in plan.of_ranks(4) if one.kind == "ranks"]
     folder, items, _ = asked(2, "--only", "ranks_accuracy", "--machine", "mine")
-    assert folder.name == "mine" and {item.kind for item in items} == {"ranks_accuracy"} and len(items) == 10
+    assert folder.name == "mine" and {item.kind for item in items} == {"ranks_accuracy"} and len(items) == 12
     assert not {item.kind for item in asked(2)[1]} & set(plan.OF_RANKS)
     assert asked(2)[0].name == "test-gpu"
 

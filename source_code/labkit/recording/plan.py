@@ -90,13 +90,14 @@ NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
 
 # Lab 10: the network of main_opt4.py (the second), and it with one thing changed.
 SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
-BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
+BENCH_SHAPES = "bench_shapes.py"
+SHAPES_ONCE = ("bench_tf32.py", "bench_thin.py")  # the former's answers are no times, the latter has rounds inside
 _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 
 # Lab 11: each once, with its seeds inside.
-LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py", "bench_optimizers.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
 # Lab 17: each once; the first with its seeds inside, the others with repeats or rounds.
@@ -178,8 +179,7 @@ SIZES = (1, 2, 4, 8)
 SCALING = "bench_ranks.py"
 GRAPHS = "bench_rank_graphs.py"  # on all GPUs, with its rounds inside
 SHARDING = "bench_sharding.py"  # once, on all GPUs: most of its numbers are no times
-RANKS_ACCURACY = ("main_ddp_on_gpu.py", "main_ddp_graph.py")  # with all SEEDS
-RANKS_FEW_SEEDS = "main_ddp.py"  # with as many as the benchmark has by itself: loaders keep a host busy for minutes
+RANKS_ACCURACY = ("main_ddp.py", "main_ddp_on_gpu.py", "main_ddp_graph.py")
 SEEDS_A_JOB = 5  # one after another in a process; such jobs stand side by side
 ACCURACY_WORKERS = 8  # of a job, all its ranks together: no result changes
 RANKS_PROFILES = [
@@ -278,10 +278,7 @@ def of_ranks(gpus: int, rounds: int = FULL_ROUNDS) -> list[Item]:
         [_of_ranks("ranks", SCALING, size, f"scaling-x{size}-{one:02d}", f"round {one}") for size in sizes]
         for one in range(1, rounds + 1)
     )
-    few = f"{SCALING} --accuracy {RANKS_FEW_SEEDS} '--digits-flags=--workers 4'"
-    name = f"{key(RANKS_FEW_SEEDS)}-accuracy-x{{}}-01"
-    accuracy = [_of_ranks("ranks_accuracy", few, size, name.format(size), "seed by seed") for size in sizes]
-    accuracy += [
+    accuracy = [
         _seeds_of_ranks(script, size, first)
         for script in RANKS_ACCURACY
         for size in sizes
@@ -390,5 +387,5 @@ def _shapes(rounds: int) -> Iterator[Item]:
     for number in range(1, rounds + 1):
         yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
         yield from (_timed("shapes", step, "runs", number) for step in SHAPES)
-    yield _timed("shapes", BENCH_TF32, "benchmarks", 1)
+    yield from (_timed("shapes", script, "benchmarks", 1) for script in SHAPES_ONCE)
     yield from _profiles("shapes", SHAPE_PROFILES)
