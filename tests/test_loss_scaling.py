@@ -526,3 +526,19 @@ def test_with_a_fused_optimizer_the_scaler_does_not_ask(kind):
 def test_the_trainers_optimizer_has_no_fused_version():
     with pytest.raises(TypeError, match="fused"):
         torch.optim.Adadelta([torch.nn.Parameter(torch.ones(1))], fused=True)
+
+
+# Makes of the optimizer
+
+
+def test_a_scaler_reads_one_number_a_step_and_none_of_a_fused_optimizer(monkeypatch, tmp_path):
+    file = tmp_path / "record.json"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "argv", ["bench_optimizers.py", "--tiny", "--record", str(file)])
+    script("bench_optimizers.py").main()
+    found = readings.optimizers(json.loads(file.read_text()))
+    assert set(found["network"]) == {"digits", "transformer"} and (found["call_ms"] <= found["step_ms"]).all()
+    reads = found.set_index(["network", "optimizer", "scaler"])["reads"].unstack("scaler")
+    more = (reads[True] - reads[False]).unstack("network")
+    assert (more.loc["Adam, fused"] == 0).all() and (more.drop("Adam, fused") == 1).all().all()
+    assert found["waits"].isna().all(), "nothing waits for a GPU that is not there"

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from labkit import paths
 from labkit.display.fingerprint import drawn_data
 from labkit.display.runs import difference
 from labkit.display.spread import Spread
@@ -72,6 +73,21 @@ def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(r
             assert len(errors) == 0 or errors.between(2.0**-bits / 8, 2.0**-bits * 8).all(), dtype
     assert not convolutions["refused"].any()
     assert not products.loc[products["dtype"] != "fp8", "refused"].any()
+
+
+def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, monkeypatch):
+    monkeypatch.syspath_prepend(paths.BENCHMARKS)  # where it lies when it runs
+    record = recorded_by("bench_thin.py", "--tiny")
+    products, found = shapes.products([record]), shapes.training_steps(record)
+    thin = products[products["part"] == "thin"]
+    assert {(1, 32), (32, 1), (1, 1), (2, 32), (32, 2)} == {*zip(thin["m"], thin["n"], strict=True)}
+    batches = products[products["part"].str.startswith("batch")]
+    assert set(batches.loc[batches["varied"] == "k", "part"]) == {"batch weight gradient"}
+    assert (
+        (products["us"] > 0).all() and not products["refused"].any() and set(products["dtype"]) == set(shapes.TYPES[:4])
+    )
+    assert set(found["batch"]) == {3, 4} and len(found) == 2 * 4 and (found["us"] > 0).all()
+    assert (found["more_pct"] >= 0).all() and (found.groupby("dtype")["more_pct"].min() == 0).all()
 
 
 def test_matrices_lie_in_memory_as_the_row_says():

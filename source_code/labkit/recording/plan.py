@@ -90,13 +90,14 @@ NVML_PROFILES = {"one_thread": "one_kernel.py thread --seconds 1 --profile"}
 
 # Labs 12 and 13: the network of main_opt4.py (the second), and it with one thing changed.
 SHAPES = [f"main_shapes.py {flags}".strip() for flags in ("--hidden 127", "", "--classes 16", "--channels-last")]
-BENCH_SHAPES, BENCH_TF32 = "bench_shapes.py", "bench_tf32.py"  # the latter once: its answers are no times
+BENCH_SHAPES = "bench_shapes.py"
+SHAPES_ONCE = ("bench_tf32.py", "bench_thin.py")  # the former's answers are no times, the latter has rounds inside
 _SHAPE_NAMES = dict(zip(("main_shapes_127", "main_shapes", "main_shapes_16", "main_shapes_last"), SHAPES, strict=True))
 SHAPE_PROFILES = {name: f"{step} --profile --epochs 2" for name, step in _SHAPE_NAMES.items() if "16" not in name}
 SHAPE_PROFILES |= {f"{name}_ops": f"{step} --profile --epochs 2 --profile-ops" for name, step in _SHAPE_NAMES.items()}
 
 # Labs 14 and 15: each once, with its seeds inside.
-LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py"]
+LOSS_SCALING = ["bench_sin_fit.py", "bench_gan.py", "bench_deep.py", "bench_optimizers.py"]
 LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
 # Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
@@ -390,5 +391,5 @@ def _shapes(rounds: int) -> Iterator[Item]:
     for number in range(1, rounds + 1):
         yield _timed("shapes", BENCH_SHAPES, "benchmarks", number)
         yield from (_timed("shapes", step, "runs", number) for step in SHAPES)
-    yield _timed("shapes", BENCH_TF32, "benchmarks", 1)
+    yield from (_timed("shapes", script, "benchmarks", 1) for script in SHAPES_ONCE)
     yield from _profiles("shapes", SHAPE_PROFILES)

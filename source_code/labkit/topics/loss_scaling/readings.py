@@ -49,6 +49,19 @@ def tail(record: dict) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["variant", "lowest", "median", "highest", "worst median"])
 
 
+def optimizers(record: dict) -> pd.DataFrame:
+    """A row a network, make of the optimizer, and with a loss scaler or without (``bench_optimizers.py``).
+
+    ``call_ms``: until the call is back; ``step_ms``: until the GPU has done it; medians. ``kernels`` and ``gpu_ms`` of
+    one step, ``waits``: its calls that wait for the GPU; None without a GPU. ``reads``: numbers that it reads off
+    tensors, wherever these lie.
+    """
+    found = pd.DataFrame(record["rows"])
+    for name in ("call", "step"):
+        found[f"{name}_ms"] = found.pop(f"{name}_us").map(statistics.median) / 1e3
+    return found.assign(gpu_ms=found.pop("gpu_us").astype(float) / 1e3)
+
+
 def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
     """How often ``scale`` must be halved until ``gradient`` times it fits into FP16."""
     return max(0, math.ceil(math.log2(gradient * scale / FP16_MAX)))
