@@ -25,7 +25,15 @@ SCRIPTS = {step.name for step in course.STEPS} | {Path(script).stem for script i
 # From the ground up: a room imports from its own floor and from those below.
 FLOORS = (
     {"stepbudget"},
-    {"labkit", "labkit.paths", "labkit.errors", "labkit.numbers", "labkit.course", "labkit.cases", "labkit.without_torch"},
+    {
+        "labkit",
+        "labkit.paths",
+        "labkit.errors",
+        "labkit.numbers",
+        "labkit.course",
+        "labkit.cases",
+        "labkit.without_torch",
+    },
     {"labkit.training", "labkit.kernels"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},
     {"labkit.topics", "labkit.exercises"},
