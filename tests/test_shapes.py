@@ -20,7 +20,7 @@ from labkit.display.runs import difference
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.source import recorded
-from labkit.topics.shapes import charts, tables
+from labkit.topics.shapes import charts, tables, thin
 from labkit.topics.shapes import readings as shapes
 from labkit.training import machine, steps
 from labkit.training.model import Net
@@ -78,9 +78,9 @@ def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(r
 def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, monkeypatch):
     monkeypatch.syspath_prepend(paths.BENCHMARKS)  # where it lies when it runs
     record = recorded_by("bench_thin.py", "--tiny")
-    products, found = shapes.products([record]), shapes.training_steps(record)
-    thin = products[products["part"] == "thin"]
-    assert {(1, 32), (32, 1), (1, 1), (2, 32), (32, 2)} == {*zip(thin["m"], thin["n"], strict=True)}
+    products, found = shapes.products([record]), thin.training_steps(record)
+    few = products[products["part"] == "thin"]
+    assert {(1, 32), (32, 1), (1, 1), (2, 32), (32, 2)} == {*zip(few["m"], few["n"], strict=True)}
     batches = products[products["part"].str.startswith("batch")]
     assert set(batches.loc[batches["varied"] == "k", "part"]) == {"batch weight gradient"}
     assert (

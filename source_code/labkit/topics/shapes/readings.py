@@ -1,7 +1,6 @@
 """What do sizes and memory layouts cost, and which switch makes FP32 mean TF32? Two benchmarks' rows, read.
 
-``bench_shapes.py`` gives a row a matrix product or convolution and type, ``bench_thin.py`` more products and a row a
-batch and type of a training step, ``bench_tf32.py`` a row a set of switches.
+``bench_shapes.py`` gives a row a matrix product or convolution and type, ``bench_tf32.py`` a row a set of switches.
 """
 
 from __future__ import annotations
@@ -64,17 +63,6 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
     ``layout_share``: of the call's kernel time, what only changes the layout in memory.
     """
     return _joined(records, "conv")
-
-
-def training_steps(record: dict) -> pd.DataFrame:
-    """Training steps of ``bench_thin.py`` by ``batch`` and ``dtype``: ``us``, ``low_us``, ``high_us``, ``us_a_sample``.
-
-    ``more_pct``: how much longer a sample takes than in the best batch of this type.
-    """
-    found = pd.DataFrame([row for row in record["rows"] if row["what"] == "step"]).drop(columns="what")
-    found["us_a_sample"] = found["us"] / found["batch"]
-    best = found.groupby("dtype")["us_a_sample"].transform("min")
-    return found.assign(more_pct=100 * (found["us_a_sample"] / best - 1))
 
 
 def half_type(found: pd.DataFrame) -> str:
