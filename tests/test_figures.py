@@ -267,6 +267,8 @@ def test_kernel_names_keep_to_their_width(width):
         short = short_kernel(name, width)
         assert len(short) <= width and "\n" not in short
     assert short_kernel("attention::kernel<int>(int)") == "attention::kernel<…>"
+    conditional = "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float, Params<int, T> >(T)"
+    assert short_kernel(conditional) == "internal::gemvx::kernel<…>"
 
 
 # --- showing ------------------------------------------------------------------------------------------------

@@ -103,6 +103,27 @@ def test_where_the_checkout_lies_is_not_kept(notebook):
     assert found["cells"][0]["said"] == "reports/a python3\n"
 
 
+def test_what_pictures_consist_of_is_not_kept(notebook):
+    found = run_lab(notebook("print({'image/png': 'iVBORw0', 'text/plain': 'a curve'})"), inf)
+    assert found["cells"][0]["said"] == "{'image/png': '<picture>', 'text/plain': 'a curve'}\n"
+
+
+def test_what_an_unfinished_run_took_counts(tmp_path, monkeypatch):
+    """What it made is used again, so the run that ends a lab would take next to no time."""
+    took = iter([("unfinished", 100.0), ("whole", 4.0)])
+
+    def run(name, file, left_s, pretended):
+        status, seconds = next(took)
+        result = {"status": status, "seconds": seconds, "cells": [], "differs": []}
+        live_check.put(file, name, result)
+        return dict(result)
+
+    monkeypatch.setattr(live_check, "_in_a_process", run)
+    for seconds in (100.0, 104.0):
+        found = live_check.check(["a"], tmp_path / NAME, 9.0, "h200")
+        assert found["labs"]["a"]["seconds"] == seconds
+
+
 def lab(status: str, cells: int, day: int) -> dict:
     return {"status": status, "cells": [{}] * cells, "run_at": f"2030-01-{day:02d}T00:00:00+00:00"}
 

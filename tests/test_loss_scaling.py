@@ -542,3 +542,5 @@ def test_a_scaler_reads_one_number_a_step_and_none_of_a_fused_optimizer(monkeypa
     more = (reads[True] - reads[False]).unstack("network")
     assert (more.loc["Adam, fused"] == 0).all() and (more.drop("Adam, fused") == 1).all().all()
     assert found["waits"].isna().all(), "nothing waits for a GPU that is not there"
+    shown = tables.optimizers(found.assign(waits=[0, 1] * (len(found) // 2)))
+    assert (shown.frame["waits, none"] == 0).all() and (shown.frame["waits, scaler"] == 1).all()

@@ -88,6 +88,11 @@ def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, mon
     )
     assert set(found["batch"]) == {3, 4} and len(found) == 2 * 4 and (found["us"] > 0).all()
     assert (found["more_pct"] >= 0).all() and (found.groupby("dtype")["more_pct"].min() == 0).all()
+    wide = thin.by_batch(products, record, "bf16")
+    assert list(wide) == ["forward", "input gradient", "weight gradient", "step"] and list(wide.index) == [3, 4]
+    of_weights = batches.query("part == 'batch weight gradient' and k == 3 and dtype == 'bf16'")
+    assert wide.loc[3, "weight gradient"] == of_weights["us"].item()
+    assert len(thin.batches(wide, "bf16").frame) == 2
 
 
 def test_matrices_lie_in_memory_as_the_row_says():

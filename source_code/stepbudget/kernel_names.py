@@ -225,6 +225,9 @@ MINOR = [
 ]
 
 
+RETURNS = re.compile(r"^(?:void|std::enable_if<.*?>::type) ")
+
+
 def short(name: str, width: int = 60) -> str:
     """A kernel's name on one line of at most ``width`` characters: ``vectorized_elementwise_kernel<FillFunctor>``.
 
@@ -248,10 +251,13 @@ def short(name: str, width: int = 60) -> str:
 
 def _parts(name: str) -> tuple[str, str, str]:
     """The library that a kernel names as its own (``cudnn::``; none for PyTorch), its name, its template arguments."""
-    name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", name.strip().removeprefix("void "))
+    name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", RETURNS.sub("", name.strip()))
     head = re.match(r"[^<(]*", name).group()
     rest = name[len(head) :]
     space, _, own = head.strip().rpartition("::")
+    if own == "kernel":  # its namespace is its name, as in gemvx::kernel
+        space, _, outer = space.rpartition("::")
+        own = f"{outer}::kernel" if outer else own
     library = re.match(r"(?:(?:at|c10)(?=::|$))?(\w*?)(?:__5x_\w+)?(?:::|$)", space).group(1)
     return f"{library}::" if library else "", own or name, _balanced(rest) if rest.startswith("<") else ""
 

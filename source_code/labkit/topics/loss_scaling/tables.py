@@ -113,3 +113,13 @@ def work(report: Report, variants: Sequence[str], iterations: int) -> Table:
     found = found.rename(columns={"gpu_us": "their µs", "product_us": "of that, products µs"})
     formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
     return table(found, f"{report.name}: kernels of an iteration", formats, list(formats))
+
+
+def optimizers(found: pd.DataFrame) -> Table:
+    """``readings.optimizers``: a row a network and make, its step without a scaler and with one."""
+    wide = found.pivot(index=["network", "optimizer"], columns="scaler", values=["step_ms", "kernels", "waits"])
+    wide = wide.reindex(found[["network", "optimizer"]].drop_duplicates().itertuples(index=False))
+    wide.columns = [f"{what.replace('_', ' ')}, {'scaler' if scaler else 'none'}" for what, scaler in wide.columns]
+    measured = list(wide)
+    formats = {name: "{:.2f}" if name.startswith("step") else "{:.0f}" for name in measured}
+    return table(wide.reset_index(), "A step of the optimizer, without a scaler and with one", formats, measured)
