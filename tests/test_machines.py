@@ -106,7 +106,6 @@ FALSE_ON = {
 }
 NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
     "turing": [
-        "in TF32, more than half of the eligible operations use them too",
         "in BF16, kernels run on Tensor Cores",
         "TF32 is faster than FP32",
         "NVIDIA_TF32_OVERRIDE=1 makes all products TF32",

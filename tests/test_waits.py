@@ -32,17 +32,17 @@ def asked(tmp_path_factory) -> dict:
 
 
 @pytest.fixture(scope="module")
-def ran() -> list[list[dict]]:
-    """The cells of each lab that the last live run on the recorded machine ran."""
+def ran() -> dict[str, list[dict]]:
+    """By lab, the cells that the last live run on the recorded machine ran."""
     labs = json.loads((RECORDED / course.DEFAULT_MACHINE / live_check.NAME).read_text())["labs"]
-    return [lab["cells"] for lab in labs.values()]
+    return {name: lab["cells"] for name, lab in labs.items()}
 
 
-def slower(ran: list[list[dict]], kind: str = "") -> float:
+def slower(ran: dict[str, list[dict]], kind: str = "") -> float:
     """How many times as long as announced the cells took that announced how long; of one kind, where any did."""
     pairs = [
         (waits.kind_of(cell["said"]), cell["seconds"], sum(60 * int(min_ or 0) + int(s) for min_, s in told))
-        for cells in ran
+        for cells in ran.values()
         for cell in cells
         if (told := ANNOUNCED.findall(cell["said"])) and "error" not in cell
     ]
@@ -50,14 +50,19 @@ def slower(ran: list[list[dict]], kind: str = "") -> float:
     return sum(here for _, here, _ in same) / sum(there for *_, there in same)
 
 
-def own_s(ran: list[list[dict]]) -> float:
-    """Seconds of a lab's cells that run nothing: imports, reading, drawing; the most of the labs that ran."""
-    return max(sum(cell["seconds"] for cell in cells if not waits.kind_of(cell["said"])) for cells in ran)
+def own_s(ran: dict[str, list[dict]]) -> dict[str, float]:
+    """By lab, seconds of its cells that run nothing: imports, reading, drawing."""
+    return {
+        name: sum(cell["seconds"] for cell in cells if not waits.kind_of(cell["said"]) and "| " not in cell["said"][:2])
+        for name, cells in ran.items()
+    }
 
 
-def expected_s(asked: dict, ran: list[list[dict]], labs: list[str]) -> float:
+def expected_s(asked: dict, ran: dict[str, list[dict]], labs: list[str]) -> float:
+    """Of a lab that did not run there, the cells that run nothing are taken to last as long as any lab's do."""
     waited_s = sum(slower(ran, kind) * sum(each) for name in labs for _, kind, each in asked[name])
-    return waited_s + own_s(ran) * len(labs)
+    own = own_s(ran)
+    return waited_s + sum(own.get(name, max(own.values())) for name in labs)
 
 
 def test_every_wait_is_known_beforehand(asked):
@@ -88,6 +93,8 @@ def test_a_live_run_is_compared_with_what_it_announced():
     said = "$ time a\n| the recorded machine took 50 s\n| run 1 of 1\n"
     more = "$ nsys\n| about 2 min (recorded machine: 1 min 40 s; this one has been 1.2 times as slow so far)\n"
     cells = [{"said": said, "seconds": 60.0}, {"said": more, "seconds": 120.0}, {"said": "x\n", "seconds": 3.0}]
-    assert slower([cells]) == slower([cells], "ncu") == pytest.approx(180 / 150)
-    assert (slower([cells], "time"), slower([cells], "nsys")) == (1.2, 1.2)
-    assert own_s([cells, []]) == 3.0
+    ran = {"a": cells, "b": [{"said": "| about 20 s (recorded machine: 20 s)", "seconds": 20.0}]}
+    assert slower({"a": cells}) == slower({"a": cells}, "ncu") == pytest.approx(180 / 150)
+    assert (slower(ran, "time"), slower(ran, "nsys")) == (1.2, 1.2)
+    assert own_s(ran) == {"a": 3.0, "b": 0.0}
+    assert expected_s({"c": [(1, "time", [10.0])]}, ran, ["c"]) == pytest.approx(10 * 1.2 + 3.0)

@@ -1,4 +1,4 @@
-"""Step 4 in other shapes: --hidden, --classes (above ten: padding), --channels-last (labs 12 and 13)."""
+"""Step 4 in other shapes: --hidden, --classes (above ten: padding), --channels-last (lab 12)."""
 
 import argparse
 import sys

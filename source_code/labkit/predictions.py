@@ -219,7 +219,8 @@ def _append(one: Prediction) -> None:
         if where.exists() and not where.is_file():
             raise OSError(0, "it is not a file")
         where.parent.mkdir(parents=True, exist_ok=True)
-        cut = where.exists() and not where.read_bytes().endswith(b"\n") and where.stat().st_size > 0
+        there = where.read_bytes() if where.exists() else b""
+        cut = there != b"" and not there.endswith(b"\n")
         with where.open("ab") as end:
             end.write(b"\n" * cut + json.dumps(asdict(one)).encode() + b"\n")
     except OSError as error:

@@ -72,7 +72,8 @@ def test_the_wheel_needs_numpy_and_pandas_and_the_course_is_an_extra(about):
         name, extra = Requirement(line), re.search(r"extra == ['\"](\w+)['\"]", line)
         needed[extra[1] if extra else ""].add(name.name + "".join(f"[{one}]" for one in name.extras))
     assert needed[""] == {"numpy", "pandas"}
-    assert {"torch", "torchvision", "jupyterlab", "matplotlib", "nbval", "pytest"} <= needed["course"]
+    assert {"jupyterlab", "matplotlib", "scipy"} <= needed["read"] and "torch" not in needed["read"]
+    assert {"stepbudget[read]", "torch", "torchvision", "nbval", "pytest"} <= needed["course"]
     assert {"stepbudget[course]", "ruff"} <= needed["dev"] and {"stepbudget[course]", "keras"} <= needed["keras"]
 
 
