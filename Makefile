@@ -32,7 +32,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab read test test-gpu lint record notebooks images slides container clean again
+.PHONY: help lab read doctor test test-gpu lint record notebooks images slides container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,8 +50,13 @@ lab: $(STAMP) ## install the course into .venv and open it in JupyterLab
 	$(call JUPYTERLAB)
 
 # Where the whole course is installed, that will do.
-read: $(if $(wildcard $(STAMP)),$(STAMP),$(READ_STAMP)) ## the same to read only: what was recorded, without PyTorch
+READY := $(if $(wildcard $(STAMP)),$(STAMP),$(READ_STAMP))
+
+read: $(READY) ## the same to read only: what was recorded, without PyTorch
 	$(call JUPYTERLAB,LAB_MODE=recorded)
+
+doctor: $(READY) ## say what will work on this machine, and how to mend the rest
+	@$(IN_VENV) $(BIN)/python -m labkit.doctor
 
 test: $(DEV_STAMP) ## run every test and every notebook; needs no GPU and no nsys
 	@$(IN_VENV) $(BIN)/python -m pytest --nbval -n 2 --dist loadfile $(ARGS)

@@ -102,6 +102,7 @@ class TestMakefile:
             "help",
             "lab",
             "read",
+            "doctor",
             "test",
             "test-gpu",
             "lint",

@@ -1,0 +1,149 @@
+"""What will work on this machine, and how is the rest mended? One page, before a lesson: ``make doctor``.
+
+A line of what was found, and where something will not work, what to do. Exit status 1: the labs cannot run live here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from labkit import source
+from labkit.errors import LabError
+from labkit.paths import REPORTS
+from labkit.topics import prerequisites
+from labkit.training import machine
+from stepbudget.errors import ReportError
+from stepbudget.export import nsys
+
+PACKAGE = "stepbudget"
+BATCH_BYTES = 1024 * (28 * 28 * 4 + 8)  # that a loader worker hands over: FP32 pixels and a label
+AHEAD = 2  # batches that each worker keeps ready
+LIVE_BYTES = 2 * 10**9  # that the reports of all labs, run live, may take
+PATIENCE_S = 120.0  # for a profile of nothing
+
+Row = tuple[str, str, str]  # what is looked at, what was found, what follows (empty: it works)
+
+
+def packages(extra: str) -> Iterator[Row]:
+    """The course's packages that are missing or outside their range; one line where all are as wanted."""
+    mend = "make lab installs it" if extra == "course" else "make read installs it"
+    try:
+        wanted = [*_required(extra)]
+    except importlib.metadata.PackageNotFoundError:
+        yield "packages", "the course is not installed", mend
+        return
+    wrong = []
+    for requirement in wanted:
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append((f"package {requirement.name}", "not installed"))
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append((f"package {requirement.name}", f"{version}, wanted {requirement.specifier}"))
+    yield from ((what, found, mend) for what, found in wrong)
+    if not wrong:
+        yield "packages", f"all {len(wanted)} as wanted", ""
+
+
+def _required(extra: str) -> Iterator[Requirement]:
+    """What an installation with this extra needs, with the extras that it names in turn."""
+    for text in importlib.metadata.requires(PACKAGE) or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or (marker.evaluate({"extra": extra}) and "extra" in str(marker)):
+            if requirement.name == PACKAGE:
+                for other in requirement.extras:
+                    yield from _required(other)
+            else:
+                yield requirement
+
+
+def profiler() -> Row:
+    """Does nsys profile a process and export its report, within a time?"""
+    try:
+        found = nsys.need_nsys()
+    except ReportError as none:
+        return "a profile", "none", str(none)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "doctor.nsys-rep"
+        words = [found.path, "profile", "--trace", "osrt", "--sample", "none", "--cpuctxsw", "none"]
+        words += ["--output", str(report.with_suffix("")), sys.executable, "-c", "pass"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
+            if not report.is_file():
+                said = (done.stderr + done.stdout).strip().splitlines()
+                raise ReportError(said[-1] if said else f"nsys ended with status {done.returncode} and said nothing")
+            nsys.export(report)
+        except subprocess.TimeoutExpired:
+            return "a profile", "none", f"nsys did not end within {PATIENCE_S:.0f} s: stop its processes, try by hand"
+        except ReportError as problem:
+            return "a profile", "none", f"{problem} (README.md, When something is wrong)"
+    return "a profile", "made and exported", ""
+
+
+def shared_memory(workers: int, folder: Path = Path("/dev/shm")) -> Row:
+    """Is there room for the batches that the loader's workers keep ready?"""
+    if not folder.is_dir():
+        return "shared memory", "not told", ""
+    free, needs = shutil.disk_usage(folder).free, workers * (AHEAD + 1) * BATCH_BYTES
+    found = f"{free / 1e6:,.0f} MB free, {workers} workers take {needs / 1e6:,.0f}"
+    return "shared memory", found, "" if free > needs else "in a container: docker run --ipc=host"
+
+
+def disk(folder: Path) -> Row:
+    """Can reports be written, and is there room for those of all labs?"""
+    there = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    found = f"{free / 1e9:,.0f} GB free"
+    if not os.access(there, os.W_OK):
+        return "reports/", f"{found}, not writable", f"run the course from a folder of your own, not from {there}"
+    return "reports/", found, "" if free > LIVE_BYTES else f"labs run live take {LIVE_BYTES / 1e9:.0f} GB: make room"
+
+
+def digits() -> Row:
+    """Which digits will a training take?"""
+    try:
+        from labkit.training.data import load_digits
+
+        return "digits", load_digits(limit=1).source, ""
+    except ModuleNotFoundError as missing:
+        return "digits", f"not asked: {missing.name} is not installed", ""
+    except LabError as problem:
+        return "digits", "none", str(problem)
+
+
+def rows() -> Iterator[Row]:
+    """All that is looked at."""
+    found = source.this_machine()
+    yield "Python", f"{platform.python_version()}, {platform.platform()}", ""
+    yield from packages("course")
+    problem = machine.gpu_problem() if found.driver else None
+    yield from prerequisites.rows(found, prerequisites.cuda_of_torch(), prerequisites.cudnn_version(), problem)
+    yield profiler()
+    yield shared_memory(max(1, found.cores - 1))
+    yield disk(REPORTS)
+    yield digits()
+
+
+def main() -> None:
+    width = 16
+    for what, found, so in rows():
+        print(f"{what:{width}}{found}" + (f"\n{'':{width}}→ {so}" if so else ""), flush=True)
+    live = source.current().name == "live"
+    print(f"\n{source.current().greeting}")
+    sys.exit(not live)
+
+
+if __name__ == "__main__":
+    main()

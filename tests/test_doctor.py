@@ -1,0 +1,110 @@
+"""The morning check: each thing that may be wrong is found, and what mends it is said."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import stat
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from labkit import doctor
+from stepbudget.export import nsys
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def fake_nsys(monkeypatch, tmp_path):
+    """An nsys that answers as a shell script says; its version is asked first."""
+
+    def make(script: str) -> None:
+        tool = tmp_path / "nsys"
+        tool.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "version 2025.3.1.0" && exit\n{script}\n')
+        tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("LAB_NSYS", str(tool))
+
+    nsys.find_nsys.cache_clear()
+    yield make
+    nsys.find_nsys.cache_clear()
+
+
+def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch):
+    wants = [
+        "numpy>=1",
+        'stepbudget[read]; extra == "course"',
+        'pandas>=99; extra == "read"',
+        'nosuch; extra == "course"',
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wants)
+    rows = {what: (found, so) for what, found, so in doctor.packages("course")}
+    assert set(rows) == {"package pandas", "package nosuch"}
+    assert rows["package nosuch"] == ("not installed", "make lab installs it") and ">=99" in rows["package pandas"][0]
+    assert [found for _, found, _ in doctor.packages("other")] == ["all 1 as wanted"]
+
+
+def test_a_course_that_is_not_installed_is_no_traceback(monkeypatch):
+    def gone(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", gone)
+    assert [*doctor.packages("course")] == [("packages", "the course is not installed", "make lab installs it")]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo The importer does not start >&2; exit 1", "The importer does not start"),
+        ("sleep 60", "did not end within"),
+        ('for last; do :; done; [ "$1" = profile ] && : >"$7.nsys-rep"; exit 1', "could not export"),
+    ],
+)
+def test_an_nsys_that_fails_or_hangs_is_told(fake_nsys, monkeypatch, script, said):
+    monkeypatch.setattr(doctor, "PATIENCE_S", 1.0)
+    fake_nsys(script.replace("$7", "${9}"))
+    what, found, so = doctor.profiler()
+    assert (what, found) == ("a profile", "none") and said in so
+
+
+def test_no_nsys_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(nsys, "find_nsys", lambda: None)
+    assert "was not found" in doctor.profiler()[2]
+
+
+def test_too_little_shared_memory_names_the_containers_flag(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: Usage(64e6, 0, 64e6))
+    assert doctor.shared_memory(15, tmp_path)[2] == "in a container: docker run --ipc=host"
+    assert doctor.shared_memory(1, tmp_path)[2] == ""
+    assert doctor.shared_memory(1, tmp_path / "none")[1] == "not told"
+
+
+def test_a_full_disk_and_a_folder_of_somebody_elses_are_told(monkeypatch, tmp_path):
+    assert doctor.disk(tmp_path / "not" / "yet")[2] == "" or "make room" in doctor.disk(tmp_path)[2]
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: Usage(9e9, 0, 1e9))
+    assert "make room" in doctor.disk(tmp_path)[2]
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "not writable" in doctor.disk(tmp_path)[1] and str(tmp_path) in doctor.disk(tmp_path)[2]
+
+
+def test_the_page_has_all_and_its_status_says_whether_labs_run_live():
+    environment = {**os.environ, "LAB_MODE": "recorded"}
+    words = [sys.executable, "-m", "labkit.doctor"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent)
+    assert done.returncode == 1, done.stderr
+    for what in (
+        "Python",
+        "packages",
+        "GPU",
+        "driver",
+        "CPU cores",
+        "a profile",
+        "shared memory",
+        "reports/",
+        "digits",
+    ):
+        assert any(line.startswith(what) for line in done.stdout.splitlines()), what
+    assert done.stdout.splitlines()[-1].startswith("Recorded mode")
