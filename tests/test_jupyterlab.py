@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -50,8 +51,9 @@ def server(tmp_path_factory):
     port, token = free_port(), secrets.token_hex(16)
     overrides = settings / "share" / "jupyter" / "lab" / "settings"
     overrides.mkdir(parents=True)
-    quiet = '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}'
-    (overrides / "overrides.json").write_text(quiet)
+    quiet = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    whole = {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}  # cells out of sight are asked, too
+    (overrides / "overrides.json").write_text(json.dumps(quiet | whole))
     environment = os.environ | {
         "LAB_MODE": "recorded",
         "JUPYTER_CONFIG_DIR": str(settings / "config"),
@@ -116,7 +118,11 @@ def run_all(page) -> None:
         with contextlib.suppress(TooLong):
             page.wait_for_function(f"{prompts}.some(text => text !== '[ ]:')", timeout=20_000)
             break
-    page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=240_000)
+    try:
+        page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=240_000)
+    except TooLong:
+        state = page.locator(f"{SHOWN} .jp-Notebook-ExecutionIndicator").get_attribute("data-status")
+        raise AssertionError(f"the kernel is {state}, and cells lack their numbers: {page.evaluate(prompts)}") from None
 
 
 def test_the_token_is_asked_for(server):
