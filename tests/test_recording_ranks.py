@@ -292,13 +292,17 @@ def test_ranks_that_hang_are_ended_and_none_is_left(tmp_path, monkeypatch):
     lines = "import os, time\nfrom pathlib import Path\n"
     lines += f"Path({str(tmp_path)!r}, 'pid-' + os.environ['RANK']).write_text(str(os.getpid()))\ntime.sleep(600)\n"
     script.write_text(lines)
-    monkeypatch.setattr(running, "HANGS_S", 12)
-    start = time.monotonic()
-    with pytest.raises(LabError, match="hung: it was ended after 12 s"):
-        make.make(tmp_path, [of_two(script)], lambda item: False)
-    assert time.monotonic() - start < 12 + running.PATIENCE_S
-    pids = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
-    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    for patience_s in (12, 90):  # a busy machine may take longer to start them
+        monkeypatch.setattr(running, "HANGS_S", patience_s)
+        start = time.monotonic()
+        with pytest.raises(LabError, match=f"hung: it was ended after {patience_s} s"):
+            make.make(tmp_path, [of_two(script)], lambda item: False)
+        assert time.monotonic() - start < patience_s + running.PATIENCE_S
+        pids = [int(file.read_text()) for file in tmp_path.glob("pid-*")]
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        if len(pids) == 2:
+            break
+    assert len(pids) == 2
     assert list((tmp_path / "ranks").iterdir()) == []
 
 
