@@ -1,4 +1,4 @@
-"""What a forge finds in .github/: a workflow that runs what this repository runs, and a guide that names what is there."""
+"""What a forge finds in .github/: a workflow that runs what this repository runs; a guide that names what is there."""
 
 from __future__ import annotations
 
