@@ -28,6 +28,7 @@ DIGITS = "--device cpu --limit 128 --batch-size 32 --test-batch-size 40 --worker
 TEXT = "--device cpu --width 16 --depth 2 --heads 2 --length 12 --batch-size 8 --pool 2 --steps 4 --warm-up 1"
 SECONDS = 30  # after which no process is left of a job that lost a node
 PATIENCE_S = 300  # for a machine that is busy
+ABORTED = "terminate called without an active exception"  # of PyTorch's threads as a process ends, now and then
 
 # The Slurm script
 
@@ -176,9 +177,21 @@ def launched(nodes: Nodes, *words: object) -> dict[str, subprocess.Popen]:
     return {node: nodes.start(node, command) for node in nodes.spaces}
 
 
-def ended_well(nodes: Nodes, jobs: dict[str, subprocess.Popen]) -> None:
-    for node, job in jobs.items():
-        assert job.wait(PATIENCE_S) == 0, f"{node}: {nodes.said(node).read_text()[-3000:]}"
+def end_well(nodes: Nodes, *words: object) -> None:
+    """Launch it and wait until all have ended; once more where the work was done and PyTorch's clean-up aborted."""
+    for last in (False, True):
+        jobs, deadline = launched(nodes, *words), time.monotonic() + PATIENCE_S
+        while any(job.poll() is None for job in jobs.values()) and time.monotonic() < deadline:
+            if any(job.poll() for job in jobs.values()):
+                break  # torchrun on the other node would wait five minutes for this one
+            time.sleep(0.1)
+        if all(job.poll() == 0 for job in jobs.values()):
+            break
+        for job in jobs.values():
+            job.kill()
+        nodes.wait_until_empty()
+        said = "\n".join(f"{node}: {nodes.said(node).read_text()[-3000:]}" for node in jobs)
+        assert ABORTED in said and not last, said
     nodes.wait_until_empty()
 
 
@@ -190,7 +203,7 @@ def alone(*words: object) -> None:
 
 def test_two_nodes_come_to_the_weights_of_one_process(nodes, tmp_path):
     script = [ALTERED, "no-dropout", SOURCE_CODE / "main_ddp.py", *DIGITS.split(), "--epochs", 2, "--checkpoint"]
-    ended_well(nodes, launched(nodes, *script, tmp_path / "two.pt"))
+    end_well(nodes, *script, tmp_path / "two.pt")
     alone(*script, tmp_path / "one.pt")
     one, two = (
         torch.cat([own.flatten() for own in torch.load(tmp_path / file)["model"].values()])
@@ -202,7 +215,7 @@ def test_two_nodes_come_to_the_weights_of_one_process(nodes, tmp_path):
 
 def test_a_transformer_shared_out_among_two_nodes_learns_as_one_process_does(nodes, tmp_path):
     script = [SOURCE_CODE / "main_fsdp.py", *TEXT.split(), "--param-dtype", "float32", "--lr", 0.02, "--record"]
-    ended_well(nodes, launched(nodes, *script, tmp_path / "two.json"))
+    end_well(nodes, *script, tmp_path / "two.json")
     alone(*script, tmp_path / "one.json")
     one, two = (json.loads((tmp_path / file).read_text()) for file in ("one.json", "two.json"))
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-4) and two["losses"][-1] < two["losses"][0]
