@@ -137,7 +137,7 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
-    width = 16
+    width = 22
     for what, found, so in rows():
         print(f"{what:{width}}{found}" + (f"\n{'':{width}}→ {so}" if so else ""), flush=True)
     live = source.current().name == "live"
