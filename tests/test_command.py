@@ -288,6 +288,24 @@ def test_metrics_are_denied_only_once(reports, nsys, gpu):
     assert calls.read_text().count("\n") == 2
 
 
+COLLIDES = "[QuadDCommon::tag_message*] = Local Endpoint is not available."
+
+
+def test_an_nsys_that_did_not_start_beside_another_one_is_started_once_more(reports, nsys, gpu):
+    calls = nsys(f'grep -c . {reports.parent}/calls | grep -q "^1$" && {{ echo "{COLLIDES}" >&2; exit 1; }}\n{MAKES}')
+    said: list[str] = []
+    assert make(reports, said).is_file()
+    first, second = calls.read_text().splitlines()
+    assert first == second and any("once more" in line for line in said)
+
+
+def test_an_nsys_that_never_starts_is_started_twice(reports, nsys, gpu):
+    calls = nsys(f'echo "{COLLIDES}"; exit 1')
+    with pytest.raises(ReportError, match="Local Endpoint"):
+        make(reports)
+    assert calls.read_text().count("\n") == 2
+
+
 def test_of_a_progress_bar_only_the_last_state_is_shown(reports, nsys, gpu):
     nsys(rf"printf '[1/1] [0%%  ] demo\r[1/1] [50%% ] demo\r[1/1] [100%%] demo\n'; {MAKES}")
     said: list[str] = []

@@ -16,6 +16,8 @@ METRICS = "--gpu-metrics-devices"
 TRACED = ["--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
 CAPTURED = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]  # only what the program brackets
 METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
+# nsys that starts while another one starts: once in a hundred times, four at a time (2022.4.2). Nothing has run yet.
+NOT_BEGUN = re.compile(r"Local Endpoint is not available")
 PATIENCE_S = 10  # with a program that is asked to end: nsys takes 2
 
 
@@ -58,6 +60,9 @@ def record(
     for left_behind in (report, report.with_suffix(".qdstrm")):
         left_behind.unlink(missing_ok=True)
     status, said = stream(words, show, folder, environment)
+    if not report.is_file() and NOT_BEGUN.search(said):
+        show("nsys did not start beside another one: once more")
+        status, said = stream(words, show, folder, environment)
     if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(words) != words:
         show("no permission to read GPU metrics: profiling without them. To get them, run as root, add")
         show("--cap-add=SYS_ADMIN to the container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
