@@ -251,8 +251,9 @@ class TestMakefile:
         assert checkout.make("read").returncode == 0
         assert checkout.calls("-m venv --clear")
 
-    @pytest.mark.parametrize("goal", ["lab", "read", "test", "keras"])
-    @pytest.mark.parametrize("python", ["3.10", "3.12"])
+    @pytest.mark.parametrize(
+        ("goal", "python"), [("lab", "3.10"), ("read", "3.11"), ("test", "3.12"), ("keras", "3.13")]
+    )
     def test_versions_are_those_tested_with_this_python(self, checkout: Checkout, goal: str, python: str) -> None:
         assert checkout.make(goal, AS_PYTHON=python).returncode == 0
         assert checkout.held() == {" ".join(["held by", *[f"source_code/labkit/versions/python{python}.txt"] * 2])}

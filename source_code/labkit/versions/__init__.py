@@ -1,8 +1,8 @@
 """Which versions are known to work together? A file for each Python, beside this module; ``make`` hands it to pip.
 
-It holds the name and version of all that the course, its tests and Keras had installed when every test passed, for pip's
-constraints: what is not asked for is not installed. CUDA's libraries are left out, since each build of PyTorch names its
-own. Choosing a file takes the standard library alone: nothing is installed yet.
+It holds the name and version of all that the course, its tests and Keras had installed when every test passed, as
+constraints: what is not asked for is not installed. CUDA's libraries are left out, since each build of PyTorch names
+its own. Choosing a file takes the standard library alone: nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FLOATS = ".floats"  # in an environment that was made with FLOAT=1
 OF_THE_BUILD = ("nvidia-", "cuda-")  # PyTorch's wheel names them with their versions
 
 
-def file_for(python: tuple[int, ...] = sys.version_info) -> Path:
-    """Where the tested set of a Python lies, or would lie."""
-    return Path(__file__).with_name("python{}.{}.txt".format(*python))
+def file_for(python: tuple[int, ...] | None = None) -> Path:
+    """Where the tested set of a Python, or of this one, lies or would lie."""
+    return Path(__file__).with_name("python{}.{}.txt".format(*python or sys.version_info))
 
 
 def pins(file: Path) -> dict[str, str]:
@@ -99,6 +99,9 @@ def installed() -> dict[str, str]:
 
 
 def moved(file: Path) -> dict[str, tuple[str, str]]:
-    """What is installed here in another version than was tested: name → (tested, or nothing where it is new; here)."""
-    tested = pins(file)
+    """What is installed here in another version than was tested: name → (tested, or nothing where it is new; here).
+
+    Without the file everything is new.
+    """
+    tested = pins(file) if file.is_file() else {}
     return {name: (tested.get(name, ""), here) for name, here in installed().items() if here != tested.get(name)}

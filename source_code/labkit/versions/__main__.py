@@ -1,7 +1,7 @@
 """Which constraints hold for this environment? Their path, for pip; where there are none, nothing, and why on stderr.
 
 python -m labkit.versions            before anything is installed: the standard library is enough
-python -m labkit.versions --write    after every test passed: what is installed becomes the tested set of this Python
+python -m labkit.versions --write    after every test passed: what is installed becomes this Python's tested set
 """
 
 from __future__ import annotations

@@ -61,11 +61,8 @@ def page(tests: dict[str, str] | None, differs: dict[str, tuple[str, str]]) -> s
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python -m labkit.versions.newest RESULTS.xml")
-    results, tested = Path(sys.argv[1]), versions.file_for()
-    differs = (
-        versions.moved(tested) if tested.is_file() else {name: ("", v) for name, v in versions.installed().items()}
-    )
-    print(page(failed(results) if results.is_file() else None, differs))
+    results = Path(sys.argv[1])
+    print(page(failed(results) if results.is_file() else None, versions.moved(versions.file_for())))
 
 
 if __name__ == "__main__":
