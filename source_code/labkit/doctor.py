@@ -65,9 +65,9 @@ def tested_set() -> Iterator[Row]:
     if not file.is_file():
         yield "tested together", "nothing yet on this Python", ""
         return
-    some = [f"{name} {here} ({tested or 'not there'})" for name, (tested, here) in differs.items()]
+    some = [f"{name} {here} ({f'tested: {tested}' if tested else 'new'})" for name, (tested, here) in differs.items()]
     others = f" and {len(some) - SHOWN} others" if len(some) > SHOWN else ""
-    found = f"all but {len(some)} packages: {', '.join(some[:SHOWN])}{others}" if some else "all packages"
+    found = f"all but {len(some)}: {', '.join(some[:SHOWN])}{others}" if some else "all packages"
     yield "tested together", found, ""
 
 
