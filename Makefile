@@ -32,13 +32,14 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab read doctor test test-gpu lint record notebooks images slides container clean again
+.PHONY: help lab read keras doctor test test-gpu lint record notebooks images slides container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'ARGS="…" hands options on, for example: make lab ARGS="--no-browser --port 9999"'
 	@echo 'PYTHON=python3.12 chooses the Python; SYSTEM_PACKAGES=1 uses a torch that is installed already.'
+	@echo 'FLOAT=1 makes .venv with the newest versions instead of those that were tested together.'
 
 define JUPYTERLAB
 @root=; if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
@@ -54,6 +55,9 @@ READY := $(if $(wildcard $(STAMP)),$(STAMP),$(READ_STAMP))
 
 read: $(READY) ## the same to read only: what was recorded, without PyTorch
 	$(call JUPYTERLAB,LAB_MODE=recorded)
+
+keras: $(STAMP) ## add Keras and TensorFlow, for labs 16 and 17 live
+	$(call INSTALL,-e '.[keras]')
 
 doctor: $(READY) ## say what will work on this machine, and how to mend the rest
 	@$(IN_VENV) $(BIN)/python -m labkit.doctor
@@ -114,25 +118,36 @@ if [ -e $(UNFINISHED) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
   $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --default-pip >/dev/null || exit 2; fi
 endef
 
+# The versions that were tested together on this Python, where labkit.versions says that they fit; else the newest that
+# pyproject.toml allows. In pip's environment rather than on its command line they hold for what builds the package, too.
+define INSTALL
+$(if $(FLOAT),@touch $(VENV)/.floats)
+@tested="$$(PYTHONPATH="source_code$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m labkit.versions)" || exit 2; \
+[ -z "$$tested" ] || export PIP_CONSTRAINT="$$tested" PIP_BUILD_CONSTRAINT="$$tested"; \
+$(BIN)/python -m pip --disable-pip-version-check install $(1)
+endef
+
 define KERNEL
 @$(BIN)/python -m ipykernel install --sys-prefix >/dev/null
 @rm -f $(UNFINISHED)
 @echo "$(CURDIR)" > $@
 endef
 
-$(STAMP): pyproject.toml
+VERSIONS := $(wildcard source_code/labkit/versions/*.txt)
+
+$(STAMP): pyproject.toml $(VERSIONS)
 	$(call ENVIRONMENT,lab)
 	@echo 'Installing the course: some minutes and up to 6 GB the first time, most of it PyTorch …'
-	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[course]'
+	$(call INSTALL,-e '.[course]')
 	$(KERNEL)
 
 # Bytecode is made as it is needed: a quarter less to write.
-$(READ_STAMP): pyproject.toml
+$(READ_STAMP): pyproject.toml $(VERSIONS)
 	$(call ENVIRONMENT,read)
 	@echo 'Installing what reading needs, without PyTorch: under a minute and 600 MB the first time …'
-	@$(BIN)/python -m pip --disable-pip-version-check install --no-compile -e '.[read]'
+	$(call INSTALL,--no-compile -e '.[read]')
 	$(KERNEL)
 
 $(DEV_STAMP): $(STAMP)
-	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[dev]'
+	$(call INSTALL,-e '.[dev]')
 	@touch $(DEV_STAMP)

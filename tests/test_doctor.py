@@ -55,6 +55,19 @@ def test_a_course_that_is_not_installed_is_no_traceback(monkeypatch):
     assert [*doctor.packages("course")] == [("packages", "the course is not installed", "make lab installs it")]
 
 
+def test_what_left_the_tested_set_is_told_and_the_first_of_it_named(monkeypatch):
+    differs = {name: ("2.0", "2.1") for name in "abcde"} | {"new": ("", "1.0")}
+    monkeypatch.setattr(doctor.versions, "moved", lambda file: dict([*differs.items()][:shown]))
+    found = {}
+    for shown in (0, 1, 6):
+        [(_, found[shown], follows)] = doctor.tested_set()
+        assert follows == "", "another version is no fault"
+    assert found[0] == "all packages" and found[1] == "all but 1: a 2.1 (tested: 2.0)"
+    assert found[6].startswith("all but 6: a 2.1 (tested: 2.0), b") and found[6].endswith(" and 2 others")
+    monkeypatch.setattr(doctor.versions, "file_for", lambda: Path("none.txt"))
+    assert [*doctor.tested_set()] == [("tested together", "nothing yet on this Python", "")]
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [

@@ -6,9 +6,12 @@ import re
 
 import yaml
 
+from labkit import versions
 from labkit.paths import ROOT
+from labkit.versions import newest as newest_versions
 
 FORGE = ROOT / ".github"
+FILES = [*versions.file_for().parent.glob("*.txt")]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -17,8 +20,25 @@ def test_the_workflow_calls_ci_and_the_pythons_that_the_project_takes():
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert "bash .ci/run" in commands
     assert {word for command in commands for word in re.findall(r"\bmake ([a-z-]+)", command)} <= TARGETS
+    pythons = jobs["pythons"]["strategy"]["matrix"]["python"]
     oldest = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
-    assert jobs["pythons"]["strategy"]["matrix"]["python"][0] == oldest
+    assert pythons[0] == oldest and all(versions.file_for((*python.split("."),)).is_file() for python in pythons)
+
+
+def test_every_week_the_newest_versions_are_tried_and_the_tested_ones_audited():
+    weekly = yaml.safe_load((FORGE / "workflows" / "weekly.yml").read_text())
+    assert weekly[True]["schedule"], "YAML takes on for true"
+    newest, audit = weekly["jobs"]["newest"], weekly["jobs"]["audit"]
+    commands = [step["run"] for step in newest["steps"] if "run" in step]
+    assert all("FLOAT=1" in command for command in commands if command.startswith("make "))
+    tested, (last,) = commands[:-1], [step for step in newest["steps"] if step.get("if") == "always()"]
+    (results,) = re.findall(r"make test .*--junitxml=([^\s\"]+)", tested[-1])
+    assert f".venv/bin/python -m {newest_versions.__name__} {results} >> " in last["run"]
+    assert {file.stem.removeprefix("python") for file in FILES} < {*newest["strategy"]["matrix"]["python"]}
+    (run,) = [step["run"] for step in audit["steps"] if "pip-audit --" in step.get("run", "")]
+    assert "--strict" in run, "else what its database does not know counts as safe"
+    (pattern,) = re.findall(r"for set in (\S+);", run)
+    assert {*ROOT.glob(pattern)} == {*FILES}
 
 
 def test_the_guide_names_files_and_commands_that_exist():

@@ -31,6 +31,7 @@ FLOORS = (
         "labkit.errors",
         "labkit.numbers",
         "labkit.course",
+        "labkit.versions",
         "labkit.cases",
         "labkit.without_torch",
     },

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 # A python3 that installs nothing: it writes down how it was called, and breaks in the ways that the environment names.
 STAND_IN = """#!{python} -IS
-import os, shutil, sys
+import os, runpy, shutil, sys
 from pathlib import Path
 
 arguments = sys.argv[1:]
@@ -40,9 +41,16 @@ elif arguments[:2] == ["-m", "venv"]:
     (folder / "pyvenv.cfg").write_text(f"include-system-site-packages = {{str(system).lower()}}\\n")
     shutil.copy(__file__, folder / "bin/python")
     (folder / "made").touch()
+elif arguments == ["-m", "labkit.versions"]:
+    sys.path.insert(0, "source_code")
+    sys.argv, sys.prefix, sys.base_prefix = arguments[1:], str(Path(".venv").resolve()), "/usr"
+    sys.version_info = (*map(int, os.environ.get("AS_PYTHON", "3.12").split(".")), 0, "final", 0)
+    runpy.run_module("labkit.versions", run_name="__main__")
 elif arguments[:2] == ["-m", "ensurepip"]:
     Path(".venv/has-pip").touch()
 elif arguments[:2] == ["-m", "pip"]:
+    with open({log!r}, "a") as log:
+        print("held by", *(os.environ.get(name) for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")), file=log)
     if not Path(".venv/has-pip").exists() or ("OFFLINE" in os.environ and "install" in arguments):
         sys.exit(1)
 """
@@ -56,6 +64,10 @@ class Checkout:
         self.folder.mkdir()
         for name in ("Makefile", "pyproject.toml"):
             shutil.copy(ROOT / name, self.folder)
+        labkit = Path("source_code/labkit")
+        shutil.copytree(ROOT / labkit / "versions", self.folder / labkit / "versions")
+        for name in ("__init__.py", "paths.py"):
+            shutil.copy(ROOT / labkit / name, self.folder / labkit)
         self.log = folder / "log"
         self.python = folder / "python3"
         self.python.write_text(STAND_IN.format(python=sys.executable, log=str(self.log)))
@@ -63,7 +75,8 @@ class Checkout:
 
     def make(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
-        outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        not_ours = ("MAKE", "MFLAGS", "FLOAT", "PIP_", "SYSTEM_PACKAGES")
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
         return subprocess.run(
             ["make", f"PYTHON={self.python}", *words],
             cwd=self.folder,
@@ -80,6 +93,11 @@ class Checkout:
     def installed(self) -> list[str]:
         """What was installed in editable mode."""
         return [call.rpartition(" -e ")[2] for call in self.calls("-m pip") if " install " in call]
+
+    def held(self) -> set[str]:
+        """The constraints of what was installed, for packages and for what builds one."""
+        log = self.log.read_text().splitlines()
+        return {held for call, held in pairwise(log) if " install " in call and held.startswith("held by")}
 
     def installs(self) -> int:
         return sum(" install " in call for call in self.calls("-m pip"))
@@ -102,6 +120,7 @@ class TestMakefile:
             "help",
             "lab",
             "read",
+            "keras",
             "doctor",
             "test",
             "test-gpu",
@@ -231,6 +250,38 @@ class TestMakefile:
         checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
         assert checkout.make("read").returncode == 0
         assert checkout.calls("-m venv --clear")
+
+    @pytest.mark.parametrize(
+        ("goal", "python"), [("lab", "3.10"), ("read", "3.11"), ("test", "3.12"), ("keras", "3.13")]
+    )
+    def test_versions_are_those_tested_with_this_python(self, checkout: Checkout, goal: str, python: str) -> None:
+        assert checkout.make(goal, AS_PYTHON=python).returncode == 0
+        assert checkout.held() == {" ".join(["held by", *[f"source_code/labkit/versions/python{python}.txt"] * 2])}
+
+    def test_versions_float_on_request_and_so_does_what_is_added_later(self, checkout: Checkout) -> None:
+        assert "FLOAT=1 was asked for" in checkout.make("read", "FLOAT=1").stderr
+        assert checkout.held() == {"held by None None"}
+        checkout.make("test")
+        assert checkout.installs() == 2 and checkout.held() == {"held by None None"}
+        shutil.rmtree(checkout.folder / ".venv")
+        checkout.make("lab")
+        assert "held by None None" not in checkout.held()
+
+    def test_constraints_of_the_machine_come_first(self, checkout: Checkout) -> None:
+        checkout.make("lab", PIP_CONSTRAINT="/etc/pip/constraint.txt")
+        assert checkout.held() == {"held by /etc/pip/constraint.txt None"}
+
+    def test_a_python_that_nothing_was_tested_with_gets_the_newest_and_is_told(self, checkout: Checkout) -> None:
+        assert "nothing was tested with Python 3.99 yet" in checkout.make("lab", AS_PYTHON="3.99").stderr
+        assert checkout.held() == {"held by None None"}
+
+    def test_newly_tested_versions_are_installed(self, checkout: Checkout) -> None:
+        checkout.make("lab")
+        file = checkout.folder / "source_code/labkit/versions/python3.12.txt"
+        later = (checkout.folder / ".venv/.installed").stat().st_mtime + 10
+        os.utime(file, (later, later))
+        checkout.make("lab")
+        assert checkout.installs() == 1
 
     def test_reading_is_recorded_mode(self, checkout: Checkout) -> None:
         assert "LAB_MODE=recorded" in checkout.make("--dry-run", "read").stdout

@@ -15,21 +15,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
-from labkit import source
+from labkit import source, versions
 from labkit.errors import LabError
 from labkit.paths import REPORTS
 from labkit.topics import prerequisites
 from labkit.training import machine
+from labkit.versions import PACKAGE
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys
 
-PACKAGE = "stepbudget"
 BATCH_BYTES = 1024 * (28 * 28 * 4 + 8)  # that a loader worker hands over: FP32 pixels and a label
 AHEAD = 2  # batches that each worker keeps ready
 LIVE_BYTES = 2 * 10**9  # that the reports of all labs, run live, may take
 PATIENCE_S = 120.0  # for a profile of nothing
+SHOWN = 4  # packages in another version than was tested
 
 Row = tuple[str, str, str]  # what is looked at, what was found, what follows (empty: it works)
 
@@ -38,7 +37,7 @@ def packages(extra: str) -> Iterator[Row]:
     """The course's packages that are missing or outside their range; one line where all are as wanted."""
     mend = "make lab installs it" if extra == "course" else "make read installs it"
     try:
-        wanted = [*_required(extra)]
+        wanted = {requirement.name: requirement for requirement in versions.required(PACKAGE, [extra])}.values()
     except importlib.metadata.PackageNotFoundError:
         yield "packages", "the course is not installed", mend
         return
@@ -56,17 +55,20 @@ def packages(extra: str) -> Iterator[Row]:
         yield "packages", f"all {len(wanted)} as wanted", ""
 
 
-def _required(extra: str) -> Iterator[Requirement]:
-    """What an installation with this extra needs, with the extras that it names in turn."""
-    for text in importlib.metadata.requires(PACKAGE) or ():
-        requirement = Requirement(text)
-        marker = requirement.marker
-        if marker is None or (marker.evaluate({"extra": extra}) and "extra" in str(marker)):
-            if requirement.name == PACKAGE:
-                for other in requirement.extras:
-                    yield from _required(other)
-            else:
-                yield requirement
+def tested_set() -> Iterator[Row]:
+    """Where the installed versions leave those that were tested together."""
+    file = versions.file_for()
+    try:
+        differs = versions.moved(file)
+    except importlib.metadata.PackageNotFoundError:
+        return  # said above
+    if not file.is_file():
+        yield "tested together", "nothing yet on this Python", ""
+        return
+    some = [f"{name} {here} ({f'tested: {tested}' if tested else 'new'})" for name, (tested, here) in differs.items()]
+    others = f" and {len(some) - SHOWN} others" if len(some) > SHOWN else ""
+    found = f"all but {len(some)}: {', '.join(some[:SHOWN])}{others}" if some else "all packages"
+    yield "tested together", found, ""
 
 
 def profiler() -> Row:
@@ -128,6 +130,7 @@ def rows() -> Iterator[Row]:
     found = source.this_machine()
     yield "Python", f"{platform.python_version()}, {platform.platform()}", ""
     yield from packages("course")
+    yield from tested_set()
     problem = machine.gpu_problem() if found.driver else None
     yield from prerequisites.rows(found, prerequisites.cuda_of_torch(), prerequisites.cudnn_version(), problem)
     yield profiler()

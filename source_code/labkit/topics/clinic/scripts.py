@@ -150,7 +150,7 @@ OFF = ast.dump(ast.Constant(False))
 
 
 class Plain(ast.NodeTransformer):
-    """Writes ``a, b = c, d`` and ``return a, b`` without brackets, as people do; Pythons differ in where they put them.
+    """Writes ``a, b = c, d``, ``return a, b`` and ``for a, b in`` without brackets, as people do; Pythons differ there.
 
     What is written already stands as a name: ``ast.unparse`` leaves names as they are.
     """
@@ -158,6 +158,10 @@ class Plain(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         node.targets, node.value = [_bare(target) for target in node.targets], _bare(node.value)
         return node
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        node.target = _bare(node.target)
+        return self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:
         node.value = _bare(node.value)

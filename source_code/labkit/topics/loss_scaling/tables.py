@@ -118,7 +118,7 @@ def work(report: Report, variants: Sequence[str], iterations: int) -> Table:
 def optimizers(found: pd.DataFrame) -> Table:
     """``readings.optimizers``: a row a network and make, its step without a scaler and with one."""
     wide = found.pivot(index=["network", "optimizer"], columns="scaler", values=["step_ms", "kernels", "waits"])
-    wide = wide.reindex(found[["network", "optimizer"]].drop_duplicates().itertuples(index=False))
+    wide = wide.reindex(found[["network", "optimizer"]].drop_duplicates().itertuples(index=False, name=None))
     wide.columns = [f"{what.replace('_', ' ')}, {'scaler' if scaler else 'none'}" for what, scaler in wide.columns]
     measured = list(wide)
     formats = {name: "{:.2f}" if name.startswith("step") else "{:.0f}" for name in measured}
