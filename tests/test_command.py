@@ -362,19 +362,26 @@ def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, ns
 # The export
 
 
-EXPORTS = 'echo database > "$out"'
+def database(file: Path) -> Path:
+    """The smallest file that an export can be."""
+    db = sqlite3.connect(file)
+    db.execute("CREATE TABLE StringIds (id, value)")
+    db.commit()
+    db.close()
+    return file
 
 
-def test_a_report_is_exported_once_and_again_only_when_it_is_newer(reports, nsys):
+def test_a_report_is_exported_once_and_again_only_when_it_is_another(reports, nsys, tmp_path):
     reports.mkdir()
     report = reports / "demo.nsys-rep"
     report.write_text("report")
-    calls = nsys(EXPORTS)
+    calls = nsys(f'cp "{database(tmp_path / "made")}" "$out"')
     assert exports.export(report) == reports / "demo.sqlite"
-    exports.export(report)
-    assert calls.read_text().count("export --type sqlite") == 1
     later = time.time() + 10
     os.utime(report, (later, later))
+    exports.export(report)
+    assert calls.read_text().count("export --type sqlite") == 1
+    report.write_text("of the same day's other run")
     exports.export(report)
     assert calls.read_text().count("export --type sqlite") == 2
 

@@ -348,7 +348,9 @@ def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch
     monkeypatch.setattr(machine, "gpu_name", lambda: None)
     with pytest.raises(NotHere, match="none answers here"):
         run_into(live)
-    monkeypatch.setenv("LAB_NCU", str(live.reports / "nowhere"))
+    monkeypatch.delenv("LAB_NCU")
+    monkeypatch.setenv("PATH", str(live.reports))
+    monkeypatch.setattr(counting, "NCU_PLACES", ())
     counting.find_ncu.cache_clear()
     with pytest.raises(NotHere, match=r"\(ncu\) was not found"):
         run_into(live)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -29,6 +28,7 @@ from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
 from labkit.recording.tools import TOOLS, TRACE
 from labkit.source import command, counting, running
+from labkit.source.originals import checksum
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
@@ -233,11 +233,6 @@ def make(
         for future in as_completed(side_by_side):
             future.result()
     return [item for item in items if not is_done(item)]
-
-
-def checksum(file: Path) -> str:
-    """The file's SHA-256, in hexadecimal."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @contextmanager
