@@ -16,7 +16,7 @@ TRACED = ["--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
 CAPTURED = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]  # only what the program brackets
 METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
 # nsys that starts while another one starts: once in a hundred times, four at a time (2022.4.2). Nothing has run yet.
-NOT_BEGUN = re.compile(r"Local Endpoint is not available")
+NOT_BEGUN = re.compile(r"Local Endpoint is not available|\bsem_open\b")
 
 
 def command(
