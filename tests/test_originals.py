@@ -21,7 +21,8 @@ from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.recording import __main__ as command_line
 from labkit.recording import provenance
-from labkit.source import Recorded, originals, recorded
+from labkit.source import Recorded, originals, recorded, running
+from labkit.topics.profilers import torch_profiler
 
 OF = RECORDED / course.DEFAULT_MACHINE
 RUN, PROFILE, OTHER = "main_baseline.py", "main_opt5", "main_opt6"
@@ -144,6 +145,21 @@ def test_live_results_have_no_list_and_are_read(tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text('{"process_s": 1}')
     assert originals.read(file) == {"process_s": 1}
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "{}", '{"status": "complete"}', "{", ""])
+def test_a_live_record_that_is_none_is_made_again(content, tmp_path):
+    file = tmp_path / "mine-01.json"
+    file.write_text(content)
+    assert running.finished(file, RUN) is None
+
+
+@pytest.mark.parametrize("change", [FAULTS["a broken trace"][1], lambda raw: raw[: len(raw) // 2], gzip.decompress])
+def test_a_live_trace_that_is_damaged_is_one_sentence(change, tmp_path):
+    file = tmp_path / "mine.trace.json.gz"
+    file.write_bytes(change((OF / FILES["trace"]).read_bytes())[:-1000])
+    with pytest.raises(LabError, match=r"mine\.trace\.json\.gz cannot be read as a trace"):
+        torch_profiler.read_trace(file)
 
 
 def test_a_file_that_is_mended_is_read_in_the_same_session(machine):

@@ -154,6 +154,8 @@ def finished(file: Path, command: str) -> dict | None:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
+    if not isinstance(record, dict):
+        return None
     return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
 
 
