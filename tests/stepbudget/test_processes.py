@@ -97,6 +97,23 @@ def test_a_limit_is_kept(hasty):
 
 
 @linux
+def test_a_run_within_a_run_ends_with_both(mark, monkeypatch):
+    monkeypatch.setenv(processes.MARK, "outer")
+    assert processes.marked(mark) == {processes.MARK: f"outer {mark}"}
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, **processes.marked(mark)}) as job:
+        assert processes.started(mark) == [job.pid] == processes.started("outer")
+        processes.kill("outer")
+        assert job.wait(60) == -signal.SIGKILL
+
+
+def test_what_closes_its_output_and_goes_on_is_waited_for_within_the_limit(hasty):
+    closes = "import os, sys, time; print('last', flush=True); os.close(1); os.close(2); time.sleep(float(sys.argv[1]))"
+    assert processes.stream([sys.executable, "-c", closes, "0.5"], lambda line: None) == (0, "last")
+    with pytest.raises(ReportError, match="did not end within"):
+        processes.stream([sys.executable, "-c", closes, "600"], lambda line: None, limit_s=2)
+
+
+@linux
 def test_a_child_that_keeps_the_output_open_holds_nobody_up(monkeypatch, mark):
     monkeypatch.setattr(processes, "LINGER_S", 0.3)
     words = [sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '600']); print('done')"]

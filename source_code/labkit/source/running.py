@@ -87,7 +87,7 @@ def run_ranks(
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     mark = uuid.uuid4().hex
-    environment = {**(variables or _environment()), **own, processes.MARK: mark}
+    environment = {**(variables or _environment()), **own, **processes.marked(mark)}
     with subprocess.Popen([*words, *more], cwd=ROOT, env=environment, **pipes) as job:
         try:
             said, errors = job.communicate(timeout=HANGS_S)

@@ -21,7 +21,7 @@ from typing import IO
 
 from stepbudget.errors import ReportError
 
-MARK = "STEPBUDGET_RUN"  # the variable that tells whose a process is
+MARK = "STEPBUDGET_RUN"  # the variable that tells whose a process is: a word for each run that it is part of
 PROCESSES = Path("/proc")
 PATIENCE_S = 10.0  # with a program that is asked to end: nsys takes 2
 LOOK_S = 30.0  # between two looks at what a silent program computes
@@ -50,7 +50,7 @@ def stream(
     that it started. OSError where the program does not start.
     """
     mark = uuid.uuid4().hex
-    own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {}), MARK: mark}
+    own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {}), **marked(mark)}
     process = subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said: list[str] = []
     try:
@@ -62,6 +62,11 @@ def stream(
     except BaseException:
         end(process, mark)
         raise
+
+
+def marked(mark: str) -> dict[str, str]:
+    """The variable for what is to be known by ``mark``, and by those of the runs that this process is part of."""
+    return {MARK: " ".join(filter(None, [os.environ.get(MARK), mark]))}
 
 
 def end(process: subprocess.Popen, mark: str) -> None:
@@ -98,8 +103,13 @@ def _signal(processes: list[int], which: int) -> None:
 
 def started(mark: str) -> list[int]:
     """The processes with this mark that still run; none where the system does not tell (elsewhere than on Linux)."""
-    wanted = f"{MARK}={mark}".encode()
-    return [int(one.name) for one in PROCESSES.glob("[0-9]*") if wanted in _read(one / "environ").split(b"\0")]
+    return [int(one.name) for one in PROCESSES.glob("[0-9]*") if mark in _marks(one)]
+
+
+def _marks(process: Path) -> list[str]:
+    start = f"{MARK}=".encode()
+    own = [one for one in _read(process / "environ").split(b"\0") if one.startswith(start)]
+    return own[0].removeprefix(start).decode(errors="replace").split() if own else []
 
 
 def _read(file: Path) -> bytes:
@@ -115,13 +125,14 @@ def _lines(process: subprocess.Popen, mark: str, name: str, limit_s: float | Non
     threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
     start = said_at = looked_at = alive_at = time.monotonic()
     worked: dict[int, float] = {}
+    closed = False
     while True:
         try:
-            raw = lines.get(timeout=0.2)
+            raw = lines.get(timeout=0.02 if closed else 0.2)
         except queue.Empty:
             raw = b""
-        now = time.monotonic()
-        if raw is None or (not raw and process.poll() is not None and now - said_at > LINGER_S):
+        now, closed = time.monotonic(), closed or raw is None
+        if not raw and process.poll() is not None and (closed or now - said_at > LINGER_S):
             return
         if raw:
             said_at = alive_at = now
