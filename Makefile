@@ -97,12 +97,25 @@ clean: ## remove .venv, caches and your own reports; reports/recorded/ stays
 
 # Below: how .venv is made.
 
+# One at a time: a second make waits for the first one, and then finds everything installed. Without flock (macOS) it
+# says so and ends.
+define ONE_AT_A_TIME
+@if command -v flock >/dev/null; then exec 9<Makefile; \
+  flock -n 9 || { echo 'Another make installs into $(VENV): waiting for its end …'; flock 9; }; \
+elif kill -0 "$$(cat $(UNFINISHED) 2>/dev/null)" 2>/dev/null; then \
+  echo 'Another make (process '"$$(cat $(UNFINISHED))"') installs into $(VENV): wait for its end' >&2; exit 2; fi; \
+$(MAKE) --no-print-directory HELD=1 $@
+endef
+
 # A finished or hand-made environment is kept, and pip brings it up to date. One that was moved, whose first
 # installation was interrupted, or whose Python or pip no longer runs is made anew.
 define ENVIRONMENT
 @if ! command -v "$(PYTHON)" >/dev/null; then \
   echo '$(PYTHON) is not on PATH: install Python 3.10 or newer, or name yours: make $(1) PYTHON=python3.12' >&2; \
   exit 2; fi
+@"$(PYTHON)" -c '' 2>/dev/null || { \
+  echo "$(PYTHON) is on PATH and does not run ($$("$(PYTHON)" -c '' 2>&1 | grep -m1 .)):" \
+    'name another one, for example make $(1) PYTHON=python3.12' >&2; exit 2; }
 @"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
   echo "$(PYTHON) is Python $$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')," \
     'and the course needs 3.10 or newer: name a newer one, for example make $(1) PYTHON=python3.12' >&2; exit 2; }
@@ -114,7 +127,7 @@ if [ -e $(UNFINISHED) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
     || moved $(STAMP) || moved $(READ_STAMP) \
     || { [ -n "$(VENV_FLAGS)" ] && ! grep -q 'packages = true' $(VENV)/pyvenv.cfg; }; then \
   echo 'Making $(VENV) …'; \
-  "$(PYTHON)" -m venv --clear --without-pip $(VENV_FLAGS) $(VENV) && touch $(UNFINISHED) || exit 2; \
+  "$(PYTHON)" -m venv --clear --without-pip $(VENV_FLAGS) $(VENV) && echo $$PPID >$(UNFINISHED) || exit 2; \
   $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip --default-pip >/dev/null || exit 2; fi
 endef
 
@@ -135,6 +148,16 @@ endef
 
 VERSIONS := $(wildcard source_code/labkit/versions/*.txt)
 
+ifndef HELD
+
+$(STAMP) $(READ_STAMP): pyproject.toml $(VERSIONS)
+	$(ONE_AT_A_TIME)
+
+$(DEV_STAMP): $(STAMP)
+	$(ONE_AT_A_TIME)
+
+else
+
 $(STAMP): pyproject.toml $(VERSIONS)
 	$(call ENVIRONMENT,lab)
 	@echo 'Installing the course: some minutes and up to 6 GB the first time, most of it PyTorch …'
@@ -151,3 +174,5 @@ $(READ_STAMP): pyproject.toml $(VERSIONS)
 $(DEV_STAMP): $(STAMP)
 	$(call INSTALL,-e '.[dev]')
 	@touch $(DEV_STAMP)
+
+endif

@@ -1,7 +1,6 @@
 """How a report is made: the command as it is shown, the changes a machine asks for, and every way nsys can fail."""
 
 import hashlib
-import json
 import lzma
 import os
 import re
@@ -18,6 +17,7 @@ from labkit import source
 from labkit.errors import LabError
 from labkit.source import Live, Programs, Recorded, command, door, recorded
 from labkit.training import machine
+from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
 from stepbudget.ask.phases import phases
 from stepbudget.errors import ReportError
@@ -182,9 +182,7 @@ def shipped(tmp_path) -> Recorded:
     db.commit()
     db.close()
     (folder / "profiles" / "demo.sqlite.xz").write_bytes(lzma.compress(plain.read_bytes()))
-    about = {"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05+00:00"}
-    about["profiles"] = {"demo": command.profile_command("demo", PROGRAM)}
-    (folder / "provenance.json").write_text(json.dumps(about))
+    write_list(folder, profiles={"demo": command.profile_command("demo", PROGRAM)})
     return Recorded(folder)
 
 
@@ -362,19 +360,26 @@ def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, ns
 # The export
 
 
-EXPORTS = 'echo database > "$out"'
+def database(file: Path) -> Path:
+    """The smallest file that an export can be."""
+    db = sqlite3.connect(file)
+    db.execute("CREATE TABLE StringIds (id, value)")
+    db.commit()
+    db.close()
+    return file
 
 
-def test_a_report_is_exported_once_and_again_only_when_it_is_newer(reports, nsys):
+def test_a_report_is_exported_once_and_again_only_when_it_is_another(reports, nsys, tmp_path):
     reports.mkdir()
     report = reports / "demo.nsys-rep"
     report.write_text("report")
-    calls = nsys(EXPORTS)
+    calls = nsys(f'cp "{database(tmp_path / "made")}" "$out"')
     assert exports.export(report) == reports / "demo.sqlite"
-    exports.export(report)
-    assert calls.read_text().count("export --type sqlite") == 1
     later = time.time() + 10
     os.utime(report, (later, later))
+    exports.export(report)
+    assert calls.read_text().count("export --type sqlite") == 1
+    report.write_text("of the same day's other run")
     exports.export(report)
     assert calls.read_text().count("export --type sqlite") == 2
 
@@ -409,6 +414,31 @@ def test_the_mode_follows_the_variable_and_else_the_machine(monkeypatch, word, n
     else:
         monkeypatch.setenv("LAB_MODE", word)
     assert source.current().name == expected
+
+
+def misnamed(monkeypatch, gpu: bool) -> None:
+    monkeypatch.delenv("LAB_MODE", raising=False)
+    monkeypatch.setenv("LAB_NSYS", "/opt/nowhere/nsys")
+    found = replace(A_GPU if gpu else NO_GPU, nsys=None)
+    monkeypatch.setattr(door, "_live", lambda: Live(StandIn(found)))
+
+
+def test_an_nsys_that_is_wrongly_named_does_not_end_in_recorded_mode(monkeypatch):
+    misnamed(monkeypatch, gpu=True)
+    with pytest.raises(
+        LabError, match=r"^LAB_NSYS names /opt/nowhere/nsys, which is no file\. Correct it, or unset it"
+    ):
+        source.current()
+    monkeypatch.setenv("LAB_MODE", "recorded")
+    assert "LAB_NSYS" not in source.current().greeting, "who asks for what was recorded gets it"
+
+
+def test_without_a_gpu_the_greeting_says_that_it_is_wrongly_named(monkeypatch):
+    misnamed(monkeypatch, gpu=False)
+    greeting = source.current().greeting
+    assert greeting.startswith("Recorded mode") and "LAB_NSYS names /opt/nowhere/nsys, which is no file" in greeting
+    monkeypatch.delenv("LAB_NSYS")
+    assert source.current().greeting.endswith(").")
 
 
 def test_another_word_is_no_mode(monkeypatch):

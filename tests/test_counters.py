@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import course
-from labkit.errors import NotHere
+from labkit.errors import LabError, NotHere
 from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.source import Live, Recorded, counting, recorded
 from labkit.training import machine
@@ -348,10 +348,41 @@ def test_without_ncu_or_gpu_live_counting_ends_in_one_sentence(live, monkeypatch
     monkeypatch.setattr(machine, "gpu_name", lambda: None)
     with pytest.raises(NotHere, match="none answers here"):
         run_into(live)
-    monkeypatch.setenv("LAB_NCU", str(live.reports / "nowhere"))
+    monkeypatch.delenv("LAB_NCU")
+    monkeypatch.setenv("PATH", str(live.reports))
+    monkeypatch.setattr(counting, "NCU_PLACES", ())
     counting.find_ncu.cache_clear()
     with pytest.raises(NotHere, match=r"\(ncu\) was not found"):
         run_into(live)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.mkdir(), "a folder: name the program in it"),
+        (lambda path: path.write_text("no program"), "a file that may not be executed"),
+        (lambda path: None, "no file"),
+        (lambda path: (path.write_bytes(b"#!/bin/sh\nprintf '\\351\\377'\n"), path.chmod(0o755)), "no ncu that tells"),
+    ],
+)
+def test_an_ncu_that_is_wrongly_named_is_told_and_nothing_recorded_stands_in(live, monkeypatch, make, words):
+    path = live.reports.parent / "named"
+    make(path)
+    monkeypatch.setenv("LAB_NCU", str(path))
+    counting.find_ncu.cache_clear()
+    with pytest.raises(LabError, match=f"LAB_NCU names {path}, which is {words}") as told:
+        run_into(live)
+    assert not isinstance(told.value, NotHere)
+
+
+def test_a_version_of_ncu_in_other_letters_is_read(tmp_path, monkeypatch):
+    tool = tmp_path / "ncu"
+    tool.write_bytes(b"#!/bin/sh\nprintf 'NVIDIA\\256 Nsight Compute\\nVersion 2025.3.1.0\\n'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("LAB_NCU", str(tool))
+    counting.find_ncu.cache_clear()
+    assert counting.version() == "2025.3.1.0"
+    counting.find_ncu.cache_clear()
 
 
 def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(tmp_path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +23,14 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 # A python3 that installs nothing: it writes down how it was called, and breaks in the ways that the environment names.
 STAND_IN = """#!{python} -IS
-import os, runpy, shutil, sys
+import os, runpy, shutil, sys, time
 from pathlib import Path
 
 arguments = sys.argv[1:]
 with open({log!r}, "a") as log:
     print(*arguments, file=log)
+if "SHIM" in os.environ:
+    sys.exit("pyenv: python3.9: command not found\\n\\nThe `python3.9' command exists in these versions:\\n  3.9.18")
 if "OLD" in os.environ:
     sys.version_info = (3, 8, 18, "final", 0)
 if "NO_VENV" in os.environ:
@@ -51,6 +55,8 @@ elif arguments[:2] == ["-m", "ensurepip"]:
 elif arguments[:2] == ["-m", "pip"]:
     with open({log!r}, "a") as log:
         print("held by", *(os.environ.get(name) for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")), file=log)
+    while "install" in arguments and "WAIT_FOR" in os.environ and not Path(os.environ["WAIT_FOR"]).exists():
+        time.sleep(0.02)
     if not Path(".venv/has-pip").exists() or ("OFFLINE" in os.environ and "install" in arguments):
         sys.exit(1)
 """
@@ -75,15 +81,21 @@ class Checkout:
 
     def make(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
+        job = self.start(*words, **environment)
+        out, error = job.communicate(timeout=60)
+        return subprocess.CompletedProcess(job.args, job.returncode, out, error)
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         not_ours = ("MAKE", "MFLAGS", "FLOAT", "PIP_", "SYSTEM_PACKAGES")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
-        return subprocess.run(
+        return subprocess.Popen(
             ["make", f"PYTHON={self.python}", *words],
             cwd=self.folder,
             env=outside | environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            start_new_session=True,
         )
 
     def calls(self, start: str) -> list[str]:
@@ -106,6 +118,17 @@ class Checkout:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
+
+
+def installing(checkout: Checkout, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """A ``make lab`` that installs until there is a file ``go`` in ``folder``."""
+    checkout.log.write_text("")
+    job = checkout.start("lab", WAIT_FOR=str(folder / "go"), **environment)
+    deadline = time.monotonic() + 60
+    while not checkout.installs():
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.02)
+    return job
 
 
 @needs_make
@@ -138,6 +161,7 @@ class TestMakefile:
         ("environment", "words"),
         [
             ({"OLD": "1"}, ["is Python 3.8,", "3.10 or newer", "PYTHON="]),
+            ({"SHIM": "1"}, ["is on PATH and does not run (pyenv: python3.9: command not found)", "PYTHON="]),
             ({"NO_VENV": "1"}, ["virtual environments", "apt-get install python3-venv"]),
         ],
     )
@@ -183,6 +207,45 @@ class TestMakefile:
         assert checkout.calls("-m venv --clear")
         assert checkout.make("lab").returncode == 0
         assert not checkout.calls("-m venv")
+
+    @pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
+    def test_a_second_make_waits_for_the_first_and_installs_nothing(self, checkout: Checkout, tmp_path: Path) -> None:
+        first = installing(checkout, tmp_path)
+        second = checkout.start("lab")
+        assert "Another make installs into .venv: waiting" in second.stdout.readline()
+        (tmp_path / "go").touch()
+        assert [job.wait(60) for job in (first, second)] == [0, 0]
+        assert checkout.installed() == [".[course]"] and len(checkout.calls("-m venv")) == 1
+        assert len(checkout.calls("-m jupyterlab")) == 2
+        for job in (first, second):
+            job.communicate()
+
+    def test_without_flock_a_second_make_says_so_and_ends(self, checkout: Checkout, tmp_path: Path) -> None:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        for name in ("sh", "make", "cat", "grep", "rm", "id", "test", "touch", "echo"):
+            (tools / name).symlink_to(shutil.which(name))
+        first = installing(checkout, tmp_path, PATH=str(tools))
+        second = checkout.start("lab", PATH=str(tools))
+        said = second.communicate(timeout=60)[1].splitlines()
+        assert second.returncode == 2
+        assert re.fullmatch(r"Another make \(process \d+\) installs into \.venv: wait for its end", said[0])
+        (tmp_path / "go").touch()
+        assert first.wait(60) == 0
+        first.communicate()
+        assert checkout.make("lab", PATH=str(tools)).returncode == 0
+
+    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_an_installation_that_was_killed_is_made_anew(
+        self, checkout: Checkout, tmp_path: Path, how: signal.Signals
+    ) -> None:
+        first = installing(checkout, tmp_path)
+        os.killpg(first.pid, how)
+        assert first.wait(60) != 0
+        first.communicate()
+        assert not (checkout.folder / ".venv/.installed").exists()
+        assert checkout.make("lab").returncode == 0, "nobody holds the lock"
+        assert checkout.calls("-m venv --clear") and checkout.installed() == [".[course]"]
 
     def test_an_environment_whose_python_is_gone_is_made_anew(self, checkout: Checkout) -> None:
         checkout.make("lab")
@@ -316,6 +379,23 @@ class TestMakefile:
         assert all((checkout.folder / name).exists() for name in kept)
         assert not any((checkout.folder / name).exists() for name in gone)
         assert checkout.make("clean").returncode == 0, "a second time there is nothing to remove"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the checkout came without its history")
+@pytest.mark.parametrize("crlf", ["true", "input"])
+def test_a_clone_that_would_turn_lines_has_those_of_the_repository(tmp_path: Path, crlf: str) -> None:
+    """As Git for Windows sets it up, whose clone WSL opens: a Makefile and a shebang with a carriage return fail."""
+    git = ["git", "-C", str(tmp_path / "clone"), "-c", "safe.directory=*"]
+    clone = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--shared", "--no-checkout"]
+    subprocess.run([*clone, "-c", f"core.autocrlf={crlf}", str(ROOT), str(tmp_path / "clone")], check=True)
+    parts = ["Makefile", ".ci", "conftest.py", "labs", "source_code", "reports/recorded/h200/counters"]
+    for some in ([".gitattributes"], parts):
+        subprocess.run([*git, "checkout", "--quiet", "HEAD", "--", *some], check=True)
+    files = [path for part in parts for path in [tmp_path / "clone" / part, *(tmp_path / "clone" / part).rglob("*")]]
+    turned = [path for path in files if path.is_file() and b"\r\n" in path.read_bytes()]
+    assert len(files) > 200 and not turned
+    said = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no", "--", *parts], capture_output=True)
+    assert said.returncode == 0 and not said.stdout
 
 
 def instructions() -> list[tuple[str, str]]:

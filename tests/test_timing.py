@@ -18,6 +18,7 @@ from labkit.pretend import replay
 from labkit.recording import plan
 from labkit.source import Live, Programs, Recorded, current, facts, pace, quick, recorded, running
 from labkit.training import clock, machine
+from listed import write_list
 from stand_in import A_GPU, StandIn
 
 SCRIPT = """
@@ -65,7 +66,7 @@ def shipped(tmp_path) -> Recorded:
             file = folder / "runs" / f"{recorded.key(command)}-{number:02d}.json"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({"command": command, "process_s": seconds, "training_s": seconds / 2}))
-    (folder / "provenance.json").write_text(json.dumps({"gpu": "NVIDIA Test GPU", "recorded": "2030-01-02T03:04:05"}))
+    write_list(folder)
     return Recorded(folder)
 
 
@@ -149,6 +150,9 @@ def test_what_a_machine_recorded_in_part_lacks_comes_from_the_default_one(monkey
 
 def test_a_damaged_record_is_named(shipped):
     (shipped.folder / "runs" / "main_b-02.json").write_text('{"command": "main_b.py", "proc')
+    with pytest.raises(LabError, match=r"main_b-02\.json is not the file that was recorded"):
+        shipped.runs(["main_b.py"], show=lambda line: None)
+    write_list(shipped.folder)
     with pytest.raises(LabError, match=r"main_b-02\.json cannot be read"):
         shipped.runs(["main_b.py"], show=lambda line: None)
 
@@ -274,6 +278,7 @@ def test_quick_runs_are_shorter_and_answer_for_the_command_as_asked(tmp_path, mo
 
 def test_a_machine_that_was_recorded_quickly_answers_for_the_long_command(shipped):
     shipped.folder.joinpath("runs", "main_q-epochs-3-01.json").write_text('{"command": "main_q.py --epochs 3"}')
+    write_list(shipped.folder)
     assert shipped.runs(["main_q.py"], show=lambda line: None)["main_q.py"] == [{"command": "main_q.py --epochs 3"}]
 
 

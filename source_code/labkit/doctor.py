@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,12 +16,13 @@ from pathlib import Path
 
 from labkit import source, versions
 from labkit.errors import LabError
-from labkit.paths import REPORTS
+from labkit.paths import RECORDED, REPORTS
+from labkit.source import originals
 from labkit.topics import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
 from stepbudget.errors import ReportError
-from stepbudget.export import nsys
+from stepbudget.export import nsys, profile
 
 BATCH_BYTES = 1024 * (28 * 28 * 4 + 8)  # that a loader worker hands over: FP32 pixels and a label
 AHEAD = 2  # batches that each worker keeps ready
@@ -82,13 +82,8 @@ def profiler() -> Row:
         words = [found.path, "profile", "--trace", "osrt", "--sample", "none", "--cpuctxsw", "none"]
         words += ["--output", str(report.with_suffix("")), sys.executable, "-c", "pass"]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
-            if not report.is_file():
-                said = (done.stderr + done.stdout).strip().splitlines()
-                raise ReportError(said[-1] if said else f"nsys ended with status {done.returncode} and said nothing")
+            profile.record(words, report, found, lambda line: None, limit_s=PATIENCE_S)
             nsys.export(report)
-        except subprocess.TimeoutExpired:
-            return "a profile", "none", f"nsys did not end within {PATIENCE_S:.0f} s: stop its processes, try by hand"
         except ReportError as problem:
             return "a profile", "none", f"{problem} (README.md, When something is wrong)"
     return "a profile", "made and exported", ""
@@ -111,6 +106,20 @@ def disk(folder: Path) -> Row:
     if not os.access(there, os.W_OK):
         return "reports/", f"{found}, not writable", f"run the course from a folder of your own, not from {there}"
     return "reports/", found, "" if free > LIVE_BYTES else f"labs run live take {LIVE_BYTES / 1e9:.0f} GB: make room"
+
+
+def recordings() -> Row:
+    """Is every file that the course shipped with the one that was recorded?"""
+    found, wrong = 0, []
+    for folder in sorted(file.parent for file in RECORDED.glob(f"*/{originals.PROVENANCE}")):
+        try:
+            found += len(originals.about(folder)["sha256"])
+            wrong += originals.differing(folder)
+        except LabError as problem:
+            return "recordings", "not all to be read", str(problem)
+    if not wrong:
+        return "recordings", f"all {found} files as recorded", "" if found else originals.AGAIN
+    return "recordings", f"{len(wrong)} of {found} files differ", f"{originals.AGAIN}; {originals.ALL}"
 
 
 def digits() -> Row:
@@ -136,6 +145,7 @@ def rows() -> Iterator[Row]:
     yield profiler()
     yield shared_memory(max(1, found.cores - 1))
     yield disk(REPORTS)
+    yield recordings()
     yield digits()
 
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# What steers a terminal, a notebook's output or the direction of writing; a line's end and a tab stay.
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 class ReportError(Exception):
-    """Something that the reader can mend. The message says what is wrong and what to do about it."""
+    """Something that the reader can mend. The message says what is wrong and what to do about it.
+
+    It may quote a file's names or a program's words: nothing in it steers what shows it.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(visible(str(message)))
 
     def _render_traceback_(self) -> list[str]:
         """IPython asks for this: in a notebook the sentence stands alone, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
+
+
+def visible(text: str) -> str:
+    """The text with a mark in the place of each character that would steer what shows it; its spaces and lines stay."""
+    return STEERING.sub("\ufffd", text)
 
 
 def printable(text: str) -> str:

@@ -109,7 +109,7 @@ def test_options_reach_nsys_and_the_answer(shell, nsys, tmp_path, capsys):
 def test_without_nsys_it_is_said(shell, monkeypatch, tmp_path):
     monkeypatch.setenv("LAB_NSYS", str(tmp_path / "none"))
     exports.find_nsys.cache_clear()
-    with pytest.raises(ReportError, match=r"nsys\) was not found: install it"):
+    with pytest.raises(ReportError, match=r"LAB_NSYS names .*, which is no file\. Correct it, or unset it"):
         run(shell, "")
     exports.find_nsys.cache_clear()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from labkit.recording import plan
 from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.export import files, nsys
+from stepbudget.report import open_report
 from stepbudget.say.json import VERSION
 from synthetic import AUTOGRAD, SyntheticReport
 
@@ -634,7 +636,7 @@ def test_without_nsys_the_version_to_install_is_named(refused, monkeypatch, repo
     before = state(reports)
     said = refused(path)
     nsys.find_nsys.cache_clear()
-    assert "captured by Nsight Systems 2024.6.2.225" in said and "not found" in said and "LAB_NSYS" in said
+    assert "captured by Nsight Systems 2024.6.2.225" in said and "which is no file" in said and "LAB_NSYS" in said
     assert state(reports) == before
 
 
@@ -718,7 +720,8 @@ def test_two_that_export_at_once_both_meet_a_whole_export(fake_nsys, build, repo
     assert [process.returncode for process in both] == [0, 0]
     assert said[0] == said[1] and said[0][1] == b""
     assert sorted(file.name for file in reports.iterdir()) == ["demo.nsys-rep", "demo.sqlite"]
-    assert (reports / "demo.sqlite").read_bytes() == whole.read_bytes()
+    made = open_report(reports / "demo.sqlite")
+    assert made.kernels.equals(open_report(whole).kernels) and nsys.noted(made.path) == nsys.identity(path)
 
 
 @pytest.fixture(scope="module")
@@ -738,7 +741,7 @@ def real_report(tmp_path_factory) -> bytes:
     return path.read_bytes()
 
 
-def test_a_real_capture_is_exported_once_beside_it_and_again_when_it_is_newer(answer, real_report, reports):
+def test_a_real_capture_is_exported_once_beside_it_and_again_when_it_is_another(answer, real_report, reports):
     folder = reports / "50% of %p, it's #1?"
     folder.mkdir()
     path = folder / 'a "real" %h one ☃.nsys-rep'
@@ -752,7 +755,10 @@ def test_a_real_capture_is_exported_once_beside_it_and_again_when_it_is_newer(an
     assert answer(path) == found and cached.stat().st_mtime_ns == first
     later = time.time() + 10
     os.utime(path, (later, later))
-    answer(path)
+    assert answer(path) == found and cached.stat().st_mtime_ns == first, "a later date makes it no other report"
+    with closing(sqlite3.connect(cached)) as db, db:
+        db.execute(f"UPDATE {nsys.NOTE} SET identity = 'of another run'")
+    assert answer(path) == found
     assert cached.stat().st_mtime_ns != first
     assert state(folder).keys() == {path.name, cached.name}
 

@@ -8,10 +8,12 @@ import io
 import matplotlib.pyplot as plt
 from IPython.display import display
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from labkit.display import style
 from labkit.display.fingerprint import FINGERPRINT_MARK, drawn_data
 from labkit.display.spread import MEASURED
+from stepbudget.errors import visible
 
 
 def show(fig: Figure, text: str | None = None, measured: bool = True) -> None:
@@ -27,7 +29,7 @@ def show(fig: Figure, text: str | None = None, measured: bool = True) -> None:
 
 def described(fig: Figure, text: str | None = None, measured: bool = True) -> str:
     """``<what it shows> [drawn data: ~<fingerprint>]``, on one line."""
-    words = " ".join((text or title(fig)).split())
+    words = visible(" ".join((text or title(fig)).split()))
     mark = MEASURED if measured else ""
     return f"{words} {FINGERPRINT_MARK}{mark}{drawn_data(fig)}]"
 
@@ -38,9 +40,17 @@ def title(fig: Figure) -> str:
     return next(filter(None, titles), "figure")
 
 
+def without_steering(fig: Figure) -> None:
+    """No font has a sign for a character that steers a terminal: a name that holds one gets a mark in its place."""
+    for text in fig.findobj(Text):
+        if (plain := visible(text.get_text())) != text.get_text():
+            text.set_text(plain)
+
+
 def _png(fig: Figure) -> str:
     """The figure as PNG in base64, which is how a notebook keeps it."""
     file = io.BytesIO()
+    without_steering(fig)
     with style.house_style():
         fig.savefig(file, format="png", dpi=style.DPI)
     return base64.b64encode(file.getvalue()).decode("ascii")

@@ -10,6 +10,7 @@ from numbers import Number
 import pandas as pd
 
 from labkit.display.spread import MEASURED, without_marks
+from stepbudget.errors import visible
 from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
 
 __all__ = ["Format", "Table", "short_kernel", "table"]
@@ -108,13 +109,13 @@ def table(
     unknown = {*formats, *measured} - {*df.columns}
     if unknown:
         raise ValueError(f"the table has no column {', '.join(sorted(unknown))}")
-    return Table(df.reset_index(drop=True), caption, dict(formats), tuple(measured))
+    return Table(df.reset_index(drop=True), caption and visible(caption), dict(formats), tuple(measured))
 
 
 def _html_cell(whole: object, shown: str, align: str) -> str:
     """One cell; text that its format made shorter keeps its whole length as a tooltip."""
-    cut = isinstance(whole, str) and whole != shown
-    title = f' title="{html.escape(without_marks(whole))}"' if cut else ""
+    cut = isinstance(whole, str) and visible(whole) != shown
+    title = f' title="{html.escape(without_marks(visible(whole)))}"' if cut else ""
     return _html_part("td", shown, f"{align}; {CELL_STYLE}", title)
 
 
@@ -129,8 +130,8 @@ def _shown(value: object, shape: Format, mark: str) -> str:
     if _is_missing(value):
         return NOTHING
     if isinstance(value, str) and not callable(shape):
-        return value
-    text = shape(value) if callable(shape) else shape.format(value)
+        return visible(value)
+    text = visible(shape(value) if callable(shape) else shape.format(value))
     return mark + text if mark and _is_number(value) and not text.startswith(mark) else text
 
 

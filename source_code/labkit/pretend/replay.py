@@ -14,6 +14,7 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from labkit.source import door, recorded, running
 from labkit.source.facts import Machine
 from labkit.source.programs import Programs
 from labkit.source.quick import shortened, whole
-from stepbudget.export import files
+from stepbudget.export import files, nsys
 
 ROUND = re.compile(r"-(\d+)\.json$")
 
@@ -67,6 +68,9 @@ class Replay(Programs):
 
     # What is asked
 
+    def turn(self, what: str, show: Callable[[str], None], gpus: int = 1) -> AbstractContextManager[None]:
+        return nullcontext()  # nothing is measured
+
     def run(self, words: str, file: Path) -> dict:
         number = ROUND.search(file.name)
         found = self._first(lambda where: self._records(words, where))
@@ -90,10 +94,11 @@ class Replay(Programs):
         report.write_bytes(files.NSYS_MAGIC)
         export.unlink(missing_ok=True)
         name = self.stands_in.get(report.stem, report.stem)
-        export.write_bytes(lzma.decompress((slim.parent / f"{name}.sqlite.xz").read_bytes()))  # newer than the report
+        export.write_bytes(lzma.decompress((slim.parent / f"{name}.sqlite.xz").read_bytes()))
         with sqlite3.connect(export) as db:
             self.report(name, db)
         db.close()
+        nsys.note(export, nsys.identity(report))
         show("| Generated")
 
     def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:

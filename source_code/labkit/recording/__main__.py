@@ -2,6 +2,7 @@
 
 python3 -m labkit.recording                       what is missing or no longer true, into reports/recorded/<gpu>/
 python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
+python3 -m labkit.recording --check               say which files are not what was recorded; exit status 1 if any
 python3 -m labkit.recording --only profiles       one kind
 python3 -m labkit.recording --only clinic --only findings      the clinic's cases, and what other tools say of them
 python3 -m labkit.recording --only ranks --only ranks_accuracy    all GPUs of this host, into …/recorded/<gpu>-x<n>/
@@ -22,7 +23,7 @@ from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
 from labkit.recording import make, plan, provenance, status
 from labkit.recording.tools import TOOLS
-from labkit.source import command, quick
+from labkit.source import command, originals, quick
 from labkit.training import keras_run, machine
 
 WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS, "work")  # kinds
@@ -35,6 +36,7 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--status", action="store_true", help="measure nothing: say which recordings are still true")
+    add("--check", action="store_true", help="measure nothing: say which files are not what was recorded")
     add("--work", action="store_true", help="with --status: also compare the work that a stale recording's step does")
     add("--reviewed", nargs=2, metavar=("MODULE", "REASON"), help="keep what is stale since this module's code changed")
     add("--machine", metavar="NAME", help="the folder in reports/recorded/ (default: after the GPU's name)")
@@ -140,15 +142,42 @@ def record(folder: Path, items: list[plan.Item], args: argparse.Namespace) -> in
 
 def say_status(name: str | None, with_work: bool) -> int:
     """Print the state of one machine's recordings, or of all; how many are stale."""
-    folders = sorted(file.parent for file in RECORDED.glob(f"{name or '*'}/{provenance.FILE}"))
-    if not folders:
-        raise LabError(f"nothing was recorded on {name or 'any machine'} (in {RECORDED}).")
     stale = 0
-    for folder in folders:
+    for folder in _folders(name):
         found = status.findings(folder)
         print(status.report(folder, found, with_work))
         stale += sum(finding.state == status.STALE for finding in found)
     return stale
+
+
+def say_differing(name: str | None) -> int:
+    """Print which files of one machine's folder, or of all, are not what was recorded; how many."""
+    folders = _folders(name)
+    found = {folder: originals.differing(folder) for folder in folders}
+    for folder, files in found.items():
+        print(f"{folder.name}: {f'{len(files)} files differ' if files else 'every file is as it was recorded'}")
+        print("".join(f"  {file}: {what}\n" for file, what in files.items()), end="")
+    return sum(map(len, found.values()))
+
+
+def _folders(name: str | None) -> list[Path]:
+    """The folder of a machine's recordings, or of all; LabError where there is none."""
+    folders = sorted(file.parent for file in RECORDED.glob(f"{name or '*'}/{provenance.FILE}"))
+    if not folders:
+        raise LabError(f"nothing was recorded on {name or 'any machine'} (in {RECORDED}).")
+    return folders
+
+
+def refuse_changed(folder: Path) -> None:
+    """LabError where a file is not the one that was recorded: the list made afterwards would vouch for it."""
+    if (folder / provenance.FILE).is_file():
+        changed = [name for name, what in originals.differing(folder).items() if what == originals.CHANGED]
+        if changed:
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            raise LabError(
+                f"{originals.shown(folder / changed[0])}{more} is {originals.CHANGED}. {originals.AGAIN}, "
+                "or delete it to have it measured again."
+            )
 
 
 def main() -> None:
@@ -158,6 +187,8 @@ def main() -> None:
             folder = RECORDED / (args.machine or course.DEFAULT_MACHINE)
             print(f"{folder.name}: {status.review(folder, *args.reviewed)} recordings are kept although it changed")
             return
+        if args.check:
+            sys.exit(1 if say_differing(args.machine) else 0)
         if args.status:
             sys.exit(1 if say_status(args.machine, args.work) else 0)
         gpu = machine.gpu_name()
@@ -165,6 +196,7 @@ def main() -> None:
             raise LabError("recording needs a GPU, and none answers here.")
         folder = RECORDED / (args.machine or folder_name(gpu) + (f"-x{gpus()}" if of_ranks(args) else ""))
         command.check_writable(folder)
+        refuse_changed(folder)
         items = chosen(args)
         try:
             missing = record(folder, items, args)

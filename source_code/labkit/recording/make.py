@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,8 @@ from labkit.recording import anonymous
 from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
 from labkit.recording.tools import TOOLS, TRACE
-from labkit.source import command, counting, running
+from labkit.source import command, counting, running, turns
+from labkit.source.originals import checksum
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
@@ -220,8 +220,10 @@ def make(
         if time.monotonic() < stop_at:
             file = folder / item.file
             file.parent.mkdir(parents=True, exist_ok=True)
-            start = time.monotonic()
-            ways[item.how](item, file)
+            alone = item.kind not in SIDE_BY_SIDE and machine.gpu_name() is not None
+            with turns.turn(item.label, partial(print, flush=True)) if alone else nullcontext():
+                start = time.monotonic()
+                ways[item.how](item, file)
             took = f"{time.monotonic() - start:.1f} s"
             print(f"[{next(made)}/{len(items)}] {item.kind}: {item.label} ({took})", flush=True)
 
@@ -233,11 +235,6 @@ def make(
         for future in as_completed(side_by_side):
             future.result()
     return [item for item in items if not is_done(item)]
-
-
-def checksum(file: Path) -> str:
-    """The file's SHA-256, in hexadecimal."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @contextmanager

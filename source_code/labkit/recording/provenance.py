@@ -12,10 +12,11 @@ from pathlib import Path
 from labkit.recording import plan
 from labkit.recording.make import checksum
 from labkit.recording.status import planned, read
+from labkit.source import originals
 from labkit.training.record import write_json
 from stepbudget.ncu import counters
 
-FILE = "provenance.json"
+FILE = originals.PROVENANCE
 
 
 def write(folder: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -16,6 +15,8 @@ from labkit.errors import LabError, NotHere
 from labkit.paths import typed
 from labkit.source.command import check_writable, stream
 from labkit.training import machine
+from stepbudget.export import processes
+from stepbudget.export.nsys import ANSWERS_S, misnamed
 from stepbudget.ncu.counters import DENIED, IN_DEPTH, METRICS, what_went_wrong
 
 # fmt: off
@@ -63,6 +64,8 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
     """Run a counting command on this machine; afterwards ``log`` holds ncu's CSV. LabError in one sentence if not."""
     ncu = find_ncu()
     if ncu is None:
+        if wrong := misnamed("LAB_NCU", "ncu"):
+            raise LabError(wrong)
         raise NotHere(NOT_FOUND)
     if machine.gpu_name() is None:
         raise NotHere("Nsight Compute counts on a GPU, and none answers here.")
@@ -112,17 +115,22 @@ def find_ncu() -> str | None:
 def version() -> str | None:
     """The version of the ncu in use, as it prints it, or None."""
     ncu = find_ncu()
-    said = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout if ncu else ""
+    said = _told(ncu) if ncu else ""
     found = re.search(r"Version (\S+)", said)
     return found.group(1) if found else None
 
 
 def _answers(path: str) -> bool:
+    return "Nsight Compute" in _told(path)
+
+
+def _told(path: str) -> str:
+    """What a program says of its version; nothing where it does not start, fails, or does not end."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0 and "Nsight Compute" in done.stdout
+        status, said = processes.stream([path, "--version"], lambda line: None, limit_s=ANSWERS_S)
+    except (OSError, ValueError, processes.Stalled):  # the second: a name that no system takes
+        return ""
+    return said if status == 0 else ""
 
 
 def folded(words: Sequence[str]) -> str:

@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
-from labkit.source import counting, quick, recorded, running, sweep
+from labkit.source import counting, originals, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version
 from labkit.source.pace import Pace, duration, recorded_cold_s, recorded_s
 from labkit.source.programs import Programs
+from stepbudget.export.nsys import misnamed
 from stepbudget.ncu.counters import ORIGIN, Counted, noted, parse
 from stepbudget.report import Report, open_report
 
@@ -171,6 +172,7 @@ class Recorded(Source):
     """What the course shipped with, measured on the machine that ``folder`` is named after; nothing runs."""
 
     folder: Path
+    although: str = ""  # what is wrong on this machine, where that may be why nothing runs
     name = "recorded"
 
     @property
@@ -184,7 +186,7 @@ class Recorded(Source):
     @property
     def greeting(self) -> str:
         origin, where = recorded.origin(self.folder), recorded.shown(self.folder)
-        return f"Recorded mode: what you see was measured on an {origin} ({where})."
+        return f"Recorded mode: what you see was measured on an {origin} ({where}). {self.although}".rstrip()
 
     def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
         return self
@@ -206,7 +208,7 @@ class Recorded(Source):
             show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
             return None
         show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
-        return json.loads(file.read_text())
+        return originals.read(file)
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
@@ -250,7 +252,7 @@ class Recorded(Source):
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
         file, where = self._held(lambda where: recorded.traced_file(command, where), show)
         show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
-        return json.loads(file.read_text()), running.trace_beside(file)
+        return originals.read(file), running.trace_beside(file)
 
     def _held(self, find: Callable[[Path], recorded.Found], show: Show) -> tuple[recorded.Found, Path]:
         """What this machine's recordings hold, or the default machine's, and a line that says so; and the folder."""
@@ -313,7 +315,7 @@ class Live(Source):
                 so_far = f" ({duration(time.monotonic() - start)} so far)" if made else ""
                 made += 1
                 show(f"| run {made} of {len(missing)}: time {typed(words)}{so_far}")
-                record = self._timed(missing[file], lambda words=words, file=file: self.programs.run(words, file))
+                record = self._timed(missing[file], words, file, self.programs.run, show)
             found[command].append(record)
         before = _made_before([record for record in there.values() if record], len(slots))
         show(f"live: {_each(map(len, found.values()))}{before}: {recorded.shown(folder)}")
@@ -363,7 +365,9 @@ class Live(Source):
             if not all(report.is_file() for report in reports):
                 reports[0].with_suffix(".json").unlink(missing_ok=True)
             expected_s = recorded.took_s("profiles", reports[0].stem)
-            when = self._made(reports[0], words, expected_s, lambda: self.programs.rank_profiles(words, reports), show)
+            when = self._made(
+                reports[0], words, expected_s, lambda: self.programs.rank_profiles(words, reports), show, len(reports)
+            )
             show(f"live{when}: {' '.join(map(recorded.shown, reports))}")
             return [open_report(report) for report in reports]
 
@@ -381,7 +385,7 @@ class Live(Source):
             found = {}
             for slot in slots:
                 words, file, expected_s = commands[slot[0]], files[slot], there_s.get(slot[0])
-                found[slot] = kept[slot] or self._timed(expected_s, partial(self.programs.run, words, file))
+                found[slot] = kept[slot] or self._timed(expected_s, words, file, self.programs.run, show, slot[0])
             before = _made_before([record for record in kept.values() if record], len(slots))
             show(f"live: {_count(rounds, 'round')}{before}: {recorded.shown(folder)}")
             return found
@@ -444,8 +448,17 @@ class Live(Source):
             show(f"| recorded instead, since it cannot be measured here: {error}")
             return otherwise(Recorded(recorded.folder()))
 
-    def _timed(self, expected_s: float | None, run: Callable[[], dict]) -> dict:
-        record = run()
+    def _timed(
+        self,
+        expected_s: float | None,
+        words: str,
+        file: Path,
+        run: Callable[[str, Path], dict],
+        show: Show,
+        gpus: int = 1,
+    ) -> dict:
+        with self.programs.turn(_script(words), show, gpus):
+            record = run(words, file)
         self.pace.note(expected_s, record["process_s"])
         return record
 
@@ -456,10 +469,16 @@ class Live(Source):
         if quick.is_quick() and (record := self._there(file, words)):
             return record, _ago(record)
         self._announce([expected_s], show)
-        return self._timed(expected_s, lambda: run(words, file)), ""
+        return self._timed(expected_s, words, file, run, show), ""
 
     def _made(
-        self, made: Path, words: list[str], expected_s: float | None, make: Callable[[], None], show: Show
+        self,
+        made: Path,
+        words: list[str],
+        expected_s: float | None,
+        make: Callable[[], None],
+        show: Show,
+        gpus: int = 1,
     ) -> str:
         """Make a report or counts; in quick mode one that is still true is used again. How long ago it was made."""
         file, command = made.with_suffix(".json"), shlex.join(words)
@@ -469,10 +488,11 @@ class Live(Source):
             return _ago(record)
         file.unlink(missing_ok=True)
         self._announce([expected_s], show)
-        start, now = time.monotonic(), datetime.now(timezone.utc)
-        with running.watching() as made_by:
-            make()
-        took_s = time.monotonic() - start
+        with self.programs.turn(_script(command), show, gpus):
+            start, now = time.monotonic(), datetime.now(timezone.utc)
+            with running.watching() as made_by:
+                make()
+            took_s = time.monotonic() - start
         self.pace.note(expected_s, took_s)
         about = {"command": command, "status": "complete", "machine": machine, "took_s": took_s}
         about |= {"run_at": now.isoformat(timespec="seconds"), **made_by}
@@ -510,7 +530,8 @@ _instead: list[Source] = []  # what stands in the place of the source that the m
 def current() -> Source:
     """The source that ``LAB_MODE=auto|live|recorded`` and this machine ask for.
 
-    *auto*, the default, is live where both nsys and a GPU answer. Raises LabError for another word.
+    *auto*, the default, is live where both nsys and a GPU answer. Raises LabError for another word, and where there is
+    a GPU and ``LAB_NSYS`` names what is no nsys.
     """
     if _instead:
         return _instead[-1]
@@ -520,8 +541,12 @@ def current() -> Source:
     if wanted == "recorded":
         return Recorded(recorded.folder())
     facts = this_machine()
-    is_live = wanted == "live" or (facts.nsys is not None and facts.gpu is not None)
-    return _live() if is_live else Recorded(recorded.folder())
+    if wanted == "live" or (facts.nsys is not None and facts.gpu is not None):
+        return _live()
+    wrong = "" if facts.nsys else misnamed("LAB_NSYS", "nsys") or ""
+    if wrong and facts.gpu:
+        raise LabError(wrong)
+    return Recorded(recorded.folder(), wrong)
 
 
 @contextmanager
@@ -550,7 +575,7 @@ def recorded_machine(folder: Path) -> Machine:
     about = recorded.provenance(folder)
     capability, counters = None, False
     for file in sorted((folder / "profiles").glob("*.sqlite.xz"), key=lambda file: file.stat().st_size)[:1]:
-        with open_report(file) as report:
+        with open_report(originals.original(file)) as report:
             for row in report.rows("SELECT computeMajor, computeMinor FROM TARGET_INFO_GPU LIMIT 1"):
                 capability = (int(row[0]), int(row[1]))
             counters = bool(report.sampled)
@@ -563,6 +588,11 @@ def recorded_machine(folder: Path) -> Machine:
         ncu=counters,
         counters=counters,
     )
+
+
+def _script(command: str) -> str:
+    """What runs, in a word: ``main_opt3.py``."""
+    return next((Path(word).name for word in shlex.split(command) if word.endswith(".py")), command.split()[0])
 
 
 def _ago(record: dict) -> str:

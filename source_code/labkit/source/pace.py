@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from labkit.errors import LabError
-from labkit.source import recorded
+from labkit.source import originals, recorded
 from labkit.source.quick import shortened, whole
 
 LONG_S = 5.0  # what takes less is not announced
@@ -65,7 +64,7 @@ def recorded_s(kind: str, command: str) -> float | None:
     """How long a run of ``command`` took on the recorded machine (process, median); None where it was not recorded."""
     try:
         if kind == recorded.TRACES:
-            return json.loads(recorded.held(partial(recorded.traced_file, command))[0].read_text())["process_s"]
+            return originals.read(recorded.held(partial(recorded.traced_file, command))[0])["process_s"]
         return statistics.median(record["process_s"] for record in recorded.long_or_short(kind, command))
     except LabError:
         return None
@@ -76,5 +75,5 @@ def recorded_cold_s(command: str) -> float | None:
     file = recorded.held(partial(recorded.cold_file, whole(command)))[0]
     if file is None:
         return None
-    record = json.loads(file.read_text())
+    record = originals.read(file)
     return (record if record["command"] == command else shortened(record))["process_s"]

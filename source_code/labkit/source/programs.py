@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from labkit.source import command, counting, facts, running
+from labkit.source import command, counting, facts, running, turns
 
 
 class Programs:
@@ -20,6 +21,10 @@ class Programs:
     def missing(self, *packages: str) -> list[str]:
         """Those of the packages that cannot be imported here."""
         return [package for package in packages if importlib.util.find_spec(package) is None]
+
+    def turn(self, what: str, show: Callable[[str], None], gpus: int = 1) -> AbstractContextManager[None]:
+        """While this lasts, no other live run is on the GPU, or on so many of them."""
+        return turns.turn(what, show, turns.gpus(gpus)) if self.facts.gpu else nullcontext()
 
     def run(self, words: str, file: Path) -> dict:
         """Run a script with its flags; its record, kept in ``file``."""

@@ -14,27 +14,28 @@ reports/recorded/<gpu>/provenance.json   GPU, driver, versions, commands, dates,
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from labkit import course
 from labkit.errors import LabError, NotRecorded
-from labkit.paths import RECORDED, ROOT
+from labkit.paths import RECORDED
+from labkit.source import originals
 from labkit.source.quick import quick, shortened, whole
+from labkit.source.running import trace_beside
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
+shown = originals.shown
 SCALING = re.compile(r"scaling-x(\d+)-(\d+)\.json")
 
 
@@ -65,7 +66,7 @@ def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Foun
 
 def provenance(where: Path | None = None) -> dict:
     """Where the recorded runs come from: the content of ``provenance.json``, of the folder in use or of ``where``."""
-    return _read_json((where or folder()) / "provenance.json")
+    return originals.about(where or folder())
 
 
 def origin(where: Path | None = None) -> str:
@@ -107,7 +108,7 @@ def matching(kind: str, pattern: str) -> list[dict]:
 
     def find(where: Path) -> list[dict]:
         if files := sorted((where / kind).glob(f"{pattern}.json")):
-            return [_read_json(file) for file in files]
+            return [originals.read(file) for file in files]
         raise NotRecorded(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
 
     return held(find)[0]
@@ -118,7 +119,7 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
         return held(lambda there: _records(kind, pattern, command, there))[0]
     for form in dict.fromkeys((command, quick(command))):
         files = sorted((where / kind).glob(pattern.format(key=key(form))))
-        if found := [record for record in map(_read_json, files) if record["command"].startswith(form)]:
+        if found := [record for record in map(originals.read, files) if record["command"].startswith(form)]:
             return found
     gpu = provenance(where)["gpu"]
     raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
@@ -127,7 +128,8 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
 def cold_file(command: str, where: Path | None = None) -> Path | None:
     """The record of a run with cold caches; None where none was recorded."""
     files = [(where or folder()) / "runs" / f"{key(form)}-cold.json" for form in (command, quick(command))]
-    return next(filter(Path.is_file, files), None)
+    found = next(filter(Path.is_file, files), None)
+    return found and originals.original(found)
 
 
 def report_file(name: str, command: str, where: Path | None = None) -> Path:
@@ -138,7 +140,7 @@ def report_file(name: str, command: str, where: Path | None = None) -> Path:
         raise NotRecorded(f"no report called {name} was recorded. There are: {', '.join(there)}.")
     if made_with != command:
         raise LabError(f"the report {name} was recorded with another command: {made_with}")
-    return (where or folder()) / "profiles" / f"{name}.sqlite.xz"
+    return originals.original((where or folder()) / "profiles" / f"{name}.sqlite.xz")
 
 
 def counts_file(name: str, command: str | None = None, where: Path | None = None) -> Path:
@@ -146,7 +148,7 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     file = (where or folder()) / "counters" / f"{name}.csv"
     if not file.is_file():
         raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
-    made_by = made_with(file.read_text())
+    made_by = made_with(originals.original(file).read_text())
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
     return file
@@ -158,7 +160,7 @@ def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
     ``where``: a folder with records in ``ranks/``, recorded or live.
     """
     named = {SCALING.fullmatch(file.name): file for file in sorted((where / RANKS).glob("scaling-x*.json"))}
-    found = {(int(name[1]), int(name[2])): json.loads(file.read_text()) for name, file in named.items() if name}
+    found = {(int(name[1]), int(name[2])): originals.read(file) for name, file in named.items() if name}
     if not found:
         raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
     return found
@@ -170,7 +172,8 @@ def rank_files(words: Sequence[str], where: Path) -> list[Path]:
     names = [name for name, command in there.items() if shlex.split(command) == [*words]]
     if not names:
         raise NotRecorded(f"no reports of '{shlex.join(words)}' were recorded on {where.name}.")
-    return [where / "profiles" / f"{name}.sqlite.xz" for name in sorted(names, key=lambda name: (len(name), name))]
+    names.sort(key=lambda name: (len(name), name))
+    return [originals.original(where / "profiles" / f"{name}.sqlite.xz") for name in names]
 
 
 def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
@@ -178,7 +181,7 @@ def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
 
     Where that was not noted, the median of the others: most of it is the start of the program and of the profiler.
     """
-    there = {file.stem: _read_json(file).get("took_s") for file in ((where or folder()) / kind).glob("*.json")}
+    there = {file.stem: originals.read(file).get("took_s") for file in ((where or folder()) / kind).glob("*.json")}
     known = [seconds for seconds in there.values() if seconds is not None]
     return there.get(name) or (statistics.median(known) if known else None)
 
@@ -188,25 +191,13 @@ def traced_file(command: str, where: Path | None = None) -> Path:
     file = (where or folder()) / TRACES / traced_name(command)
     if not file.is_file():
         raise NotRecorded(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
-    record = _read_json(file)
+    record = originals.read(file)
     if record["command"] != command:
         raise LabError(f"{file.name} was recorded with another command: {record['command']}")
+    originals.original(trace_beside(file))
     return file
 
 
 def traced_name(command: str) -> str:
     """``profile_torch.py main_opt2.py --overhead 3`` → ``main_opt2.json``"""
     return f"{key(command.split()[1])}.json"
-
-
-def shown(path: Path) -> str:
-    """A path as the text shows it: from the checkout's top."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-
-
-@cache
-def _read_json(file: Path) -> dict:
-    try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise LabError(f"{file} cannot be read ({error}). Fetch the checkout's reports again.") from error

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -22,6 +23,7 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.paths import ROOT, script
 from labkit.training import manifest
+from stepbudget.export import processes
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
@@ -84,7 +86,8 @@ def run_ranks(
         *((programs or {}).get(one, one) for one in words[at + 1 :]),
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-    environment = {**(variables or _environment()), **own}
+    mark = uuid.uuid4().hex
+    environment = {**(variables or _environment()), **own, **processes.marked(mark)}
     with subprocess.Popen([*words, *more], cwd=ROOT, env=environment, **pipes) as job:
         try:
             said, errors = job.communicate(timeout=HANGS_S)
@@ -93,7 +96,10 @@ def run_ranks(
             try:
                 job.communicate(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
+                pass
+            finally:
                 job.kill()
+                processes.kill(mark)  # ranks that did not heed it, and what nsys leaves
             if isinstance(ended, subprocess.TimeoutExpired):
                 raise LabError(f"'{command}' hung: it was ended after {HANGS_S} s.") from None
             raise
@@ -147,6 +153,8 @@ def finished(file: Path, command: str) -> dict | None:
     try:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict):
         return None
     return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
 

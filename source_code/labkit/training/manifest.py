@@ -33,7 +33,10 @@ UNMEASURED = {
     "labkit/topics/*__init__.py": "imports a topic's modules when they are asked for",
     "labkit/source/*": "opens results and starts processes; a process that is measured imports it without using it",
     "labkit/display/*": "draws",
-    "stepbudget/export/profile.py": "starts nsys; a program that is measured starts none",
+    **dict.fromkeys(
+        ("stepbudget/export/profile.py", "stepbudget/export/processes.py"),
+        "starts nsys; a program that is measured starts none",
+    ),
     **dict.fromkeys(("stepbudget/report.py", "stepbudget/window.py", "stepbudget/metrics.py"), _READS),
     **dict.fromkeys(("stepbudget/nccl.py", "stepbudget/backtraces.py"), _READS),
     "stepbudget/say/*": "words and colours of answers",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stepbudget.errors import ReportError
 from stepbudget.export.nsys import Nsys
+from stepbudget.export.processes import stream
 
 METRICS = "--gpu-metrics-devices"
 # Without --sample none and --cpuctxsw none the same run writes a thousand times as much.
@@ -17,8 +16,7 @@ TRACED = ["--trace", "cuda,osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
 CAPTURED = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]  # only what the program brackets
 METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
 # nsys that starts while another one starts: once in a hundred times, four at a time (2022.4.2). Nothing has run yet.
-NOT_BEGUN = re.compile(r"Local Endpoint is not available")
-PATIENCE_S = 10  # with a program that is asked to end: nsys takes 2
+NOT_BEGUN = re.compile(r"Local Endpoint is not available|\bsem_open\b")
 
 
 def command(
@@ -52,21 +50,36 @@ def record(
     show: Callable[[str], None],
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    limit_s: float | None = None,
 ) -> None:
     """Run a profiling command in a folder; afterwards ``report`` exists. ReportError with nsys's own words if not.
 
-    ``show`` gets each line of its output as it comes; ``environment``: variables beside those of this process.
+    ``show`` gets each line of its output as it comes; ``environment``: variables beside those of this process;
+    ``limit_s``: for a program that is known to be short (a training may take any time, as long as it does anything).
     """
-    for left_behind in (report, report.with_suffix(".qdstrm")):
-        left_behind.unlink(missing_ok=True)
-    status, said = stream(words, show, folder, environment)
+
+    def run(words: list[str]) -> tuple[int, str]:
+        try:
+            return stream(words, show, folder, environment, limit_s)
+        except OSError as error:
+            raise ReportError(f"{words[0]} cannot be started: {error.strerror}.") from error
+        except BaseException:  # what there is by now may be half a report
+            remove()
+            raise
+
+    def remove() -> None:
+        for made in (report, report.with_suffix(".qdstrm")):
+            made.unlink(missing_ok=True)
+
+    remove()
+    status, said = run(words)
     if not report.is_file() and NOT_BEGUN.search(said):
         show("nsys did not start beside another one: once more")
-        status, said = stream(words, show, folder, environment)
+        status, said = run(words)
     if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(words) != words:
         show("no permission to read GPU metrics: profiling without them. To get them, run as root, add")
         show("--cap-add=SYS_ADMIN to the container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
-        status, said = stream(without_metrics(words), show, folder, environment)
+        status, said = run(without_metrics(words))
     if report.is_file() and status == 0:
         return
     if not report.is_file() and ("importer" in said or report.with_suffix(".qdstrm").is_file()):
@@ -79,32 +92,3 @@ def record(
         lines = lines[: next((at for at, line in enumerate(lines) if line.startswith("Generat")), None)]
     what = "the program" if report.is_file() else "nsys profile"
     raise ReportError(f"{what} failed with status {status}: {' / '.join(lines[-4:]) or 'it said nothing'}")
-
-
-def stream(
-    words: Sequence[str],
-    show: Callable[[str], None],
-    folder: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[int, str]:
-    """Run a command, show its output line by line as it comes; exit status and all it said.
-
-    What interrupts this asks the command to end: nsys ends the program that it profiles.
-    """
-    own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
-    said = []
-    with subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        try:
-            for raw in process.stdout:  # bytes: text mode would end a line at each carriage return
-                line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, its last state
-                said.append(line)
-                if line:
-                    show(line)
-        except BaseException:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-    return process.returncode, "\n".join(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pandas as pd
 
 from stepbudget.errors import ReportError
 from stepbudget.export.nsys import need_nsys
+from stepbudget.export.processes import stream
 from stepbudget.report import Report
 
 # Question → what the table is called in Nsight Systems from 2023 on, and before.
@@ -39,11 +39,11 @@ def stats(report: Report, questions: list[str]) -> dict[str, str]:
         out = Path(scratch) / "out"
         reports = [word for name in names for word in ("--report", name)]
         words = [nsys.path, "stats", *reports, "--format", "csv", "--output", str(out), str(copy)]
-        done = subprocess.run(words, capture_output=True, text=True)
+        status, said = stream(words, lambda line: None)
         files = [Path(f"{out}_{name}.csv") for name in names]
-        if done.returncode != 0 or not all(file.is_file() for file in files):
-            said = (done.stderr + done.stdout).strip().splitlines()[-3:]
-            raise ReportError(f"nsys stats failed on {report.path.name}: {' '.join(said) or 'it said nothing'}")
+        if status != 0 or not all(file.is_file() for file in files):
+            told = " ".join(said.strip().splitlines()[-3:]) or "it said nothing"
+            raise ReportError(f"nsys stats failed on {report.path.name}: {told}")
         return {question: file.read_text() for question, file in zip(questions, files, strict=True)}
 
 

@@ -25,6 +25,7 @@ from stepbudget.ask import (
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
+from stepbudget.export.nsys import noted
 from stepbudget.report import Report
 from stepbudget.say import json
 from stepbudget.window import Window
@@ -118,7 +119,8 @@ def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     said = report.losses if gpus_used(report) else report.diagnostics
     remarks = [f"Nsight Systems said: {text}" for text in said]
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
-        remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it")
+        unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"
+        remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")
     work = threads.within(iterations.gpu_work(report), window)
     gpus, processes = (sorted(int(number) for number in work[column].unique()) for column in ("gpu", "process"))
     if len(gpus) > 1 or len(processes) > 1:

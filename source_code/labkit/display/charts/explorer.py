@@ -31,11 +31,13 @@ from labkit.display.charts import timelines
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.show import title as title_of
+from labkit.display.show import without_steering
 from labkit.display.spread import MEASURED
 from labkit.display.table import short_kernel
 from stepbudget import kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import OUTSIDE, named, phase_at, phase_ranges
+from stepbudget.errors import visible
 from stepbudget.report import Report
 from stepbudget.window import Window
 
@@ -104,6 +106,7 @@ class Still:
     def png(self) -> str:
         """The picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
         drawn, packed = io.BytesIO(), io.BytesIO()
+        without_steering(self._picture)
         with style.house_style():
             self._picture.savefig(drawn, format="png", dpi=style.DPI)
         Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
@@ -121,7 +124,7 @@ class Exploration:
 
     def __repr__(self) -> str:
         mark = MEASURED if self.measured else ""
-        return f"{self.still.title}, to pan and zoom {FINGERPRINT_MARK}{mark}{self.drawn_data()}]"
+        return f"{visible(self.still.title)}, to pan and zoom {FINGERPRINT_MARK}{mark}{self.drawn_data()}]"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
         return {PLOTLY_MIME: self.json, "image/png": self.still.png, "text/plain": repr(self)}
@@ -480,7 +483,7 @@ def _words(row: str, what: str, legend: str, details: str) -> str:
 
 def _plain(words: str) -> str:
     """Text that plotly shows as it is: no markup, no place to fill in."""
-    return html.escape(words, quote=False).replace("%{", "% {")
+    return html.escape(visible(words), quote=False).replace("%{", "% {")
 
 
 def _curve(samples: pd.DataFrame, window: Window, most: int) -> Curve | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from labkit import cases, course
 from labkit.errors import LabError
 from labkit.paths import RECORDED
+from labkit.source import originals
 from stepbudget.report import Report, open_report
 
 CAUSES = {  # a word for the card → what it stands for
@@ -74,7 +75,7 @@ def unnamed(recorded: str, name: str) -> Report:
     if not _scratch:
         _scratch.append(tempfile.TemporaryDirectory(prefix="labkit-clinic-"))
     copy = Path(_scratch[0].name) / f"{name}.sqlite.xz"
-    shutil.copyfile(file, copy)
+    shutil.copyfile(originals.original(file), copy)
     return open_report(copy)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from labkit.cases import CASES
 from labkit.recording.tools import TOOLS
+from labkit.source import originals
 from labkit.topics.diagnosis import tables
 from labkit.topics.diagnosis.tables import Diagnoses
 
@@ -65,7 +65,7 @@ tool names it, this one included.
 
 def page(diagnoses: Diagnoses, folder: Path) -> str:
     """The whole page as Markdown, of what a machine's folder holds."""
-    reports = [json.loads((folder / "profiles" / f"{case.report}.json").read_text()) for case in CASES]
+    reports = [originals.read(folder / "profiles" / f"{case.report}.json") for case in CASES]
     days = sorted({record["run_at"][:10] for record in reports})
     systems = sorted({f"Nsight Systems {record['nsys']}, driver {record['driver']}" for record in reports})
     gpus = sorted({record["gpu"] for record in reports})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.cases import CASES, Case
 from labkit.recording.tools import TOOLS
+from labkit.source import originals
 from labkit.topics.diagnosis import answers, words
 from labkit.topics.diagnosis.answers import Answer
 from stepbudget.errors import printable
@@ -73,13 +73,13 @@ def diagnose(folder: Path) -> Diagnoses:
         file = folder / "profiles" / f"{case.report}.sqlite.xz"
         if not file.is_file():
             continue
-        with open_report(file) as report:
+        with open_report(originals.original(file)) as report:
             row = {tool: ask(report) for tool, ask in OURS.items()}
             window_ms = report.window().duration_ms
         for tool, read in answers.READ.items():
             said = folder / "findings" / f"{tool}--{case.name}.json"
             if said.is_file():
-                record = json.loads(said.read_text())
+                record = originals.read(said)
                 if answer := answers.answer(read, record["said"], window_ms):
                     row[TOOLS[tool].name] = answer
                     versions.setdefault(TOOLS[tool].name, {})[case.name] = record["version"]

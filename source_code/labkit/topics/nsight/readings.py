@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
@@ -12,6 +11,7 @@ import pandas as pd
 from labkit import course
 from labkit.paths import RECORDED
 from labkit.recording import plan
+from labkit.source import originals
 from stepbudget import ask, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.compare import Comparison
@@ -25,7 +25,7 @@ CHECKED = plan.CHECKED[0]  # the report that is held against nsys stats
 
 def made_by() -> dict:
     """How the shipped report was recorded: ``command``, ``nsys``, ``gpu``, ``driver``, ``run_at`` and more."""
-    return json.loads(SHIPPED.with_suffix(".json").read_text())
+    return originals.read(SHIPPED.with_suffix(".json"))
 
 
 # --- nsys stats ---------------------------------------------------------------------------------------------
@@ -33,12 +33,12 @@ def made_by() -> dict:
 
 def checked() -> Report:
     """The recorded report whose tables by ``nsys stats`` were kept."""
-    return open_report(OF / "profiles" / f"{CHECKED}.sqlite.xz")
+    return open_report(originals.original(OF / "profiles" / f"{CHECKED}.sqlite.xz"))
 
 
 def told_by_nsys() -> dict[str, pd.DataFrame]:
     """What ``nsys stats`` printed of it, when it was recorded: question (``stats.TABLES``) → its table, as it is."""
-    tables = json.loads((OF / "nsys_stats" / f"{CHECKED}.json").read_text())["tables"]
+    tables = originals.read(OF / "nsys_stats" / f"{CHECKED}.json")["tables"]
     return {question: stats.table(text) for question, text in tables.items()}
 
 

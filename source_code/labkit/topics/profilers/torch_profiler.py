@@ -12,6 +12,7 @@ import json
 import re
 import sqlite3
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def read_trace(path: str | Path) -> dict:
     try:
         raw = path.read_bytes()
         content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise LabError(f"{path.name} cannot be read as a trace of torch.profiler: {error}.") from error
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
         raise LabError(f"{path.name} is no trace of torch.profiler: it holds no traceEvents.")

@@ -7,7 +7,6 @@ from. All ratios are of one round, in which the numbers of GPUs alternate.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +22,7 @@ from labkit.display.spread import Spread
 from labkit.errors import NotRecorded
 from labkit.paths import RECORDED
 from labkit.recording.plan import SCALING, SIZES
-from labkit.source import recorded
+from labkit.source import originals, recorded
 from labkit.source.quick import FULL_ROUNDS
 from stepbudget.ask import collectives, phases, ranks
 from stepbudget.ask.launch import launch
@@ -89,7 +88,7 @@ def graphs(where: Path | None = None) -> Records:
     files = sorted((where / recorded.RANKS).glob("graphs-x*.json"))
     if not files:
         raise NotRecorded(f"no graphs on several GPUs were recorded on {where.name}.")
-    whole, found = json.loads(files[-1].read_text()), {}
+    whole, found = originals.read(files[-1]), {}
     for row in whole["rows"]:
         found.setdefault((row["on"], row["round"]), whole | {"ranks": row["on"], "rows": []})["rows"].append(row)
     return found
@@ -202,7 +201,7 @@ def accuracy(where: Path | None = None) -> pd.DataFrame:
     rows = []
     for file in sorted(((where or MACHINE_FOLDER) / recorded.RANKS).glob("*-accuracy-x*.json")):
         named = ACCURACY.fullmatch(file.name)
-        for row in json.loads(file.read_text())["rows"] if named else ():
+        for row in originals.read(file)["rows"] if named else ():
             trained = row["epochs"]
             script, seed = f"{named[1]}.py", row["arguments"]["seed"]
             rows.append((script, int(named[2]), seed, len(trained), trained[-1]["test_accuracy_pct"]))
@@ -261,7 +260,7 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
     files = [folder / f"{PROGRAMS[program].report}_x{size}_rank{rank}.sqlite.xz" for rank in range(size)]
     if gone := [file.name for file in files if not file.is_file()]:
         raise NotRecorded(f"the report {gone[0]} was not recorded on {folder.parent.name}.")
-    found = ranks.together([stepbudget.open_report(file) for file in files])
+    found = ranks.together([stepbudget.open_report(originals.original(file)) for file in files])
     tables = [phases.phases(rank.report, rank.window).set_index("phase") for rank in found.ranks]
     count = int(tables[0].loc["forward", "count"])
     launched = [launch(rank.report, rank.window).launches for rank in found.ranks]

@@ -5,13 +5,13 @@ One process a GPU ran all ways in turn, once: sizes are exact, times are medians
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
 import pandas as pd
 
 from labkit.errors import NotRecorded
+from labkit.source import originals
 from labkit.source.recorded import RANKS
 from labkit.topics.scaling.readings import MACHINE_FOLDER
 
@@ -25,7 +25,7 @@ def record(where: Path | None = None) -> dict:
     files = sorted((where / RANKS).glob("sharding-x*.json"))
     if not files:
         raise NotRecorded(f"no ways of sharing out were recorded on {where.name}.")
-    return json.loads(files[-1].read_text())
+    return originals.read(files[-1])
 
 
 def frame(found: dict) -> pd.DataFrame:

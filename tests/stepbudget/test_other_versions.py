@@ -1,0 +1,85 @@
+"""Reports of an older or a newer Nsight Systems: read as far as they go, and what they lack is said, not shown as 0."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from labkit.source import recorded
+from stepbudget.__main__ import main
+
+SLIM = recorded.folder() / "profiles" / "main_opt3.sqlite.xz"
+# A table that some version does not write, or that nobody asked for: what is said, and which causes can then be no more
+# than 0, since nothing tells them.
+LACKING = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("kernels: the report holds none", {"tensor_core_kernels", "other_kernels"}),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("CUDA API calls", {"synchronisation", "launch_overhead"}),
+    "NVTX_EVENTS": ("NVTX ranges", {"optimizer"}),
+    "OSRT_API": ("operating system calls", {"os_wait"}),
+    "GPU_METRICS": ("GPU counters", set()),
+    "TARGET_INFO_GPU_METRICS": ("GPU counters", set()),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "main_opt3.sqlite"
+    path.write_bytes(lzma.decompress(SLIM.read_bytes()))
+    return path
+
+
+def changed(whole: Path, folder: Path, *statements: str) -> Path:
+    path = folder / whole.name
+    shutil.copyfile(whole, path)
+    db = sqlite3.connect(path)
+    with db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    return path
+
+
+def answer(path: Path, capsys) -> dict:
+    assert main([str(path), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("table", LACKING)
+def test_a_table_that_a_version_does_not_write_is_said_to_be_missing(table, whole, tmp_path, capsys):
+    words, untold = LACKING[table]
+    found = answer(changed(whole, tmp_path, f"DROP TABLE {table}"), capsys)
+    assert any(line.startswith(words) for line in found["not_looked_at"])
+    assert not any(found["budget"].get(cause) for cause in untold)
+    assert sum(found["budget"].values()) == pytest.approx(1)
+
+
+def test_what_says_who_made_it_may_be_absent(whole, tmp_path, capsys):
+    gone = [f"DROP TABLE {table}" for table in ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "META_DATA_EXPORT")]
+    found = answer(changed(whole, tmp_path, *gone), capsys)
+    assert found["gpu"] is None and found["nsys_version"] is None
+    assert sum(found["budget"].values()) == pytest.approx(1) and found["kernels"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"), ("NVTX_EVENTS", "eventType"), ("OSRT_API", "end")],
+)
+def test_a_column_that_a_newer_version_renamed_is_one_sentence(table, column, whole, tmp_path, capsys):
+    path = changed(whole, tmp_path, f'ALTER TABLE {table} RENAME COLUMN "{column}" TO "{column}OfTomorrow"')
+    assert main([str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and f"{table} has no column {column}" in said.err
+
+
+def test_tables_and_columns_that_only_a_newer_version_writes_change_nothing(whole, tmp_path, capsys):
+    before = answer(whole, capsys)
+    more = [
+        "CREATE TABLE ACTIVITY_OF_TOMORROW (start INT, end INT)",
+        'ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN "clusterOfTomorrow" INT',
+    ]
+    assert answer(changed(whole, tmp_path, *more), capsys) == before
