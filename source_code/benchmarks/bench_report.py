@@ -15,7 +15,7 @@ from pathlib import Path
 from labkit.errors import one_sentence
 from labkit.paths import SOURCE_CODE
 from labkit.source import recorded
-from labkit.training import machine
+from labkit.training import flags, machine
 from stepbudget.ask import sums
 from stepbudget.export import nsys, stats
 from stepbudget.report import open_report
@@ -25,11 +25,10 @@ NOTEBOOK = "stepbudget.ask.sums where Python runs already, as in a notebook"
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser, count = flags.script_parser(__doc__, "the record"), flags.at_least(1)
     parser.add_argument("report", nargs="?", help="a report (default: the shipped baseline, made larger)")
-    parser.add_argument("--samples", type=int, default=1_500_000, help="make it hold so many samples (%(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each (default: %(default)s)")
-    parser.add_argument("--record", metavar="FILE", help="write the record, one JSON object, to FILE")
+    parser.add_argument("--samples", type=count, default=1_500_000, help="make it hold so many samples (%(default)s)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each (default: %(default)s)")
     return parser.parse_args()
 
 
