@@ -47,9 +47,9 @@ def target(file: str) -> str:
     """
     try:
         where = Path(os.path.realpath(file))
-        what = _what_else(where) if file else "nothing, since the name is empty"
+        what = _what_else(where) if file else "the name is empty"
         if what:
-            raise LabError(f"cannot write a record into '{file}': it is {what}. Name a file.")
+            raise LabError(f"cannot write a record into '{file}': {what}. Name a file.")
         with tempfile.TemporaryFile(dir=where.parent):
             pass
         if where.exists() and not os.access(where, os.W_OK):
@@ -62,11 +62,11 @@ def target(file: str) -> str:
 def _what_else(file: Path) -> str | None:
     """What lies there if it is no regular file; None for one, and where nothing lies."""
     kinds = {
-        "a folder": Path.is_dir,
-        "a device": lambda file: file.is_char_device() or file.is_block_device(),
-        "a named pipe": Path.is_fifo,
-        "a socket": Path.is_socket,
-        "a symbolic link that leads nowhere": Path.is_symlink,
+        "it is a folder": Path.is_dir,
+        "it is a device": lambda file: file.is_char_device() or file.is_block_device(),
+        "it is a named pipe": Path.is_fifo,
+        "it is a socket": Path.is_socket,
+        "it is a symbolic link that leads nowhere": Path.is_symlink,
     }
     return next((kind for kind, is_it in kinds.items() if is_it(file)), None)
 
