@@ -3,7 +3,6 @@
 import argparse
 import os
 import resource
-import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -35,7 +34,7 @@ def parse_args() -> argparse.Namespace:
 def enlarged(source: Path, target: Path, samples: int) -> Path:
     """A copy of the export in which everything happens again and again, later each time, until it holds the samples."""
     with open_report(source) as report:
-        shutil.copyfile(report.sqlite_path, target)
+        report.copy_to(target)
         length, threads = report.extent.end - report.extent.start + 1_000_000, 1 << 32
     db = sqlite3.connect(target)
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -93,7 +92,7 @@ def main() -> None:
         file = Path(scratch) / "report.sqlite"
         if args.report:
             with open_report(source) as report:
-                shutil.copyfile(report.sqlite_path, file)
+                report.copy_to(file)
         else:
             enlarged(source, file, args.samples)
         db = sqlite3.connect(file)
