@@ -18,7 +18,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from labkit import source
-from labkit.errors import LabError
+from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import REPORTS
 from labkit.topics import prerequisites
 from labkit.training import machine
@@ -137,6 +137,7 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
+    speak_any_encoding()
     width = 22
     for what, found, so in rows():
         print(f"{what:{width}}{found}" + (f"\n{'':{width}}→ {so}" if so else ""), flush=True)

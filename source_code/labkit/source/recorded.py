@@ -146,7 +146,7 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     file = (where or folder()) / "counters" / f"{name}.csv"
     if not file.is_file():
         raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
-    made_by = made_with(file.read_text())
+    made_by = made_with(file.read_text(encoding="utf-8"))
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
     return file
@@ -158,7 +158,11 @@ def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
     ``where``: a folder with records in ``ranks/``, recorded or live.
     """
     named = {SCALING.fullmatch(file.name): file for file in sorted((where / RANKS).glob("scaling-x*.json"))}
-    found = {(int(name[1]), int(name[2])): json.loads(file.read_text()) for name, file in named.items() if name}
+    found = {
+        (int(name[1]), int(name[2])): json.loads(file.read_text(encoding="utf-8"))
+        for name, file in named.items()
+        if name
+    }
     if not found:
         raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
     return found
@@ -207,6 +211,6 @@ def shown(path: Path) -> str:
 @cache
 def _read_json(file: Path) -> dict:
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LabError(f"{file} cannot be read ({error}). Fetch the checkout's reports again.") from error

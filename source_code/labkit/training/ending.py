@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from stepbudget.errors import ReportError, printable
+from stepbudget.errors import ReportError, printable, speak_any_encoding
 
 REFUSED, FAILED, CTRL_C, SIGTERM = 2, 1, 130, 143  # exit statuses; the last two as a shell gives them
 PATIENCE_S = 10  # with a rank that was asked to end, and waits for the others where Python cannot interrupt it
@@ -31,6 +31,7 @@ def in_one_sentence() -> None:
     that is ignored already (nohup) stays so. Only the rank that keeps the record handles it: the others end at once.
     """
     global _begun
+    speak_any_encoding()
     _silence()
     if _begun or os.environ.get("RANK", "0") != "0" or threading.current_thread() is not threading.main_thread():
         return
