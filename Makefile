@@ -17,7 +17,9 @@ DEV_STAMP := $(VENV)/.installed-dev
 UNFINISHED := $(VENV)/.unfinished
 
 # What runs in the environment finds the environment's python3, and so do the programs that it starts.
-IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(BIN):$$PATH"
+# The folder may have any name: the shell asks for it (HERE), so that it reads no part of it as a word or a command.
+HERE := $$(pwd -P)
+IN_VENV := VIRTUAL_ENV="$(HERE)/$(VENV)" PATH="$(HERE)/$(BIN):$$PATH"
 
 ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(STAMP): again
@@ -43,7 +45,7 @@ help: ## list these commands
 
 define JUPYTERLAB
 @root=; if [ "$$(id -u)" = 0 ]; then root=--allow-root; fi; \
-$(IN_VENV) $(1) $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
+$(IN_VENV) $(1) $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir="$(HERE)" \
   --LabApp.default_url=/lab/tree/start_here.ipynb $$root $(ARGS)
 endef
 
@@ -122,7 +124,7 @@ define ENVIRONMENT
 @"$(PYTHON)" -c 'import venv, $(if $(SYSTEM_PACKAGES),pip,ensurepip)' 2>/dev/null || \
  "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
   echo '$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv' >&2; exit 2; }
-@moved() { [ -e "$$1" ] && [ "$$(cat "$$1")" != "$(CURDIR)" ]; }; \
+@moved() { [ -e "$$1" ] && [ "$$(cat "$$1")" != "$(HERE)" ]; }; \
 if [ -e $(UNFINISHED) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
     || moved $(STAMP) || moved $(READ_STAMP) \
     || { [ -n "$(VENV_FLAGS)" ] && ! grep -q 'packages = true' $(VENV)/pyvenv.cfg; }; then \
@@ -143,7 +145,7 @@ endef
 define KERNEL
 @$(BIN)/python -m ipykernel install --sys-prefix >/dev/null
 @rm -f $(UNFINISHED)
-@echo "$(CURDIR)" > $@
+@pwd -P > $@
 endef
 
 VERSIONS := $(wildcard source_code/labkit/versions/*.txt)

@@ -1,6 +1,5 @@
 """A transformer shared out among GPUs: each rank keeps a part of every weight and fetches the rest (torchrun)."""
 
-import argparse
 import itertools
 import statistics
 import time
@@ -114,27 +113,24 @@ def seconds_between(one, other):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
+    parser = steps.script_parser(__doc__)
+    add, count = parser.add_argument, steps.at_least(1)
     add("--share", choices=("fsdp", "ddp"), default="fsdp", help="the weights, or only the gradients (default: fsdp)")
-    add("--width", type=int, default=1024, help="of the network (default: %(default)s)")
-    add("--depth", type=int, default=12, help="blocks (default: %(default)s)")
-    add("--heads", type=int, default=16, help="of attention (default: %(default)s)")
-    add("--length", type=int, default=512, help="symbols a sequence (default: %(default)s)")
-    add("--batch-size", type=int, default=32, help="sequences a step, of all ranks together (default: %(default)s)")
-    add("--steps", type=int, default=20, help="that are measured (default: %(default)s)")
-    add("--warm-up", type=int, default=5, help="steps before these (default: %(default)s)")
-    add("--pool", type=int, default=8, help="batches to train on in turn (default: %(default)s)")
-    add("--prefetch", type=int, default=1, help="blocks to fetch ahead, from 1 on (default: %(default)s)")
+    add("--width", type=count, default=1024, help="of the network (default: %(default)s)")
+    add("--depth", type=count, default=12, help="blocks (default: %(default)s)")
+    add("--heads", type=count, default=16, help="of attention (default: %(default)s)")
+    add("--length", type=count, default=512, help="symbols a sequence (default: %(default)s)")
+    add("--batch-size", type=count, default=32, help="sequences a step, of all ranks together (default: %(default)s)")
+    add("--steps", type=count, default=20, help="that are measured (default: %(default)s)")
+    add("--warm-up", type=steps.at_least(0), default=5, help="steps before these (default: %(default)s)")
+    add("--pool", type=count, default=8, help="batches to train on in turn (default: %(default)s)")
+    add("--prefetch", type=count, default=1, help="blocks to fetch ahead, from 1 on (default: %(default)s)")
     add("--param-dtype", choices=("bfloat16", "float32"), default="bfloat16", help="to compute in (default: bfloat16)")
-    add("--lr", type=float, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
-    add("--seed", type=int, default=1, help="random seed (default: %(default)s)")
+    add("--lr", type=steps.positive, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
+    add("--seed", type=steps.at_least(0), default=1, help="random seed (default: %(default)s)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
     add("--profile", action="store_true", help="bracket the measured steps for the profiler, with NVTX ranges")
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
-    if args.prefetch < 1:
-        parser.error(f"--prefetch {args.prefetch}: one block at least is fetched ahead")
     if args.batch_size % world_size():
         parser.error(f"--batch-size {args.batch_size}: {world_size()} ranks do not divide it")
     return args

@@ -243,17 +243,24 @@ def started(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["process", "group"])
-def test_ctrl_c_keeps_the_record_and_leaves_no_worker(started, to):
+@pytest.mark.parametrize(
+    ("number", "status", "sentence"),
+    [(signal.SIGINT, 130, "interrupted."), (signal.SIGTERM, 143, "interrupted by SIGTERM.")],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, number, status, sentence):
     started.wait_for_first_record()
     workers = started.children()
     assert len(workers) >= 2
     if to == "group":
-        os.killpg(started.process.pid, signal.SIGINT)
+        os.killpg(started.process.pid, number)
     else:
-        started.process.send_signal(signal.SIGINT)
+        started.process.send_signal(number)
     _, said = started.process.communicate(timeout=60)
-    assert started.process.returncode == 130
-    assert "interrupted" in said and "Traceback" not in said
+    assert started.process.returncode == status
+    assert "Traceback" not in said
+    kept = f" The record in {started.record} is marked 'interrupted'."
+    assert [line for line in said.splitlines() if "interrupted" in line] == [f"main_opt1.py: {sentence}{kept}"]
     record = json.loads(started.record.read_text())
     assert record["status"] == "interrupted"
     assert record["epochs"][0]["test_accuracy_pct"] >= 0
@@ -262,13 +269,57 @@ def test_ctrl_c_keeps_the_record_and_leaves_no_worker(started, to):
     assert not list(started.record.parent.glob("*.tmp"))
 
 
+def test_a_second_sigterm_cuts_nothing_off(started):
+    """Slurm, torchrun and a shell may all send one."""
+    started.wait_for_first_record()
+    until = time.monotonic() + 60
+    while started.process.poll() is None and time.monotonic() < until:
+        started.process.terminate()
+        time.sleep(0.005)
+    _, said = started.process.communicate(timeout=10)
+    assert started.process.returncode == 143 and "Traceback" not in said
+    assert json.loads(started.record.read_text())["status"] == "interrupted"
+
+
+def test_a_killed_worker_is_said_and_the_partial_record_kept(started):
+    started.wait_for_first_record()
+    workers = [child for child in started.children() if "resource_tracker" not in " ".join(child.cmdline())]
+    workers[0].kill()
+    _, said = started.process.communicate(timeout=60)
+    assert started.process.returncode == 1 and "Traceback" not in said
+    assert "error: a loader worker was killed" in said and "marked 'failed'" in said
+    record = json.loads(started.record.read_text())
+    assert record["status"] == "failed" and record["epochs"][0]["test_accuracy_pct"] >= 0
+    _, alive = psutil.wait_procs(workers, timeout=15)
+    assert not alive
+
+
+def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):
+    """While the digits are read, or a benchmark measures: no record was begun, and none is left."""
+    program = "import sys, time; from labkit.training import flags; flags.script_parser('A program.').parse_args(); "
+    program += "print('begun', flush=True); time.sleep(60)"
+    for number, status, sentence in (
+        (signal.SIGTERM, 143, "interrupted by SIGTERM."),
+        (signal.SIGINT, 130, "interrupted."),
+    ):
+        words = [sys.executable, "-c", program, "--record", str(tmp_path / "run.json")]
+        usual = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(words, **pipes, **usual) as process:
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(number)
+            _, said = process.communicate(timeout=30)
+        assert process.returncode == status and said.strip() == f"-c: {sentence}"
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_a_killed_run_leaves_a_whole_record_that_says_running(started):
     assert not started.record.exists()
     started.wait_for_first_record()
     workers = started.children()
     seen = set()
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:  # while epochs end and the record is written again and again
+    soon, late = time.monotonic() + 1.5, time.monotonic() + 60
+    while time.monotonic() < (late if len(seen) < 2 else soon):  # the record is written at each epoch's end
         text = started.record.read_text()
         assert json.loads(text)["status"] == "running"
         seen.add(hashlib.sha256(text.encode()).digest())

@@ -180,6 +180,47 @@ def test_a_failed_download_is_tried_again_after_an_hour_and_not_before(failing_d
     assert len(failing_download) == 2
 
 
+def test_a_failed_download_is_tried_again_as_soon_as_there_is_another_network(failing_download, monkeypatch):
+    """A laptop that is opened again elsewhere, a container that gets its network late."""
+    monkeypatch.setattr(data, "_network", lambda: "routes")
+    for tries in (1, 1):
+        data.load_digits(limit=60)
+        assert len(failing_download) == tries
+    monkeypatch.setattr(data, "_network", lambda: "routes\neth0 00000000 0100000A")
+    for tries in (2, 2):
+        data.load_digits(limit=60)
+        assert len(failing_download) == tries
+
+
+def test_a_failed_download_of_the_future_is_tried_again(failing_download):
+    """The clock was set back meanwhile."""
+    data.load_digits(limit=60)
+    later = time.time() + 86_400
+    os.utime(data.cache_folder() / ".download-failed", (later, later))
+    data.load_digits(limit=60)
+    assert len(failing_download) == 2
+
+
+def test_the_networks_of_this_machine_are_told_without_their_counters():
+    if not Path("/proc/net/route").exists():
+        pytest.skip("only Linux tells its routes so")
+    said = data._network().splitlines()
+    assert said[0] == "routes" and all(len(line.split()) == 3 for line in said[1:])
+    assert data._network().splitlines() == said
+
+
+def test_a_user_without_a_home_gets_the_bundled_digits(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(data.Path, "home", homeless)
+    assert data.load_digits(limit=60).source == "bundled 5,000 digits"
+    with pytest.raises(LabError, match="no home folder: set HOME"):
+        data.cache_folder()
+
+
 def test_a_download_is_used_at_once(small_files, monkeypatch):
     monkeypatch.setattr(data.datasets, "MNIST", lambda root, download: put_mnist(Path(root)))
     digits = data.load_digits()

@@ -65,8 +65,8 @@ elif arguments[:2] == ["-m", "pip"]:
 class Checkout:
     """A folder with the Makefile and a stand-in python3, and what that python3 was asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "checkout"
+    def __init__(self, folder: Path, name: str = "checkout") -> None:
+        self.folder = folder / name
         self.folder.mkdir()
         for name in ("Makefile", "pyproject.toml"):
             shutil.copy(ROOT / name, self.folder)
@@ -278,6 +278,21 @@ class TestMakefile:
         assert checkout.make("lab").returncode == 0
         assert checkout.installs() == 1
         assert not checkout.calls("-m venv")
+
+    @pytest.mark.parametrize("name", ["one two", "d'été", 'the "course"', "$(touch pwned) `touch pwned`", "a;touch pwned"])
+    def test_a_folder_may_have_any_name(self, tmp_path: Path, name: str) -> None:
+        """No shell takes a part of the name for a word of its own, or for a command."""
+        checkout = Checkout(tmp_path, name)
+        done = checkout.make("lab")
+        assert done.returncode == 0, done.stderr
+        (call,) = checkout.calls("-m jupyterlab")
+        assert f"--ServerApp.root_dir={checkout.folder} " in call
+        for target in ("lab", "doctor", "images", "record", "notebooks", "slides"):
+            assert checkout.make(target, OFFLINE="1").returncode == 0, target
+            assert not checkout.calls("-m pip"), "installed, and for this very folder"
+        assert checkout.make("test").returncode == 0 and checkout.make("lint").returncode == 0
+        assert checkout.make("clean").returncode == 0 and not (checkout.folder / ".venv").exists()
+        assert not list(tmp_path.rglob("pwned"))
 
     def test_a_moved_checkout_is_installed_again(self, checkout: Checkout) -> None:
         checkout.make("lab")

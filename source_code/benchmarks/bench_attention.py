@@ -1,6 +1,5 @@
 """Benchmark: attention by number type, length and kernel (PyTorch's own, flash, cuDNN's), forward and back (lab 23)."""
 
-import argparse
 from functools import partial
 
 import torch
@@ -94,8 +93,7 @@ def told(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """Benchmark: a deep plain network on the digits, where FP16 without loss scaling does not learn at all (lab 15)."""
 
-import argparse
 import math
 
 import torch
@@ -81,16 +80,15 @@ def as_numbers(digits, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     add("--data-dir", metavar="DIR", help="where MNIST lies")
-    add("--limit", type=int, help="train on the first N digits only")
+    add("--limit", type=steps.at_least(1), help="train on the first N digits only")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
     add("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME", help="default: all")
-    add("--seeds", type=int, default=5, help="trainings of each variant (default: %(default)s)")
-    add("--iterations", type=int, default=ITERATIONS, help="default: %(default)s")
-    add("--batch-size", type=int, default=BATCH, help="default: %(default)s")
+    add("--seeds", type=steps.at_least(1), default=5, help="trainings of each variant (default: %(default)s)")
+    add("--iterations", type=steps.at_least(1), default=ITERATIONS, help="default: %(default)s")
+    add("--batch-size", type=steps.at_least(1), default=BATCH, help="default: %(default)s")
     args = parser.parse_args()
     device = steps.pick_device(args.device)
     digits = steps.found_digits(args)

@@ -4,7 +4,6 @@ What it learns is a made language, of which the smallest possible loss is known:
 begin at the same weights and see the same sequences, seed by seed, and each sequence once.
 """
 
-import argparse
 import math
 from statistics import median
 
@@ -160,14 +159,13 @@ def not_here(variant, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s; a CPU takes an hour")
     add("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME", help="default: all")
-    add("--seeds", type=int, default=6, help="trainings in each format (default: %(default)s)")
-    add("--iterations", type=int, default=ITERATIONS, help="default: %(default)s")
-    add("--batch-size", type=int, default=BATCH, help="default: %(default)s")
+    add("--seeds", type=steps.at_least(1), default=6, help="trainings in each format (default: %(default)s)")
+    add("--iterations", type=steps.at_least(1), default=ITERATIONS, help="default: %(default)s")
+    add("--batch-size", type=steps.at_least(1), default=BATCH, help="default: %(default)s")
     args = parser.parse_args()
     device = steps.need_gpu() if args.device == "cuda" else steps.pick_device(args.device)
     chance, test_set = chances(), sequences(TESTED, LENGTH + 1, seed=TEST_SEED)

@@ -5,7 +5,6 @@ Products are cuBLAS's, by ``torch._scaled_mm`` and ``torch.mm``. Layers are take
 kernel to its last, waits for the CPU between them included: a short call shows its launches.
 """
 
-import argparse
 import gc
 from functools import partial
 
@@ -165,8 +164,7 @@ def torchao_version():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """Benchmark: a GAN on the digits in FP32, FP16 without, with fixed and with dynamic loss scaling, and BF16 (lab 15)."""
 
-import argparse
 import base64
 import math
 
@@ -302,17 +301,16 @@ def as_text(pictures):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     add("--data-dir", metavar="DIR", help="where MNIST lies")
-    add("--limit", type=int, help="train on the first N digits only")
+    add("--limit", type=steps.at_least(1), help="train on the first N digits only")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
     add("--case", choices=CASES, default="gan", help="what is trained (default: %(default)s)")
     add("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="NAME", help="default: all")
-    add("--seeds", type=int, default=5, help="trainings of each variant (default: %(default)s)")
-    add("--iterations", type=int, default=ITERATIONS, help="default: %(default)s, 20 epochs")
-    add("--batch-size", type=int, default=BATCH, help="default: %(default)s, as in the text")
+    add("--seeds", type=steps.at_least(1), default=5, help="trainings of each variant (default: %(default)s)")
+    add("--iterations", type=steps.at_least(1), default=ITERATIONS, help="default: %(default)s, 20 epochs")
+    add("--batch-size", type=steps.at_least(1), default=BATCH, help="default: %(default)s, as in the text")
     args = parser.parse_args()
     device = steps.pick_device(args.device)
     digits = steps.found_digits(args)

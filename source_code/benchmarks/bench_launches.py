@@ -1,6 +1,5 @@
 """Benchmark: an epoch launched kernel by kernel or as one CUDA graph; each network, compiled or not (labs 07, 08)."""
 
-import argparse
 import time
 from types import SimpleNamespace
 
@@ -68,12 +67,15 @@ def rows(network, compiled, batch, images, labels, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--data-dir", metavar="DIR", help="where MNIST lies")
-    parser.add_argument("--limit", type=int, help="train on the first N samples only")
-    parser.add_argument("--batch-size", type=int, default=1024, help="samples a step (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=10, help="epochs of each kind (default: %(default)s)")
+    parser.add_argument("--limit", type=steps.at_least(1), help="train on the first N samples only")
+    parser.add_argument(
+        "--batch-size", type=steps.at_least(1), default=1024, help="samples a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=steps.at_least(1), default=10, help="epochs of each kind (default: %(default)s)"
+    )
     args = parser.parse_args()
     device = steps.pick_device("auto")
     digits = steps.found_digits(args)

@@ -5,8 +5,6 @@ alternate: each round measures every case once. Times are of the GPU, by CUDA ev
 second pass, of PyTorch's profiler.
 """
 
-import argparse
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -127,8 +125,7 @@ def told(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """Benchmark: a Triton matrix product, checked against FP64, measured against cuBLAS; by size, tile, type (lab 10)."""
 
-import argparse
 from contextlib import suppress
 from functools import partial
 
@@ -92,8 +91,7 @@ def types():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     args = parser.parse_args()
     device = steps.need_gpu()
     steps.set_fp32_precision(False)

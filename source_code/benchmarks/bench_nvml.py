@@ -1,6 +1,5 @@
 """Benchmark: what the driver says of the GPU while each step trains, and what a training costs in energy (lab 19)."""
 
-import argparse
 import os
 import shlex
 import subprocess
@@ -51,11 +50,10 @@ def watch(command, period_s):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
-    parser.add_argument("--period", type=float, default=nvml.PERIOD_S, metavar="S", help="seconds between samples")
-    parser.add_argument("--limit", type=int, metavar="N", help="train on the first N samples only")
-    parser.add_argument("--only", metavar="SCRIPT", help="this program only")
+    parser = steps.script_parser(__doc__)
+    parser.add_argument("--period", type=steps.positive, default=nvml.PERIOD_S, metavar="S", help="between samples")
+    parser.add_argument("--limit", type=steps.at_least(1), metavar="N", help="train on the first N samples only")
+    parser.add_argument("--only", choices=(*PROGRAMS, *BUSY), metavar="PROGRAM", help="this program only")
     args = parser.parse_args()
     with one_sentence():
         limits = nvml.power_limit_w(nvml.library())

@@ -4,7 +4,6 @@ One kernel a parameter and operation, one for all parameters (``foreach``), or t
 calls wait for the GPU is asked of PyTorch's profiler.
 """
 
-import argparse
 import statistics
 import time
 
@@ -82,8 +81,7 @@ def asked(step, device, synchronize):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """Benchmark: the roofs of this GPU: matrix products by type, memory bandwidth, and the cost of a launch (lab 09)."""
 
-import argparse
 from functools import partial
 
 import torch
@@ -32,8 +31,7 @@ def measured(what, work, amount, unit, calls=1, **more):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     args = parser.parse_args()
     device = steps.need_gpu()
     torch.manual_seed(1)

@@ -50,11 +50,10 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
     add("--digits-flags", default="", metavar="TEXT", help="more flags for all programs")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     return parser.parse_args()
 
 

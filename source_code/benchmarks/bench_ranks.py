@@ -14,6 +14,7 @@ import torch
 
 from labkit.training import steps
 from labkit.training.distributed import Ranks, world_size
+from labkit.training.flags import STEPS
 
 # One GPU without DDP: what has to be beaten.
 ALONE = ["main_opt4.py --epochs 4", "main_opt3.py --epochs 3"]
@@ -97,20 +98,17 @@ def main() -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--accuracy", metavar="SCRIPT", help="instead: whole trainings of this script, a seed each")
-    add("--seeds", type=int, default=3, help="of --accuracy (default: %(default)s)")
-    add("--first-seed", type=int, default=1, metavar="N", help="of these (default: %(default)s)")
+    add("--accuracy", choices=STEPS, metavar="SCRIPT", help="instead: whole trainings of this script, a seed each")
+    add("--seeds", type=steps.at_least(1), default=3, help="of --accuracy (default: %(default)s)")
+    add("--first-seed", type=steps.at_least(0), default=1, metavar="N", help="of these (default: %(default)s)")
     add("--digits-flags", default="", metavar="TEXT", help="more flags for the programs that read digits")
     add("--text-flags", default="", metavar="TEXT", help="more flags for the transformer")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
-    if args.seeds < 1 or SEQUENCES % world_size():
-        parser.error(
-            f"--seeds {args.seeds} on {world_size()} ranks: there are 1 or more seeds, and 1 to 64 ranks, a power of 2"
-        )
+    if SEQUENCES % world_size():
+        parser.error(f"{world_size()} ranks: there are 1 to 64, a power of 2")
     return args
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import resource
-import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from labkit.errors import one_sentence
 from labkit.paths import SOURCE_CODE
 from labkit.source import recorded
-from labkit.training import machine
+from labkit.training import flags, machine
 from stepbudget.ask import sums
 from stepbudget.export import nsys, stats
 from stepbudget.report import open_report
@@ -25,18 +24,17 @@ NOTEBOOK = "stepbudget.ask.sums where Python runs already, as in a notebook"
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser, count = flags.script_parser(__doc__, "the record"), flags.at_least(1)
     parser.add_argument("report", nargs="?", help="a report (default: the shipped baseline, made larger)")
-    parser.add_argument("--samples", type=int, default=1_500_000, help="make it hold so many samples (%(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="runs of each (default: %(default)s)")
-    parser.add_argument("--record", metavar="FILE", help="write the record, one JSON object, to FILE")
+    parser.add_argument("--samples", type=count, default=1_500_000, help="make it hold so many samples (%(default)s)")
+    parser.add_argument("--runs", type=count, default=3, help="runs of each (default: %(default)s)")
     return parser.parse_args()
 
 
 def enlarged(source: Path, target: Path, samples: int) -> Path:
     """A copy of the export in which everything happens again and again, later each time, until it holds the samples."""
     with open_report(source) as report:
-        shutil.copyfile(report.sqlite_path, target)
+        report.copy_to(target)
         length, threads = report.extent.end - report.extent.start + 1_000_000, 1 << 32
     db = sqlite3.connect(target)
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -94,7 +92,7 @@ def main() -> None:
         file = Path(scratch) / "report.sqlite"
         if args.report:
             with open_report(source) as report:
-                shutil.copyfile(report.sqlite_path, file)
+                report.copy_to(file)
         else:
             enlarged(source, file, args.samples)
         db = sqlite3.connect(file)

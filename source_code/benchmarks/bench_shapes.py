@@ -5,7 +5,6 @@ the Frobenius norm: the rounding of the inputs is in it. Times are of the GPU, b
 one CUDA graph where a call is short. Which kernels ran is asked in a second pass, of PyTorch's profiler, a call each.
 """
 
-import argparse
 import gc
 import time
 from contextlib import suppress
@@ -277,8 +276,7 @@ def told(row, tensor_cores):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """What does a rank hold, and send, of a transformer that is shared out? Way by way on the same ranks (torchrun)."""
 
-import argparse
 import gc
 import itertools
 import time
@@ -227,14 +226,13 @@ def main():
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--shrink", type=int, default=1, metavar="N", help="every size an Nth, for a trial without a GPU")
-    add("--seed", type=int, default=1, help="random seed (default: %(default)s)")
+    add("--shrink", type=steps.at_least(1), default=1, metavar="N", help="every size an Nth, for a trial without a GPU")
+    add("--seed", type=steps.at_least(0), default=1, help="random seed (default: %(default)s)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     args = parser.parse_args()
-    if not 1 <= args.shrink <= HEAD:
+    if args.shrink > HEAD:
         parser.error(f"--shrink {args.shrink}: 1 to {HEAD}")
     return args
 

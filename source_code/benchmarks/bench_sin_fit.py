@@ -269,13 +269,12 @@ def undo_apex():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
     add("--variants", nargs="+", choices=VARIANTS, metavar="NAME", help="default: all that can run here")
-    add("--seeds", type=int, default=5, help="fits of each variant (default: %(default)s)")
-    add("--iterations", type=int, default=ITERATIONS, help="default: %(default)s")
+    add("--seeds", type=steps.at_least(1), default=5, help="fits of each variant (default: %(default)s)")
+    add("--iterations", type=steps.at_least(1), default=ITERATIONS, help="default: %(default)s")
     add("--profile", action="store_true", help="run a few iterations of each variant for the profiler, and no more")
     for flag in ("--epochs", "--limit", "--batch-size"):  # the labs add them where there is no GPU to profile
         add(flag, type=int, help=argparse.SUPPRESS)

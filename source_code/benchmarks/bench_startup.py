@@ -1,6 +1,5 @@
 """Benchmark: what a process does before its first training step, one thing after another (lab 11)."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -48,10 +47,9 @@ def seconds(lines, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU, if any")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each (default: %(default)s)")
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser.add_argument("--repeats", type=steps.at_least(1), default=3, help="processes of each (default: %(default)s)")
     args = parser.parse_args()
     device = steps.pick_device(args.device)
     found = {stage: [] for stage in STAGES}

@@ -4,7 +4,6 @@ Each probe is a process of its own: it starts with the given environment, runs t
 multiplies and convolves FP32 numbers. The error against FP64 tells the precision, whatever the switches say about it.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -13,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import product
 
-from labkit.training import machine
+from labkit.training import flags, machine
 
 # What an environment is called → the variables it sets. None of them is set otherwise.
 ENVIRONMENTS = {
@@ -112,8 +111,7 @@ def ask(named, statements):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = flags.script_parser(__doc__)
     parser.add_argument("--few", action="store_true", help="four probes only, on a CPU too: to try it")
     parser.add_argument("--probe", metavar="STATEMENTS", help="only run these, and print the errors as JSON")
     args = parser.parse_args()

@@ -4,7 +4,6 @@ The cases that ``bench_shapes.py`` leaves out, measured as it does. A training s
 without the optimizer, whose time does not go with the batch; it stands in a CUDA graph, so that no launch is measured.
 """
 
-import argparse
 import gc
 
 import torch
@@ -87,8 +86,7 @@ def times(step, device, calls):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--tiny", action="store_true", help="small sizes, on a CPU too: to try it")
     args = parser.parse_args()
     device = steps.pick_device("auto") if args.tiny else steps.need_gpu()

@@ -1,6 +1,5 @@
 """Benchmark: one matrix product, timed wrongly and rightly (lab 01)."""
 
-import argparse
 import time
 
 import torch
@@ -38,8 +37,7 @@ def by_events(work):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     args = parser.parse_args()
     device = steps.need_gpu()
     steps.set_fp32_precision(tf32=False)

@@ -1,6 +1,5 @@
 """Benchmark: host-to-device copies from pageable and pinned memory, blocking and not (lab 03)."""
 
-import argparse
 import time
 
 import torch
@@ -24,8 +23,7 @@ def measure(batch, non_blocking):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     args = parser.parse_args()
     device = steps.need_gpu()
     rows = []

@@ -1,7 +1,5 @@
 """Benchmark: how many FP16 gradients of the MNIST net fall to zero, by loss scale, as training goes on (lab 14)."""
 
-import argparse
-
 import torch
 import torch.nn.functional as F
 
@@ -47,11 +45,10 @@ def underflow(model, data, target):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", metavar="FILE", help="write the results, one JSON object, to FILE")
+    parser = steps.script_parser(__doc__)
     parser.add_argument("--data-dir", metavar="DIR", help="where MNIST lies")
-    parser.add_argument("--epochs", type=int, default=10, help="train this far (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="train on the first N samples only")
+    parser.add_argument("--epochs", type=steps.at_least(1), default=10, help="train this far (default: %(default)s)")
+    parser.add_argument("--limit", type=steps.at_least(1), help="train on the first N samples only")
     args = parser.parse_args()
     device = steps.pick_device("auto")
     digits = steps.found_digits(args)

@@ -1,6 +1,5 @@
 """Any step under PyTorch's own profiler: its tables, its trace, its memory, and what profiling costs (lab 18)."""
 
-import argparse
 import gzip
 import importlib
 import json
@@ -15,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from labkit.topics.profilers import torch_profiler
 from labkit.training import ranges, steps
+from labkit.training.flags import STEPS
 from stepbudget import intervals
 
 WAIT, WARM_UP = 4, 5  # steps of the profiled epoch that are left alone, and that are recorded and thrown away
@@ -39,7 +39,8 @@ class ProfiledRun(steps.Run):
         ProfiledRun.latest = self
         self.step_done = lambda: None
         self.found, self.costs = {}, []
-        self.scratch = Path(tempfile.mkdtemp(prefix="labkit-profile-"))
+        self.made = tempfile.TemporaryDirectory(prefix="labkit-profile-")  # goes with this process
+        self.scratch = Path(self.made.name)
         self.activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
         active = self.steps_an_epoch - WAIT - WARM_UP
         if active < 1:
@@ -166,12 +167,11 @@ def operator(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, epilog="All other flags go to the step.")
-    parser.add_argument("step", help="a step of the ladder, such as main_opt2.py")
-    parser.add_argument("--record", metavar="FILE", help="write the tables, one JSON object, to FILE")
-    parser.add_argument("--trace", metavar="FILE", help="write the slim trace (.json.gz, for ui.perfetto.dev) to FILE")
+    parser = steps.script_parser(__doc__, "the tables", epilog="All other flags go to the step.")
+    parser.add_argument("step", choices=STEPS, metavar="STEP", help="such as main_opt2.py")
+    parser.add_argument("--trace", type=steps.output, metavar="FILE", help="write the slim trace (.json.gz) to FILE")
     parser.add_argument("--memory", action="store_true", help="also look at what the memory is for")
-    parser.add_argument("--overhead", type=int, default=0, metavar="N", help="time the profiler's own cost, N rounds")
+    parser.add_argument("--overhead", type=steps.at_least(0), default=0, metavar="N", help="time its cost, N rounds")
     args, flags = parser.parse_known_args()
 
     steps.phase = ranges.phase = phase

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import source, versions
-from labkit.errors import LabError
+from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import RECORDED, REPORTS
 from labkit.source import originals
 from labkit.topics import prerequisites
@@ -150,6 +150,7 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
+    speak_any_encoding()
     width = 22
     for what, found, so in rows():
         print(f"{what:{width}}{found}" + (f"\n{'':{width}}→ {so}" if so else ""), flush=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepbudget.errors import ReportError, one_sentence
+from stepbudget.errors import ReportError, one_sentence, speak_any_encoding
 
-__all__ = ["LabError", "NotHere", "NotRecorded", "one_sentence"]
+__all__ = ["LabError", "NotHere", "NotRecorded", "one_sentence", "speak_any_encoding"]
 
 
 class LabError(ReportError):

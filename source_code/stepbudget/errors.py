@@ -35,9 +35,17 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
+def speak_any_encoding() -> None:
+    """From now on letters that the terminal's encoding lacks (ASCII, Latin-1) come out as '?', and break nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """On a command line: print a ReportError as one sentence on stderr and exit with status 2."""
+    speak_any_encoding()
     try:
         yield
     except ReportError as error:

@@ -52,7 +52,7 @@ def diff(old: str, new: str, context: int = 1) -> Diff:
 
 def _lines(name: str) -> list[str]:
     script, _, function = name.partition(":")
-    text = path(script).read_text()
+    text = path(script).read_text(encoding="utf-8")
     if not function:
         return text.splitlines()
     try:

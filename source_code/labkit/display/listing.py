@@ -28,5 +28,5 @@ class Listing:
 
 def listing(file: str, *names: str) -> Listing:
     """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``."""
-    source = (ROOT / file).read_text()
+    source = (ROOT / file).read_text(encoding="utf-8")
     return Listing(file, "\n".join(part(source, name) for name in names).rstrip())

@@ -14,7 +14,7 @@ import pandas as pd
 
 from labkit import course
 from labkit.display.table import table
-from labkit.errors import LabError
+from labkit.errors import LabError, speak_any_encoding
 from labkit.exercises import exercises_of, results
 from labkit.exercises.kinds import KINDS
 
@@ -53,6 +53,7 @@ def handed_in(paths: list[Path], run: bool = False) -> dict[str, list[results.Re
 
 
 def main() -> None:
+    speak_any_encoding()
     parser = argparse.ArgumentParser(
         prog="python3 -m labkit.exercises",
         description="Without notebooks: all exercises. With them: what is right, wrong, not tried or in doubt in them, "

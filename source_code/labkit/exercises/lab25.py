@@ -73,7 +73,7 @@ OPTIMIZER_MS = Number(
 KERNEL_MS, NEAR_MS = 1.5 * LAUNCH_MS, 1e-6  # what a kernel takes: longer than its launch, so the GPU falls behind
 KERNELS, FIRST, CAPTURED = 4, 3, 5  # of one step; steps before the capture, and in it
 BATCHES = 40
-TEMPLATE = part((SOURCE_CODE / "examples" / "template.py").read_text(), "watched")
+TEMPLATE = part((SOURCE_CODE / "examples" / "template.py").read_text(encoding="utf-8"), "watched")
 WINDOW, PHASES = "training", ("forward", "backward", "optimizer")
 
 

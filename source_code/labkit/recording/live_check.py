@@ -46,7 +46,7 @@ WHOLE, FAILED, UNFINISHED = "whole", "failed", "unfinished"  # how a lab ended
 
 def code_cells(notebook: Path) -> list[tuple[int, str]]:
     """A notebook's code cells: number among all cells, counted from 0, and source."""
-    cells = json.loads(notebook.read_text())["cells"]
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return [(at, "".join(cell["source"])) for at, cell in enumerate(cells) if cell["cell_type"] == "code"]
 
 
@@ -138,7 +138,7 @@ def _in_a_process(name: str, file: Path, time_limit_s: float, pretended: str | N
 def read(file: Path) -> dict:
     """The result in a file; one without labs where there is none that can be read."""
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {"labs": {}}
 

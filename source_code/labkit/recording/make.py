@@ -146,9 +146,9 @@ def count(item: Item, file: Path) -> None:
     with _record_beside(item, file, ncu=counting.version()):
         counting.run(shlex.split(item.command), log, show=lambda line: None)
         origin = f"{machine.gpu_name()}, {datetime.now(timezone.utc).date()}"
-        text = counters.slim(log.read_text(errors="replace"), item.command, origin)
+        text = counters.slim(log.read_text(encoding="utf-8", errors="replace"), item.command, origin)
         draft = file.with_suffix(".tmp")
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
         draft.replace(file)
 
 

@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from labkit import course
+from labkit.errors import speak_any_encoding
 from labkit.paths import ROOT
 from labkit.recording import pages
 
@@ -75,6 +76,7 @@ def store(notebook: nbformat.NotebookNode, file: Path) -> None:
 
 
 def main() -> None:
+    speak_any_encoding()
     parser = argparse.ArgumentParser(
         prog="python3 -m labkit.recording.notebooks", description="Run notebooks and store their outputs."
     )
@@ -83,7 +85,7 @@ def main() -> None:
     os.environ.setdefault("LAB_MODE", "recorded")
     os.environ["LAB_PREDICTIONS"] = "off"
     for page in pages.TEXTS:
-        page.write_text(pages.filled(page.read_text()))
+        page.write_text(pages.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     for file in args.files or files():
         try:
             store(execute(file.resolve()), file.resolve())

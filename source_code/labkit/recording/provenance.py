@@ -51,7 +51,10 @@ def derive(folder: Path) -> dict:
         "profiles": {
             name: record["command"] if record else old["profiles"][name] for name, record in sorted(profiled.items())
         },
-        "counters": {path.stem: counters.made_with(path.read_text()) for path in sorted(folder.glob("counters/*.csv"))},
+        "counters": {
+            path.stem: counters.made_with(path.read_text(encoding="utf-8"))
+            for path in sorted(folder.glob("counters/*.csv"))
+        },
         "commands": sorted({record["command"] for record in records.values()}),
         "before_manifests": _before(folder, items, records, old),
         "sha256": {str(path.relative_to(folder)): checksum(path) for path in _files(folder)},

@@ -19,6 +19,7 @@ import nbformat
 from nbconvert.filters import ansi2html, markdown2html
 
 from labkit import course
+from labkit.errors import speak_any_encoding
 from labkit.paths import ROOT
 
 USUAL = course.LABS[:2]
@@ -113,6 +114,7 @@ def _figure(output: nbformat.NotebookNode) -> str:
 
 
 def main() -> None:
+    speak_any_encoding()
     parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.slides", description="Make slides of labs.")
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; default: labs 1 and 2")
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "slides", help="default: build/slides")
@@ -120,7 +122,7 @@ def main() -> None:
     args.into.mkdir(parents=True, exist_ok=True)
     for file in args.files or [lab.path for lab in USUAL]:
         made = args.into / f"{file.stem}.html"
-        made.write_text(page(file))
+        made.write_text(page(file), encoding="utf-8")
         print(made)
 
 

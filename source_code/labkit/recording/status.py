@@ -158,7 +158,7 @@ def unplanned(folder: Path, items: list[Item]) -> list[str]:
 def command_of(folder: Path, item: Item, record: dict) -> str | None:
     """The command that made an item's file, as the file or the record beside it says, or, of old, the provenance."""
     if item.how == "count":
-        return counters.made_with((folder / item.file).read_text())
+        return counters.made_with((folder / item.file).read_text(encoding="utf-8"))
     before = read(folder / "provenance.json").get("before_manifests", {}).get("profiles", {})
     return record.get("command") or before.get(item.label)
 
@@ -235,6 +235,6 @@ def report(folder: Path, found: list[Finding], with_work: bool = False) -> str:
 def read(file: Path) -> dict:
     """A JSON object from a file; an empty one where there is none that can be read."""
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}

@@ -85,7 +85,7 @@ def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int,
     """ncu's exit status, and all that it and the program said."""
     log.unlink(missing_ok=True)
     status, said = stream(words, show)
-    return status, f"{said}\n{log.read_text(errors='replace') if log.is_file() else ''}"
+    return status, f"{said}\n{log.read_text(encoding='utf-8', errors='replace') if log.is_file() else ''}"
 
 
 def without_unknown(words: Sequence[str], said: str) -> list[str]:

@@ -244,7 +244,7 @@ class Recorded(Source):
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         file, _ = self._held(lambda where: recorded.counts_file(name, shlex.join(words), where), show)
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         origin = noted(text, ORIGIN)
         show(f"recorded ({origin}): {recorded.shown(file)}")
         return Counted(parse(text, file.name), shlex.join(words), origin)
@@ -405,7 +405,7 @@ class Live(Source):
             expected_s, output = recorded.took_s("counters", name), (lambda line: None) if brief else show
             when = self._made(log, words, expected_s, lambda: self.programs.count(words, log, output), show)
             show(f"live{when}: {recorded.shown(log)}")
-            counted = parse(log.read_text(errors="replace"), log.name)
+            counted = parse(log.read_text(encoding="utf-8", errors="replace"), log.name)
             return Counted(counted, shlex.join(words), self._origin)
 
         return self._else_recorded(run, lambda other: other._count(name, words, show, brief), show)
@@ -486,6 +486,7 @@ class Live(Source):
         record = running.finished(file, command) if quick.is_quick() and made.is_file() else None
         if record and record["machine"] == machine:
             return _ago(record)
+        profiling.check_writable(file.parent)
         file.unlink(missing_ok=True)
         self._announce([expected_s], show)
         with self.programs.turn(_script(command), show, gpus):
@@ -511,7 +512,7 @@ class Live(Source):
 
     def _folder(self, kind: str) -> Path:
         folder = self.reports / kind
-        folder.mkdir(parents=True, exist_ok=True)
+        profiling.check_writable(folder)
         return folder
 
     def _there(self, file: Path, command: str) -> dict | None:

@@ -148,7 +148,7 @@ def counts_file(name: str, command: str | None = None, where: Path | None = None
     file = (where or folder()) / "counters" / f"{name}.csv"
     if not file.is_file():
         raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
-    made_by = made_with(originals.original(file).read_text())
+    made_by = made_with(originals.original(file).read_text(encoding="utf-8"))
     if command is not None and made_by != shlex.join(shlex.split(command)):
         raise LabError(f"the counts {name} were recorded with another command: {made_by}")
     return file

@@ -48,7 +48,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             run_ranks(command, variables=variables, more=more)
         else:
             words = [sys.executable, *_script(command), *more]
-            done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True)
+            done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, errors="replace")
             if done.returncode != 0:
                 raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
         process_s = time.perf_counter() - start

@@ -6,6 +6,7 @@ import argparse
 
 from labkit.training import machine
 from labkit.training.devices import reduced_precision
+from labkit.training.flags import at_least, positive, script_parser
 
 
 def spare_cores() -> int:
@@ -23,25 +24,24 @@ def parse_args(
     Wrong arguments end the program with argparse's error and status 2.
     """
     workers = spare_cores() if workers is None else workers
-    parser = argparse.ArgumentParser(description=doc.strip().splitlines()[0])
+    parser = script_parser(doc, "the run's record")
     add = parser.add_argument
-    add("--epochs", type=_at_least(1), default=10, help="passes over the training set (default: %(default)s)")
-    add("--batch-size", type=_at_least(1), default=1024, help="samples a step (default: %(default)s)")
+    add("--epochs", type=at_least(1), default=10, help="passes over the training set (default: %(default)s)")
+    add("--batch-size", type=at_least(1), default=1024, help="samples a step (default: %(default)s)")
     add(
         "--test-batch-size",
-        type=_at_least(1),
+        type=at_least(1),
         default=1000,
         help="samples a test batch (default: %(default)s)",
     )
-    add("--lr", type=_positive, default=1.0, help="Adadelta's learning rate (default: %(default)s)")
-    add("--gamma", type=_positive, default=0.7, help="learning-rate factor an epoch (default: %(default)s)")
-    add("--seed", type=_at_least(0), default=1, help="random seed (default: %(default)s)")
-    add("--workers", type=_at_least(0), default=workers, help="loader processes (default here: %(default)s)")
+    add("--lr", type=positive, default=1.0, help="Adadelta's learning rate (default: %(default)s)")
+    add("--gamma", type=positive, default=0.7, help="learning-rate factor an epoch (default: %(default)s)")
+    add("--seed", type=at_least(0), default=1, help="random seed (default: %(default)s)")
+    add("--workers", type=at_least(0), default=workers, help="loader processes (default here: %(default)s)")
     add("--data-dir", metavar="DIR", help="where MNIST lies (default: LAB_DATA_DIR, then the cache folder)")
-    add("--limit", type=_at_least(1), metavar="N", help="train on the first N samples only")
+    add("--limit", type=at_least(1), metavar="N", help="train on the first N samples only")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
-    add("--log-interval", type=_at_least(1), default=10, metavar="N", help="print the loss every N steps")
-    add("--record", metavar="FILE", help="write the run's record, one JSON object, to FILE")
+    add("--log-interval", type=at_least(1), default=10, metavar="N", help="print the loss every N steps")
     add("--profile", action="store_true", help="bracket one epoch for the profiler and switch NVTX ranges on")
     add("--profile-ops", action="store_true", help="with --profile: a range for each operator too, with its shapes")
     if amp or amp_dtype:
@@ -59,20 +59,3 @@ def parse_args(
     if args.profile_ops and not args.profile:
         parser.error("argument --profile-ops: only with --profile")
     return args
-
-
-def _at_least(smallest: int):
-    def integer(text: str) -> int:
-        value = int(text)
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"{value} is less than {smallest}")
-        return value
-
-    return integer
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value

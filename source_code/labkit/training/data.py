@@ -113,8 +113,14 @@ class Digits:
 
 
 def cache_folder() -> Path:
-    """Where downloaded digits are kept: one folder for each user, whatever the working directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-performance-lab"
+    """Where downloaded digits are kept: one folder for each user, whatever the working directory.
+
+    LabError where the user has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-performance-lab"
+    except RuntimeError as error:
+        raise LabError("this user has no home folder: set HOME, or XDG_CACHE_HOME.") from error
 
 
 def load_digits(data_dir: str | os.PathLike | None = None, limit: int | None = None) -> Digits:
@@ -126,6 +132,8 @@ def load_digits(data_dir: str | os.PathLike | None = None, limit: int | None = N
     named = data_dir or os.environ.get("LAB_DATA_DIR")
     if named:
         folder = Path(named)
+        if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+            raise LabError(f"cannot read {folder}: permission denied. Name a directory that you may read.")
         if missing := missing_files(folder):
             raise LabError(
                 f"no MNIST in {folder}: {raw_folder(folder) / missing[0]} is missing. Name a directory that holds it, "
@@ -151,7 +159,7 @@ def raw_folder(data_dir: Path) -> Path:
 def missing_files(data_dir: Path) -> list[str]:
     """Which of the four files are not there (neither plain nor with ``.gz``)."""
     raw = raw_folder(data_dir)
-    return [name for name in FILES if not (raw / name).is_file() and not (raw / f"{name}.gz").is_file()]
+    return [name for name in FILES if not any(_is_file(raw / f"{name}{end}") for end in ("", ".gz"))]
 
 
 def read_mnist(data_dir: Path) -> Digits:
@@ -219,19 +227,42 @@ def download(data_dir: Path) -> None:
 
 
 def _in_cache() -> bool:
-    """Is MNIST in the cache folder, if need be after a download? A failed download is not tried again for an hour."""
-    if not missing_files(cache_folder()):
-        return True
-    failed = cache_folder() / ".download-failed"
-    if failed.is_file() and time.time() - failed.stat().st_mtime < RETRY_S:
-        return False
+    """Is MNIST in the cache folder, if need be after a download?
+
+    A download that failed is tried again after an hour, or as soon as this machine's network is another one.
+    """
     try:
-        download(cache_folder())
+        folder = cache_folder()
+    except LabError:
+        return False
+    if not missing_files(folder):
+        return True
+    failed = folder / ".download-failed"
+    if _is_file(failed) and 0 <= time.time() - failed.stat().st_mtime < RETRY_S:
+        then = failed.read_text(encoding="utf-8", errors="replace")
+        if then in ("", _network()):  # empty: left by an older version
+            return False
+    try:
+        download(folder)
     except LabError:
         with contextlib.suppress(OSError):
-            failed.touch()
+            failed.write_text(_network(), encoding="utf-8")
         return False
     return True
+
+
+def _network() -> str:
+    """Which networks this machine is in now: each route's interface, destination and gateway (Linux; else nothing)."""
+    try:
+        lines = Path("/proc/net/route").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return "not known"
+    return "\n".join(["routes", *sorted(" ".join(line.split()[:3]) for line in lines[1:])])
+
+
+def _is_file(path: Path) -> bool:
+    """As ``Path.is_file``; False, too, where nobody may look."""
+    return os.path.isfile(path)  # noqa: PTH113 – the other one raises PermissionError
 
 
 def _read_idx(raw: Path, name: str) -> torch.Tensor:

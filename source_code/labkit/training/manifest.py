@@ -27,6 +27,7 @@ _READS = "reads finished reports; no program that is measured opens one"
 UNMEASURED = {
     "labkit/training/manifest.py": "names the modules after the measurement",
     "labkit/errors.py": "words for what went wrong: a run that failed leaves no recording",
+    "labkit/training/ending.py": "ends a run before its time, which leaves no recording",
     "stepbudget/__init__.py": "imports the reader's functions when they are asked for",
     "stepbudget/errors.py": "words for what went wrong: a run that failed leaves no recording",
     "labkit/course.py": "lists labs, steps and machines; what a script computes stands in the script and in its flags",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from labkit.errors import LabError
 from labkit.training import machine, manifest
 
 RECORD_FORMAT = 1
@@ -40,17 +41,38 @@ def write_benchmark_record(args: argparse.Namespace, device: torch.device, rows:
     if args.record:
         record = {"format": RECORD_FORMAT, "script": Path(sys.argv[0]).name, "status": "complete"}
         record |= {"arguments": vars(args), "rows": rows, **more, **surroundings(device), **manifest.for_record()}
-        write_json(Path(args.record), record)
+        keep(args.record, record)
+
+
+def keep(file: str, record: dict) -> None:
+    """Write a record that is finished. Where that fails by now (a full disk) it is printed: nothing is lost.
+
+    LabError then, in one sentence.
+    """
+    try:
+        write_json(Path(file), record)
+    except OSError as error:
+        print(json.dumps(record, indent=1), flush=True)
+        raise LabError(f"cannot write a record into {file}: {error.strerror}. It is printed instead.") from error
 
 
 def write_json(file: Path, content: dict) -> None:
-    """Write ``content`` as JSON so that the file is either the old one or the new one, never half of one."""
+    """Write ``content`` as JSON so that the file is either the old one or the new one, never half of one.
+
+    A symbolic link is followed. OSError where nothing can be written, and then no draft is left.
+    """
     text = json.dumps(content, indent=1) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=file.resolve().parent, suffix=".tmp", delete=False) as stream:
-        stream.write(text)
-    draft = Path(stream.name)
-    draft.chmod(0o644)  # as an ordinary file: temporary ones are for their owner only
-    draft.replace(file)
+    file = file.resolve()
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".tmp", delete=False) as stream:
+        draft = Path(stream.name)
+        try:
+            stream.write(text)
+            stream.flush()
+            draft.chmod(0o644)  # as an ordinary file: temporary ones are for their owner only
+            draft.replace(file)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 def seconds_since_process_start() -> float:

@@ -7,23 +7,21 @@ from which every table of the course is built are here.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
 from labkit.errors import LabError, one_sentence
-from labkit.training import machine, manifest, ranges
+from labkit.training import ending, machine, manifest, ranges
 from labkit.training.data import Digits, DigitSet, load_digits, transform
 from labkit.training.devices import pick_device, set_fp32_precision
 from labkit.training.ranges import phase
-from labkit.training.record import RECORD_FORMAT, seconds_since_process_start, surroundings, write_json
+from labkit.training.record import RECORD_FORMAT, keep, seconds_since_process_start, surroundings, write_json
 
 PROFILED_EPOCH = 2  # the first holds warm-up: library loading, algorithm choice, memory pools
 
@@ -53,14 +51,12 @@ class Run:
         self.extras: dict = {}  # what a step has to tell beyond the common record
         self.startup_s: float | None = None
         with one_sentence():
-            self._check_record_file()
             self.device = pick_device(args.device)
             if needs_bf16 and self.device.type == "cuda" and not machine.has_bf16():
                 raise LabError(f"{self.script} needs BF16, and {machine.gpu_name()} has none (Ampere and newer do).")
             self.digits: Digits = load_digits(args.data_dir, args.limit)
         if loader:
             transform()
-        _silence_workers_that_lose_us()
         torch.manual_seed(args.seed)
         set_fp32_precision(tf32)
         ranges.switch(args.profile)
@@ -81,16 +77,14 @@ class Run:
         return self
 
     def __exit__(self, kind, error, traceback) -> bool:
-        status = "complete"
-        if error is not None:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status = ending.status(error)
         self._write_record(status)
-        sentence = _what_went_wrong(error)
+        sentence = ending.sentence(error)
         if sentence is None:
             return False
         kept = f" The record in {self.args.record} is marked '{status}'." if self.args.record else ""
         print(f"\n{self.script}: {sentence}{kept}", file=sys.stderr, flush=True)
-        sys.exit(130 if status == "interrupted" else 1)
+        sys.exit(ending.exit_status(error))
 
     def epochs(self) -> Iterator[int]:
         """The numbers 1 to ``--epochs``; under ``--profile`` the profiler sees one of them only."""
@@ -211,22 +205,15 @@ class Run:
             **surroundings(self.device),
         }
 
-    def _check_record_file(self) -> None:
-        """Fail before training, not after it, where the record could not be written."""
-        if self.args.record:
-            folder = Path(self.args.record).resolve().parent
-            if Path(self.args.record).is_dir():
-                raise LabError(f"cannot write a record into {self.args.record}: it is a folder. Name a file.")
-            try:
-                with tempfile.TemporaryFile(dir=folder):
-                    pass
-            except OSError as error:
-                raise LabError(f"cannot write a record into {folder}: {error.strerror}.") from error
-
     def _write_record(self, status: str) -> None:
-        if self.args.record:
-            code = {} if status == "running" else manifest.for_record()  # at the end: it takes a moment
-            write_json(Path(self.args.record), self.record(status) | code)
+        """The record as it stands. On a disk that is full by now the training goes on: the end tries again."""
+        if not self.args.record:
+            return
+        if status == "running":
+            with suppress(OSError):
+                write_json(Path(self.args.record), self.record(status))
+        else:  # with the code behind it: that takes a moment
+            keep(self.args.record, self.record(status) | manifest.for_record())
 
 
 @contextmanager
@@ -258,28 +245,3 @@ def found_digits(args: argparse.Namespace) -> Digits:
     """The digits that ``--data-dir`` and ``--limit`` ask for; ends the program with one sentence if there are none."""
     with one_sentence():
         return load_digits(args.data_dir, args.limit)
-
-
-def _what_went_wrong(error: BaseException | None) -> str | None:
-    """One sentence for the failures that a reader can mend; None leaves the traceback to speak."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted."
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
-    text = str(error) if isinstance(error, RuntimeError) else ""
-    if "shared memory" in text or "Bus error" in text:
-        return "error: the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
-    if "DataLoader worker" in text:
-        return "error: a loader worker was killed. Is the machine out of memory? Lower --workers."
-    return None
-
-
-def _silence_workers_that_lose_us() -> None:
-    """After Ctrl-C a loader worker may find this process gone in mid-talk: its traceback would tell nobody anything."""
-    main, usual = os.getpid(), sys.excepthook
-
-    def hook(kind, error, traceback) -> None:
-        if os.getpid() == main or not issubclass(kind, (ConnectionError, EOFError, KeyboardInterrupt)):
-            usual(kind, error, traceback)
-
-    sys.excepthook = hook

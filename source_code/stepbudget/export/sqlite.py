@@ -5,10 +5,11 @@ It needs SQLite and nothing else, so that plain sums are there before pandas wou
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -80,6 +81,8 @@ class Export:
         except ReportError:
             self.close()
             raise
+        if self._scratch and os.name == "posix":  # an open file needs no name, and nobody can leave it behind
+            self._scratch.cleanup()
 
     def __enter__(self) -> Export:
         return self
@@ -92,6 +95,11 @@ class Export:
             self._db.close()
         if self._scratch:
             self._scratch.cleanup()
+
+    def copy_to(self, file: Path) -> None:
+        """All that the export holds, as an SQLite file of its own; ReportError where SQLite says no."""
+        with self._answers(), closing(sqlite3.connect(file)) as copy:
+            self._db.backup(copy)
 
     def rows(self, query: str, parameters: Sequence | dict = ()) -> list[tuple]:
         """The rows of an SQL query, with the types that SQLite holds; ReportError if the export does not answer it."""

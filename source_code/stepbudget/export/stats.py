@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -34,8 +33,7 @@ def stats(report: Report, questions: list[str]) -> dict[str, str]:
     names = [TABLES[question][0 if nsys.version >= (2023, 1) else 1] for question in questions]
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "report.sqlite"  # nsys stats adds tables of its own to the file that it reads
-        shutil.copyfile(report.sqlite_path, copy)
-        copy.chmod(0o600)
+        report.copy_to(copy)
         out = Path(scratch) / "out"
         reports = [word for name in names for word in ("--report", name)]
         words = [nsys.path, "stats", *reports, "--format", "csv", "--output", str(out), str(copy)]

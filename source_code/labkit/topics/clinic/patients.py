@@ -42,7 +42,6 @@ _CASES = {  # patient → case of labkit.cases, and its cause in the words above
     9: ("text_compiled", "healthy"),
     10: ("text_odd", "sizes"),
 }
-_scratch: list[tempfile.TemporaryDirectory] = []  # kept while the process lives, and removed with it
 
 
 def numbers() -> list[int]:
@@ -72,11 +71,10 @@ def report(number: int) -> Report:
 def unnamed(recorded: str, name: str) -> Report:
     """A report that the default machine recorded, under another name."""
     file = RECORDED / course.DEFAULT_MACHINE / "profiles" / f"{recorded}.sqlite.xz"
-    if not _scratch:
-        _scratch.append(tempfile.TemporaryDirectory(prefix="labkit-clinic-"))
-    copy = Path(_scratch[0].name) / f"{name}.sqlite.xz"
-    shutil.copyfile(originals.original(file), copy)
-    return open_report(copy)
+    with tempfile.TemporaryDirectory(prefix="labkit-clinic-") as scratch:
+        copy = Path(scratch) / f"{name}.sqlite.xz"
+        shutil.copyfile(originals.original(file), copy)
+        return open_report(copy)  # unpacked, and open: it needs the copy no more
 
 
 def _known(number: int) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def source(case: Program, names: tuple[str, ...], ranges: bool = True) -> str:
 
     ``ranges=False``: without the names that it gives its phases.
     """
-    tree = ast.parse((SOURCE_CODE / case.script).read_text())
+    tree = ast.parse((SOURCE_CODE / case.script).read_text(encoding="utf-8"))
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     values = vars(_parsed(tree, defined["parse_args"], case))
     values |= {} if ranges else {"no_ranges": True}

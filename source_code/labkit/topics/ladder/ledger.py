@@ -52,10 +52,10 @@ def lines(step: str) -> Lines:
     """The lines of a rung (``main_opt7.py``)."""
     beside = on_gpu = 0
     for file, names in NEEDS.get(step, {}).items():
-        source = (SOURCE_CODE / "labkit" / file).read_text()
+        source = (SOURCE_CODE / "labkit" / file).read_text(encoding="utf-8")
         beside += code_lines(source) if names is None else sum(code_lines(part(source, name)) for name in names)
         on_gpu += sum(code_lines(kernel) for kernel in gpu_functions(source)) if names is None else 0
-    return Lines(code_lines((SOURCE_CODE / step).read_text()), beside, on_gpu)
+    return Lines(code_lines((SOURCE_CODE / step).read_text(encoding="utf-8")), beside, on_gpu)
 
 
 def code_lines(source: str) -> int:

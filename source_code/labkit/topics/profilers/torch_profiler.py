@@ -76,9 +76,9 @@ class TraceReport(Report):
 
     def __init__(self, trace: str | Path) -> None:
         content = read_trace(trace)
-        self._made = tempfile.TemporaryDirectory(prefix="labkit-trace-")
         name = Path(trace).name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
-        super().__init__(to_sqlite(content, Path(self._made.name) / f"{name}.sqlite"))
+        with tempfile.TemporaryDirectory(prefix="labkit-trace-") as scratch:  # once open, it needs no name
+            super().__init__(to_sqlite(content, Path(scratch) / f"{name}.sqlite"))
         self.content = content
         self.steps = _profiler_steps(content, self.origin)
 

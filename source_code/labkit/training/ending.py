@@ -1,0 +1,125 @@
+"""How does a script end before its time? Whoever ends it, and whatever breaks: one sentence, and a status that says so.
+
+SIGTERM, as batch systems, containers and torchrun send it, does what Ctrl-C does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from stepbudget.errors import ReportError, printable, speak_any_encoding
+
+REFUSED, FAILED, CTRL_C, SIGTERM = 2, 1, 130, 143  # exit statuses; the last two as a shell gives them
+PATIENCE_S = 10  # with a rank that was asked to end, and waits for the others where Python cannot interrupt it
+_begun = False
+
+
+class Terminated(KeyboardInterrupt):
+    """Somebody sent SIGTERM."""
+
+
+def in_one_sentence() -> None:
+    """From now on this process ends in one sentence where a reader can do something about its end.
+
+    That is: Ctrl-C and SIGTERM, each LabError, and what ``sentence`` knows. All else keeps its traceback. A SIGTERM
+    that is ignored already (nohup) stays so. Only the rank that keeps the record handles it: the others end at once.
+    """
+    global _begun
+    speak_any_encoding()
+    _silence()
+    if _begun or os.environ.get("RANK", "0") != "0" or threading.current_thread() is not threading.main_thread():
+        return
+    _begun = True
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _as_ctrl_c)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            _end_what_hangs()
+
+
+def status(error: BaseException | None) -> str:
+    """What a record says of a run that ended so: ``complete``, ``interrupted`` or ``failed``."""
+    if error is None:
+        return "complete"
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def exit_status(error: BaseException) -> int:
+    """The exit status of a process that ended so."""
+    if isinstance(error, ReportError):
+        return REFUSED
+    if isinstance(error, KeyboardInterrupt):
+        return SIGTERM if isinstance(error, Terminated) else CTRL_C
+    return FAILED
+
+
+def sentence(error: BaseException | None) -> str | None:
+    """One sentence for an end that a reader can do something about; None leaves the traceback to speak."""
+    if isinstance(error, Terminated):
+        return "interrupted by SIGTERM."
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted."
+    if isinstance(error, ReportError):
+        return f"error: {printable(str(error))}"
+    if type(error).__name__ == "OutOfMemoryError":  # torch.cuda's; PyTorch need not be there
+        return "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    if "shared memory" in text or "Bus error" in text:
+        return "error: the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
+    if "DataLoader worker" in text:
+        return "error: a loader worker was killed. Is the machine out of memory? Lower --workers."
+    return None
+
+
+def _as_ctrl_c(number: int, frame: object) -> None:
+    """Once: what comes after it ends nothing any more, neither a second signal nor the death of a loader worker."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    raise Terminated
+
+
+def _silence() -> None:
+    """The main process says its sentence; a loader worker that Ctrl-C left alone in mid-talk says nothing."""
+    if getattr(sys.excepthook, "of_labkit", False):
+        return
+    main, usual = os.getpid(), sys.excepthook
+
+    def hook(kind, error, traceback) -> None:
+        if os.getpid() != main:
+            if not issubclass(kind, (ConnectionError, EOFError, KeyboardInterrupt)):
+                usual(kind, error, traceback)
+            return
+        said = sentence(error)
+        if said is None:
+            usual(kind, error, traceback)
+            return
+        print(f"\n{Path(sys.argv[0]).name}: {said}", file=sys.stderr, flush=True)
+        sys.exit(exit_status(error))
+
+    hook.of_labkit = True
+    sys.excepthook = hook
+
+
+def _end_what_hangs() -> None:
+    """A rank that waits for another one inside NCCL or gloo hears no signal: it is ended from a thread, a while later.
+
+    Python writes the number of each signal that it handles into a socket at once, whatever the program is doing.
+    """
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    main = os.getpid()
+
+    def watch() -> None:
+        while signal.SIGTERM not in heard.recv(64):
+            pass
+        time.sleep(PATIENCE_S)
+        if os.getpid() == main:
+            os.kill(main, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="end what hangs").start()
