@@ -3,7 +3,7 @@
     python3 .colab/notebooks.py --repository https://github.com/OWNER/NAME --version COMMIT FOLDER
 
 Colab knows one file only. So each notebook gets a first cell that fetches the rest (``start.py`` does what follows),
-and its links, which lead from file to file, become addresses: of notebooks in Colab, of pictures and files at the forge.
+and its links, which lead from file to file, become addresses: of notebooks in Colab, of all else at the forge.
 A workflow of the forge runs this after each change and keeps the folder as the branch ``colab``.
 """
 

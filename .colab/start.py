@@ -66,7 +66,7 @@ def requirements(with_torch: bool) -> list[str]:
 
 def installed(wanted: list[str]) -> str:
     """Install what is missing of these; a line on what was. CannotStart with pip's last words."""
-    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *wanted]
+    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-compile", *wanted]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
