@@ -19,7 +19,7 @@ BRANCH = "colab"
 FORGE = "https://github.com/"  # the only one whose notebooks Colab opens by their address
 LINK = re.compile(r"(?<=\]\()([^)\s\"#]+)")  # where a link of Markdown leads, without the place in the page
 
-FIRST_CELL = '''\
+FIRST_CELL = """\
 # Fetches the course and installs what is missing: about a minute, once for each notebook.
 REPOSITORY = "{repository}"
 VERSION = "{version}"
@@ -32,7 +32,7 @@ if not (COURSE / ".colab").is_dir():
     fetch = ["fetch", "--quiet", "--depth", "1", REPOSITORY, VERSION]
     for words in (["init", "--quiet"], fetch, ["checkout", "--quiet", "FETCH_HEAD"]):
         subprocess.run(["git", "-C", COURSE, *words], check=True)
-runpy.run_path(str(COURSE / ".colab" / "start.py"), run_name="__main__")'''
+runpy.run_path(str(COURSE / ".colab" / "start.py"), run_name="__main__")"""
 
 
 def for_colab(file: Path, repository: str, version: str) -> dict:

@@ -3,7 +3,7 @@
     /where/the/course/lies/.venv/bin/python -m labkit.classroom ~/gpu-lab --no-browser
 
 The folder gets a copy of each notebook; one that is there already is hers and stays as she left it. Her reports, runs
-and predictions lie in its ``reports/``; pictures, texts, scripts and what was recorded are links to the course's own.
+and predictions lie in its ``reports/``; texts, scripts and what was recorded are links to the course's own.
 What follows the folder is for JupyterLab, which takes the next free port if its own is another reader's.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
 
-SHARED = ("images", "source_code", "README.md")  # at the course's top
+SHARED = ("source_code", "README.md")  # at the course's top
 
 
 def furnish(folder: Path) -> int:
@@ -27,7 +27,7 @@ def furnish(folder: Path) -> int:
         raise LabError(f"{folder} lies in the course itself, which its readers share: name a folder of your own.")
     there = 0
     try:
-        for name in ("labs", "reports"):
+        for name in ("images", "labs", "reports"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         for notebook in (ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("*.ipynb"))):
             own = folder / notebook.relative_to(ROOT)
@@ -35,6 +35,8 @@ def furnish(folder: Path) -> int:
                 there += 1
             else:
                 shutil.copyfile(notebook, own)  # not its mode: what one may only read becomes one's own to write
+        for picture in (ROOT / "images").iterdir():  # Jupyter shows none that a link leads to outside its folder
+            shutil.copyfile(picture, folder / "images" / picture.name)
         for original in (*(ROOT / name for name in SHARED), RECORDED, *(ROOT / "labs").glob("*.md")):
             link = folder / original.relative_to(ROOT)
             if link.is_symlink():
