@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jupyter_server.services.contents.largefilemanager import LargeFileManager
 
 from labkit import classroom, course, paths
 from labkit.errors import LabError
@@ -35,6 +36,8 @@ def test_a_reader_gets_every_notebook_and_what_the_notebooks_lead_to(own):
     assert not [file for file in own.rglob("*.ipynb") if file.is_symlink()], "what is written into must be her own"
     for there in ("source_code/main_opt1.py", "labs/for_teachers.md", "README.md", "reports/recorded/h200"):
         assert (own / there).exists(), there
+    jupyter = LargeFileManager(root_dir=str(own))
+    assert jupyter.get("source_code/main_opt1.py")["content"] == (SOURCE_CODE / "main_opt1.py").read_text()
     pictures = list((own / "images").iterdir())
     assert pictures and not any(file.is_symlink() for file in pictures), "Jupyter serves no file that lies elsewhere"
 
