@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from labkit import versions
+from labkit import course, versions
 from labkit.paths import ROOT
 from labkit.versions import newest as newest_versions
 
@@ -47,3 +47,25 @@ def test_the_guide_names_files_and_commands_that_exist():
     assert len(named) > 8
     assert not [path for path in named if "NN" not in path and "optN" not in path and not (ROOT / path).exists()]
     assert set(re.findall(r"\bmake ([a-z-]+)", guide)) <= TARGETS
+
+
+def test_a_citation_has_what_its_format_wants_and_no_license_but_the_project_s():
+    """Required by the Citation File Format 1.2.0: version, message, title, authors, each with a name."""
+    cited = yaml.safe_load((FORGE / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software" and cited["message"]
+    assert cited["title"] == (ROOT / "README.md").read_text().partition("\n")[0].removeprefix("# ")
+    assert all(author.get("name") for author in cited["authors"])
+    assert cited["license"] == ["Apache-2.0", "CC-BY-4.0"]
+    licence = (ROOT / "LICENSE").read_text()
+    assert "Apache License, Version 2.0" in licence and "Creative Commons Attribution 4.0" in licence
+
+
+def test_the_changelog_is_newest_first_and_knows_where_each_lab_went():
+    changes = (FORGE / "CHANGELOG.md").read_text()
+    days = re.findall(r"^## (\d{4}-\d\d-\d\d)", changes, re.MULTILINE)
+    assert len(days) > 2 and days == sorted(days, reverse=True)
+    now = " ".join(re.findall(r"^ *\|.*\| (\d.*?) \|$", changes, re.MULTILINE)).replace("1 to 6", "1 2 3 4 5 6")
+    assert list(map(int, re.findall(r"\b(\d+)\b", now))) == [lab.number for lab in course.LABS]
+    named = re.findall(r"`((?:source_code|labkit|tests|reports|\.\w+)/[\w./]*)`", changes)
+    there = [path.replace("labkit/", "source_code/labkit/", 1) if path.startswith("labkit") else path for path in named]
+    assert len(there) > 6 and [path for path in there if not (ROOT / path).exists()] == ["reports/predictions.jsonl"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, typed
+from labkit.paths import ROOT, at_home, typed
 from labkit.source import running
 from labkit.training import machine
 from stepbudget.errors import ReportError
@@ -87,7 +87,7 @@ def run_rank_profiles(command: str, reports: list[Path]) -> None:
     check_writable(reports[0].parent)
     for left_behind in reports:
         left_behind.unlink(missing_ok=True)
-    running.run_ranks(command, {"nsys": nsys.path, "python3": sys.executable})
+    running.run_ranks(shlex.join(at_home(shlex.split(command))), {"nsys": nsys.path, "python3": sys.executable})
     if missing := [report.name for report in reports if not report.is_file()]:
         raise LabError(f"the ranks ran, and nsys left no {' nor '.join(missing)}.")
 
@@ -119,7 +119,7 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
     """Run a profiling command on this machine; afterwards ``report`` exists. LabError with nsys's own words if not."""
     nsys = need_nsys()
     has_gpu = machine.gpu_name() is not None
-    run = adapt(words, nsys, has_gpu)
+    run = adapt(at_home(words), nsys, has_gpu)
     if not has_gpu:
         show("| no GPU here: CPU phases only, on a few digits")
     check_writable(report.parent)

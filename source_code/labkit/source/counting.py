@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from labkit.errors import LabError, NotHere
-from labkit.paths import typed
+from labkit.paths import at_home, typed
 from labkit.source.command import check_writable, stream
 from labkit.training import machine
 from stepbudget.export import processes
@@ -70,7 +70,8 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
     if machine.gpu_name() is None:
         raise NotHere("Nsight Compute counts on a GPU, and none answers here.")
     check_writable(log.parent)
-    split = list(words).index("python3")
+    words = at_home(words)
+    split = words.index("python3")
     words = [ncu, *words[1:split], sys.executable, *words[split + 1 :]]
     status, said = _run(words, log, show)
     while UNKNOWN_METRIC.search(said) and (fewer := without_unknown(words, said)) != words:

@@ -1,0 +1,74 @@
+"""A reader's own folder beside a course that she may only read, opened in JupyterLab.
+
+    /where/the/course/lies/.venv/bin/python -m labkit.classroom ~/gpu-lab --no-browser
+
+The folder gets a copy of each notebook; one that is there already is hers and stays as she left it. Her reports, runs
+and predictions lie in its ``reports/``; texts, scripts and what was recorded are links to the course's own.
+What follows the folder is for JupyterLab, which takes the next free port if its own is another reader's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.paths import RECORDED, ROOT
+
+SHARED = ("source_code", "README.md")  # at the course's top
+
+
+def furnish(folder: Path) -> int:
+    """Make a folder a reader's own; how many notebooks were there already. LabError where it cannot be written."""
+    if folder.resolve().is_relative_to(ROOT):
+        raise LabError(f"{folder} lies in the course itself, which its readers share: name a folder of your own.")
+    there = 0
+    try:
+        for name in ("images", "labs", "reports"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for notebook in (ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("*.ipynb"))):
+            own = folder / notebook.relative_to(ROOT)
+            if own.exists():
+                there += 1
+            else:
+                shutil.copyfile(notebook, own)  # not its mode: what one may only read becomes one's own to write
+        for picture in (ROOT / "images").iterdir():  # Jupyter shows none that a link leads to outside its folder
+            shutil.copyfile(picture, folder / "images" / picture.name)
+        for original in (*(ROOT / name for name in SHARED), RECORDED, *(ROOT / "labs").glob("*.md")):
+            link = folder / original.relative_to(ROOT)
+            if link.is_symlink():
+                link.unlink()  # the course may have moved
+            if not link.exists():
+                link.symlink_to(original)
+    except OSError as error:
+        raise LabError(f"cannot write into {folder}: {error.strerror}. Name a folder of your own.") from None
+    return there
+
+
+def jupyterlab(folder: Path, more: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command that opens a reader's folder, and its environment: this Python's, with reports of her own."""
+    words = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1", f"--ServerApp.root_dir={folder}"]
+    words += ["--LabApp.default_url=/lab/tree/start_here.ipynb", *(["--allow-root"] if os.geteuid() == 0 else [])]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return [*words, *more], os.environ | {"PATH": path, "LAB_REPORTS": str(folder / "reports")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python3 -m labkit.classroom", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="the reader's own; it is made if need be")
+    args, more = parser.parse_known_args()
+    folder = args.folder.expanduser().absolute()
+    try:
+        there = furnish(folder)
+    except LabError as problem:
+        parser.exit(1, f"{problem}\n")
+    print(f"{folder}: " + (f"{there} notebooks were there already, and stay" if there else "made"), flush=True)
+    words, environment = jupyterlab(folder, more)
+    os.execvpe(words[0], words, environment)
+
+
+if __name__ == "__main__":
+    main()
