@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from labkit import source
 from labkit.errors import LabError
 from labkit.paths import REPORTS
+from labkit.source import container
 from labkit.topics import prerequisites
 from labkit.training import machine
 from stepbudget.errors import ReportError
@@ -130,6 +131,7 @@ def rows() -> Iterator[Row]:
     yield from packages("course")
     problem = machine.gpu_problem() if found.driver else None
     yield from prerequisites.rows(found, prerequisites.cuda_of_torch(), prerequisites.cudnn_version(), problem)
+    yield from container.rows(found.gpu, found.driver, found.counters)
     yield profiler()
     yield shared_memory(max(1, found.cores - 1))
     yield disk(REPORTS)

@@ -23,7 +23,7 @@ from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
-from labkit.source import counting, quick, recorded, running, sweep
+from labkit.source import container, counting, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version
 from labkit.source.pace import Pace, duration, recorded_cold_s, recorded_s
 from labkit.source.programs import Programs
@@ -171,6 +171,7 @@ class Recorded(Source):
     """What the course shipped with, measured on the machine that ``folder`` is named after; nothing runs."""
 
     folder: Path
+    why: str | None = None  # where the reader may have wanted something else
     name = "recorded"
 
     @property
@@ -184,7 +185,7 @@ class Recorded(Source):
     @property
     def greeting(self) -> str:
         origin, where = recorded.origin(self.folder), recorded.shown(self.folder)
-        return f"Recorded mode: what you see was measured on an {origin} ({where})."
+        return " ".join(filter(None, (f"Recorded mode: what you see was measured on an {origin} ({where}).", self.why)))
 
     def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
         return self
@@ -521,7 +522,7 @@ def current() -> Source:
         return Recorded(recorded.folder())
     facts = this_machine()
     is_live = wanted == "live" or (facts.nsys is not None and facts.gpu is not None)
-    return _live() if is_live else Recorded(recorded.folder())
+    return _live() if is_live else Recorded(recorded.folder(), container.not_given(facts.gpu, facts.driver))
 
 
 @contextmanager
