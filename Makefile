@@ -90,7 +90,7 @@ container: ## build the container image: with docker, podman or buildah, or ENGI
 	  else why="$$why$$one does not answer ($$one info says why), "; fi; done; \
 	if [ -z "$$engine" ]; then \
 	  echo "Nothing to build with: $${why%, }. Install one, start its service, or name yours: ENGINE=nerdctl" >&2; exit 2; fi; \
-	case "$$engine" in *podman|*buildah) format='--format docker';; *) format=;; esac; set -x; \
+	case "$$engine" in *podman*|*buildah*) format='--format docker';; *) format=;; esac; set -x; \
 	$$engine build $$format -t $(IMAGE) $(ARGS) .
 
 clean: ## remove .venv, caches and your own reports; reports/recorded/ stays

@@ -1,8 +1,8 @@
 """What .ci/container does inside the image, as its user and without a network; ends with status 1 at what is wrong.
 
-``notebooks FILE …``: each file's tests (pytest --nbval), two files at a time. ``serve CONFIG``: JupyterLab by the image's
-own command, until its own health check passes; pages, files and a kernel asked for over HTTP. CONFIG: what the image says
-of itself (Docker's format), as JSON.
+``notebooks FILE …``: each file's tests (pytest --nbval), two files at a time. ``serve CONFIG``: JupyterLab by the
+image's own command, until its own health check passes; a page, a file and a kernel are asked for over HTTP. CONFIG is
+what the image says of itself (Docker's format), as JSON.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -349,11 +350,29 @@ class TestContainer:
         ],
     )
     def test_only_the_course_goes_into_the_image(self, path: str, included: bool) -> None:
-        verdict = True
-        for line in (ROOT / ".dockerignore").read_text().splitlines():
-            if line and not line.startswith("#") and _matches(path, line.lstrip("!").rstrip("/")):
-                verdict = line.startswith("!")  # the last line that matches decides
-        assert verdict is included
+        assert _in_the_image(path) is included
+
+    def test_what_the_notebooks_open_and_link_to_goes_into_the_image(self) -> None:
+        named = set()
+        for notebook in (ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("*.ipynb"))):
+            for cell in json.loads(notebook.read_text())["cells"]:
+                text = "".join(cell["source"])
+                if cell["cell_type"] == "code":
+                    named |= {ROOT / path for path in re.findall(r'"((?:[\w-]+/)+[\w.-]+\.\w+)"', text)}
+                else:
+                    links = re.findall(r"\]\((?!https?:|#|attachment:)([^)#\s]+)", text)
+                    named |= {(notebook.parent / path).resolve() for path in links}
+        named = {path.relative_to(ROOT).as_posix() for path in named if path.is_file()}
+        assert {"tests/test_limit.py", "README.md", "labs/glossary.md"} <= named
+        assert not [path for path in sorted(named) if not _in_the_image(path)]
+
+
+def _in_the_image(path: str) -> bool:
+    verdict = True
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#") and _matches(path, line.lstrip("!").rstrip("/")):
+            verdict = line.startswith("!")  # the last line that matches decides
+    return verdict
 
 
 def _matches(path: str, pattern: str) -> bool:
