@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from labkit import doctor, source
-from labkit.errors import LabError
-from labkit.source import container, recorded, running
+from labkit.errors import LabError, NotHere
+from labkit.source import container, counting, recorded, running
 
 MARKS = {one.name: one.mark for one in container.ENGINES}
 
@@ -99,6 +99,7 @@ def test_the_morning_check_asks_for_the_container(inside, monkeypatch):
         ("RuntimeError: unable to write to file </torch_31_2_0>: No space left on device (28)", "--ipc=host"),
         ("Error while creating shared memory segment /dev/shm/nccl-8tnmjh (size 9637888)", "--ipc=host"),
         ("Call to ibv_reg_mr failed with error Cannot allocate memory", "--ulimit memlock=-1"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "--user root --cap-add=SYS_ADMIN"),
         ("In a container, add --ipc=host. killed by signal: Bus error", ""),
         ("OutOfResources: out of resource: shared memory, Required: 262144, Hardware limit: 232448", ""),
         ("CUDA out of memory", ""),
@@ -116,6 +117,15 @@ def test_a_script_that_dies_of_it_says_so(inside, monkeypatch, tmp_path):
     monkeypatch.setattr(running, "_script", lambda command: ["-c", script])
     with pytest.raises(LabError, match=r"No space left on device \(28\) \(This container .* docker run --ipc=host\)"):
         running.run_once("main_opt1.py", tmp_path / "record.json")
+
+
+def test_a_count_that_is_refused_says_so(inside, monkeypatch, tmp_path):
+    inside("Podman")
+    monkeypatch.setattr(counting, "find_ncu", lambda: "ncu")
+    monkeypatch.setattr(counting.machine, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(counting, "_run", lambda words, log, show: (1, "==ERROR== ERR_NVGPUCTRPERM"))
+    with pytest.raises(NotHere, match="podman run --user root --cap-add=SYS_ADMIN"):
+        counting.run(["ncu", "python3", "main_opt1.py"], tmp_path / "log.csv")
 
 
 def test_ranks_that_die_of_it_say_so(inside, monkeypatch):

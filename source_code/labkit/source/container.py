@@ -40,10 +40,9 @@ ENGINES = (
     Engine("Apptainer", ".singularity.d", "apptainer exec --nv", "", None, None),
 )
 DRIVER = "proc/driver/nvidia/version"  # of the kernel, which container and host share
-OUT_OF_SHARED = re.compile(
-    r"Bus error|/dev/shm|shared memory ?\(shm\)|</?torch_\d+"
-)  # a kernel's on the GPU is another
+OUT_OF_SHARED = re.compile(r"Bus error|/dev/shm|shared memory ?\(shm\)|</?torch_\d+")  # a GPU has another of that name
 OUT_OF_LOCKED = re.compile(r"ibv_reg_mr|[Mm]emlock|RLIMIT_MEMLOCK")
+MAY_NOT_COUNT = re.compile(r"ERR_NVGPUCTRPERM")
 
 
 def engine() -> Engine | None:
@@ -81,8 +80,11 @@ def hint(said: str) -> str:
     inside = engine()
     if inside is None:
         return ""
-    missing = (("shared memory", OUT_OF_SHARED, inside.shared), ("memory to lock", OUT_OF_LOCKED, inside.locked))
-    for what, pattern, flag in missing:
+    for why, pattern, flag in (
+        ("too little shared memory", OUT_OF_SHARED, inside.shared),
+        ("too little memory to lock", OUT_OF_LOCKED, inside.locked),
+        ("no right to read counters", MAY_NOT_COUNT, inside.counters),
+    ):
         if flag and flag not in said and pattern.search(said):
-            return f" (This container may have too little {what}: {inside.name.lower()} run {flag})"
+            return f" (This container has {why}, it seems: {inside.name.lower()} run {flag})"
     return ""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from labkit.errors import LabError, NotHere
 from labkit.paths import typed
+from labkit.source import container
 from labkit.source.command import check_writable, stream
 from labkit.training import machine
 from stepbudget.ncu.counters import DENIED, IN_DEPTH, METRICS, what_went_wrong
@@ -75,7 +76,7 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
         show("| ncu does not know all of these counters on this GPU: counting without those")
         status, said = _run(words, log, show)
     if problem := what_went_wrong(said, status):
-        raise (NotHere if DENIED in problem else LabError)(problem)
+        raise (NotHere if DENIED in problem else LabError)(problem + container.hint(problem))
 
 
 def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:

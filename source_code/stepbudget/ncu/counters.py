@@ -149,8 +149,8 @@ def what_went_wrong(said: str, status: int = 0) -> str | None:
     """One sentence on an ncu that failed, by its own words and its status; None where it did not."""
     if DENIED in said:
         return (
-            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root (in a container: --user root "
-            "--cap-add=SYS_ADMIN), or see https://developer.nvidia.com/ERR_NVGPUCTRPERM."
+            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM): run as root, add --cap-add=SYS_ADMIN to the "
+            "container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM."
         )
     errors = [line.partition("==")[2].partition("==")[2].strip() for line in said.splitlines() if "==ERROR==" in line]
     if "No kernels were profiled" in said:
