@@ -27,7 +27,8 @@ ENV PIP_BREAK_SYSTEM_PACKAGES=1 \
 WORKDIR /course
 COPY pyproject.toml LICENSE ./
 COPY source_code/stepbudget/__init__.py source_code/stepbudget/README.md source_code/stepbudget/
-# hadolint ignore=SC2086
+# Ranges, not versions: the base has its own, which pip honours. PIP_ARGS may be several words.
+# hadolint ignore=DL3013,SC2086
 RUN python3 -m pip install --no-cache-dir ${PIP_ARGS} -e '.[course]'
 
 # Not root, and by number, so that a cluster can see that it is not.

@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 IMAGE ?= gpu-performance-lab
-ENGINE ?= $(shell command -v docker || command -v podman)
+ENGINE ?=
 ARGS ?=
 
 # Stamps say that an installation was finished, and for which folder: a checkout that was moved is installed again,
@@ -86,10 +86,18 @@ images: $(STAMP) ## draw the figures of images/ again
 slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
 	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)
 
-container: ## build the container image (docker or podman)
-	@if [ -z "$(ENGINE)" ]; then \
-	  echo 'Neither docker nor podman is on PATH: install one of them, or name yours with ENGINE=.' >&2; exit 2; fi
-	$(ENGINE) build -t $(IMAGE) $(ARGS) .
+# One that is installed need not work: Docker's client alone builds nothing. The others keep the health check and the
+# shell that the Dockerfile asks for only in Docker's format.
+container: ## build the container image: with docker, podman or buildah, or ENGINE=
+	@engine="$(ENGINE)"; for one in docker podman buildah; do \
+	  if [ -n "$$engine" ]; then break; \
+	  elif ! command -v $$one >/dev/null; then why="$$why$$one is not on PATH, "; \
+	  elif $$one info >/dev/null 2>&1; then engine=$$one; \
+	  else why="$$why$$one does not answer ($$one info says why), "; fi; done; \
+	if [ -z "$$engine" ]; then \
+	  echo "Nothing to build with: $${why%, }. Install one, start its service, or name yours: ENGINE=nerdctl" >&2; exit 2; fi; \
+	case "$$engine" in *podman*|*buildah*) format='--format docker';; *) format=;; esac; set -x; \
+	$$engine build $$format -t $(IMAGE) $(ARGS) .
 
 clean: ## remove .venv, caches and your own reports; reports/recorded/ stays
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build source_code/*.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -89,7 +90,7 @@ class Checkout:
         not_ours = ("MAKE", "MFLAGS", "FLOAT", "PIP_", "SYSTEM_PACKAGES")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
         return subprocess.Popen(
-            ["make", f"PYTHON={self.python}", *words],
+            [shutil.which("make"), f"PYTHON={self.python}", *words],
             cwd=self.folder,
             env=outside | environment,
             stdout=subprocess.PIPE,
@@ -371,10 +372,40 @@ class TestMakefile:
         plan = checkout.make("--dry-run", "test-gpu").stdout
         assert re.search(r"LAB_MODE=live .*pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg", plan)
 
-    def test_a_missing_container_engine_is_named(self, checkout: Checkout) -> None:
-        done = checkout.make("container", "ENGINE=")
+    @pytest.mark.parametrize(
+        ("answers", "silent", "called"),
+        [
+            (["docker", "podman", "buildah"], [], "docker build -t gpu-performance-lab ."),
+            (["podman", "buildah"], ["docker"], "podman build --format docker -t gpu-performance-lab ."),
+            (["buildah"], ["docker"], "buildah build --format docker -t gpu-performance-lab ."),
+            (["buildah"], ["docker", "podman"], "buildah build --format docker -t gpu-performance-lab ."),
+        ],
+    )
+    def test_the_first_container_engine_that_answers_builds(
+        self, checkout: Checkout, answers: list[str], silent: list[str], called: str
+    ) -> None:
+        """A client whose service does not run is on PATH, too."""
+        done = checkout.make("container", PATH=_engines(checkout, answers, silent))
+        assert done.returncode == 0, done.stderr
+        assert checkout.calls("") == [called]
+
+    def test_a_named_container_engine_builds_and_gets_the_readers_words(self, checkout: Checkout) -> None:
+        path = _engines(checkout, ["docker", "nerdctl"], [])
+        done = checkout.make("container", "ENGINE=nerdctl", "ARGS=--build-arg BASE_IMAGE=mine", "IMAGE=it", PATH=path)
+        assert done.returncode == 0, done.stderr
+        assert checkout.calls("") == ["nerdctl build -t it --build-arg BASE_IMAGE=mine ."]
+
+    def test_without_a_container_engine_that_answers_one_sentence_says_what_was_tried(self, checkout: Checkout) -> None:
+        done = checkout.make("container", PATH=_engines(checkout, [], ["docker"]))
+        said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
         assert done.returncode == 2
-        assert "Neither docker nor podman" in done.stderr
+        assert len(said) == 1
+        assert "docker does not answer" in said[0] and "podman is not on PATH, buildah is not on PATH." in said[0]
+        assert "ENGINE=" in said[0]
+
+    def test_a_build_that_fails_fails(self, checkout: Checkout) -> None:
+        path = _engines(checkout, ["docker"], [])
+        assert checkout.make("container", PATH=path, NO_BUILD="1").returncode == 2
 
     def test_clean_keeps_what_the_course_shipped_with(self, checkout: Checkout) -> None:
         kept = ["reports/recorded/gpu/provenance.json", "reports/README.md", "labs/01.ipynb", "Makefile"]
@@ -413,6 +444,18 @@ def test_a_clone_that_would_turn_lines_has_those_of_the_repository(tmp_path: Pat
     assert len(files) > 200 and not turned
     said = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no", "--", *parts], capture_output=True)
     assert said.returncode == 0 and not said.stdout
+
+
+def _engines(checkout: Checkout, answers: list[str], silent: list[str]) -> str:
+    """A PATH with nothing but a shell and stand-ins for engines: those that answer, and those whose service is down."""
+    folder = checkout.folder.parent / "engines"
+    folder.mkdir()
+    (folder / "sh").symlink_to(shutil.which("sh"))
+    for name in (*answers, *silent):
+        answer = f'echo "${{0##*/}} $*" >>{checkout.log}; exit ${{NO_BUILD:-0}}' if name in answers else "exit 1"
+        (folder / name).write_text(f'#!/bin/sh\n[ "$1" = info ] && exit {int(name in silent)}\n{answer}\n')
+        (folder / name).chmod(0o755)
+    return str(folder)
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -455,11 +498,29 @@ class TestContainer:
         ],
     )
     def test_only_the_course_goes_into_the_image(self, path: str, included: bool) -> None:
-        verdict = True
-        for line in (ROOT / ".dockerignore").read_text().splitlines():
-            if line and not line.startswith("#") and _matches(path, line.lstrip("!").rstrip("/")):
-                verdict = line.startswith("!")  # the last line that matches decides
-        assert verdict is included
+        assert _in_the_image(path) is included
+
+    def test_what_the_notebooks_open_and_link_to_goes_into_the_image(self) -> None:
+        named = set()
+        for notebook in (ROOT / "start_here.ipynb", *sorted((ROOT / "labs").glob("*.ipynb"))):
+            for cell in json.loads(notebook.read_text())["cells"]:
+                text = "".join(cell["source"])
+                if cell["cell_type"] == "code":
+                    named |= {ROOT / path for path in re.findall(r'"((?:[\w-]+/)+[\w.-]+\.\w+)"', text)}
+                else:
+                    links = re.findall(r"\]\((?!https?:|#|attachment:)([^)#\s]+)", text)
+                    named |= {(notebook.parent / path).resolve() for path in links}
+        named = {path.relative_to(ROOT).as_posix() for path in named if path.is_file()}
+        assert {"tests/test_limit.py", "README.md", "labs/glossary.md"} <= named
+        assert not [path for path in sorted(named) if not _in_the_image(path)]
+
+
+def _in_the_image(path: str) -> bool:
+    verdict = True
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#") and _matches(path, line.lstrip("!").rstrip("/")):
+            verdict = line.startswith("!")  # the last line that matches decides
+    return verdict
 
 
 def _matches(path: str, pattern: str) -> bool:

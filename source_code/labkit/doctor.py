@@ -17,7 +17,7 @@ from pathlib import Path
 from labkit import source, versions
 from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import RECORDED, REPORTS
-from labkit.source import originals
+from labkit.source import container, originals
 from labkit.topics import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
@@ -142,6 +142,7 @@ def rows() -> Iterator[Row]:
     yield from tested_set()
     problem = machine.gpu_problem() if found.driver else None
     yield from prerequisites.rows(found, prerequisites.cuda_of_torch(), prerequisites.cudnn_version(), problem)
+    yield from container.rows(found.gpu, found.driver, found.counters)
     yield profiler()
     yield shared_memory(max(1, found.cores - 1))
     yield disk(REPORTS)

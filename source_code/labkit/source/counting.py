@@ -13,6 +13,7 @@ from pathlib import Path
 
 from labkit.errors import LabError, NotHere
 from labkit.paths import at_home, typed
+from labkit.source import container
 from labkit.source.command import check_writable, stream
 from labkit.training import machine
 from stepbudget.export import processes
@@ -79,7 +80,7 @@ def run(words: Sequence[str], log: Path, show: Callable[[str], None] = print) ->
         show("| ncu does not know all of these counters on this GPU: counting without those")
         status, said = _run(words, log, show)
     if problem := what_went_wrong(said, status):
-        raise (NotHere if DENIED in problem else LabError)(problem)
+        raise (NotHere if DENIED in problem else LabError)(problem + container.hint(problem))
 
 
 def _run(words: list[str], log: Path, show: Callable[[str], None]) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
-from labkit.source import counting, originals, quick, recorded, running, sweep
+from labkit.source import container, counting, originals, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version
 from labkit.source.pace import Pace, duration, recorded_cold_s, recorded_s
 from labkit.source.programs import Programs
@@ -172,7 +172,7 @@ class Recorded(Source):
     """What the course shipped with, measured on the machine that ``folder`` is named after; nothing runs."""
 
     folder: Path
-    although: str = ""  # what is wrong on this machine, where that may be why nothing runs
+    why: str = ""  # in sentences, where the reader may have wanted something else
     name = "recorded"
 
     @property
@@ -186,7 +186,7 @@ class Recorded(Source):
     @property
     def greeting(self) -> str:
         origin, where = recorded.origin(self.folder), recorded.shown(self.folder)
-        return f"Recorded mode: what you see was measured on an {origin} ({where}). {self.although}".rstrip()
+        return f"Recorded mode: what you see was measured on an {origin} ({where}). {self.why}".rstrip()
 
     def needing(self, *packages: str, install: str = "", show: Show = print) -> Source:
         return self
@@ -547,7 +547,8 @@ def current() -> Source:
     wrong = "" if facts.nsys else misnamed("LAB_NSYS", "nsys") or ""
     if wrong and facts.gpu:
         raise LabError(wrong)
-    return Recorded(recorded.folder(), wrong)
+    reasons = container.not_given(facts.gpu, facts.driver), wrong
+    return Recorded(recorded.folder(), " ".join(filter(None, reasons)))
 
 
 @contextmanager

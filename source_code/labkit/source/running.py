@@ -22,6 +22,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import ROOT, script
+from labkit.source import container
 from labkit.training import manifest
 from stepbudget.export import processes
 
@@ -105,7 +106,9 @@ def run_ranks(
             raise
     if job.returncode != 0:
         told = OF_TORCHRUN.split(errors, maxsplit=1)[0].strip() or said.strip() or errors.strip() or "it said nothing"
-        raise LabError(f"'{command}' failed with status {job.returncode}: {told.splitlines()[-1]}")
+        raise LabError(
+            f"'{command}' failed with status {job.returncode}: {told.splitlines()[-1]}{container.hint(errors)}"
+        )
 
 
 @contextmanager
@@ -170,5 +173,5 @@ def _environment() -> dict[str, str]:
 
 
 def _last_words(done: subprocess.CompletedProcess) -> str:
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    said = (done.stderr or done.stdout).strip()
+    return said.splitlines()[-1] + container.hint(said) if said else "it said nothing"

@@ -77,8 +77,8 @@ def record(
         show("nsys did not start beside another one: once more")
         status, said = run(words)
     if not report.is_file() and METRICS_DENIED.search(said) and without_metrics(words) != words:
-        show("no permission to read GPU metrics: profiling without them. To get them, run as root, add")
-        show("--cap-add=SYS_ADMIN to the container, or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+        show("no permission to read GPU metrics: profiling without them. To get them, run as root (in a container:")
+        show("--user root --cap-add=SYS_ADMIN), or see https://developer.nvidia.com/ERR_NVGPUCTRPERM")
         status, said = run(without_metrics(words))
     if report.is_file() and status == 0:
         return
