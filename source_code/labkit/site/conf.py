@@ -1,0 +1,50 @@
+"""Sphinx's configuration of the site: which pages, how they are read, how they look. Nothing is executed or fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from labkit.site import contents, listings, prepare
+
+project = "GPU performance lab"
+html_title = project
+author = ""
+copyright = "text and images: CC BY 4.0; code: Apache License 2.0"
+language = "en"
+
+root_doc = "start_here"
+include_patterns = contents.files()
+extensions = ["myst_nb"]
+nb_execution_mode = "off"
+nb_merge_streams = True
+
+html_theme = "sphinx_book_theme"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "home_page_in_toc": True,
+    "search_bar_text": "Search the labs",
+    "show_toc_level": 2,
+    "use_download_button": False,  # a notebook alone does not run: it needs its checkout
+    "use_fullscreen_button": False,
+}
+html_copy_source = False
+html_use_index = False
+
+myst_heading_anchors = 4
+myst_heading_slug_func = "labkit.site.prepare.anchor"
+
+
+def read(app: Sphinx, name: str, source: list[str]) -> None:
+    """Sphinx hands over what it has read of a file, and parses what we leave."""
+    is_notebook = app.env.doc2path(name).suffix == ".ipynb"
+    source[0] = prepare.notebook(source[0], name == root_doc) if is_notebook else prepare.text(source[0])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("source-read", read)
+    app.connect("html-collect-pages", listings.pages)
+    app.add_transform(listings.Links)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
