@@ -14,6 +14,7 @@ ARGS ?=
 STAMP := $(VENV)/.installed
 READ_STAMP := $(VENV)/.installed-read
 DEV_STAMP := $(VENV)/.installed-dev
+SITE_STAMP := $(VENV)/.installed-site
 UNFINISHED := $(VENV)/.unfinished
 
 # What runs in the environment finds the environment's python3, and so do the programs that it starts.
@@ -32,7 +33,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab read doctor test test-gpu lint record notebooks images slides container clean again
+.PHONY: help lab read doctor test test-gpu lint record notebooks images slides site container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +80,9 @@ images: $(STAMP) ## draw the figures of images/ again
 
 slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
 	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)
+
+site: $(SITE_STAMP) ## build the course as web pages into build/site/, and check their links
+	@$(IN_VENV) $(BIN)/python -m labkit.site
 
 container: ## build the container image (docker or podman)
 	@if [ -z "$(ENGINE)" ]; then \
@@ -136,3 +140,7 @@ $(READ_STAMP): pyproject.toml
 $(DEV_STAMP): $(STAMP)
 	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[dev]'
 	@touch $(DEV_STAMP)
+
+$(SITE_STAMP): $(READY)
+	@$(BIN)/python -m pip --disable-pip-version-check install -e '.[site]'
+	@touch $(SITE_STAMP)

@@ -110,6 +110,7 @@ class TestMakefile:
             "notebooks",
             "images",
             "slides",
+            "site",
             "container",
             "clean",
         } == public

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from labkit.paths import ROOT
 from labkit.site import check, contents
+from labkit.site.contents import SITE
 
-SITE = ROOT / "build" / "site"
 UNUSED = ("*.map", "*macros.html", ".buildinfo*")  # of the theme's own files
 HOME = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">{1}</a>\n'
 

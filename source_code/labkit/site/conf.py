@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from docutils import nodes
 from sphinx.application import Sphinx
 
 from labkit.site import contents, listings, prepare
@@ -25,6 +24,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {
     "home_page_in_toc": True,
+    "pygments_dark_style": "github-dark",  # the theme's usual one has comments brighter than code
     "search_bar_text": "Search the labs",
     "show_toc_level": 2,
     "use_download_button": False,  # a notebook alone does not run: it needs its checkout
@@ -43,8 +43,16 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = prepare.notebook(source[0], name == root_doc) if is_notebook else prepare.text(source[0])
 
 
+def name_anchors(app: Sphinx, document: nodes.document) -> None:
+    """Links may call a heading as a forge does, too: MyST before version 5 knows JupyterLab's names alone."""
+    known = app.env.metadata[app.env.docname].setdefault("myst_slugs", {})
+    for anchor in document.ids:
+        known.setdefault(anchor, (0, anchor, ""))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", read)
+    app.connect("doctree-read", name_anchors)
     app.connect("html-collect-pages", listings.pages)
     app.add_transform(listings.Links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from labkit import course
 from labkit.paths import ROOT
 
+SITE = ROOT / "build" / "site"  # where it is built
 FRONT = "start_here.ipynb"
 READER = "source_code/stepbudget"
 
