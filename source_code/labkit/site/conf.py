@@ -10,19 +10,23 @@ from labkit.site import contents, listings, prepare
 project = "GPU performance lab"
 html_title = project
 author = ""
-copyright = "text and images: CC BY 4.0; code: Apache License 2.0"
+html_show_copyright = False
+html_context = {"default_mode": "auto"}  # light or dark as the system is, until the reader chooses
 language = "en"
 
 root_doc = "start_here"
 include_patterns = contents.files()
 extensions = ["myst_nb"]
+highlight_language = "none"  # of a block that names no language
 nb_execution_mode = "off"
 nb_merge_streams = True
 
 html_theme = "sphinx_book_theme"
+templates_path = ["templates"]
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {
+    "extra_footer": "Text and images: CC BY 4.0. Code: Apache License 2.0.",
     "home_page_in_toc": True,
     "pygments_dark_style": "github-dark",  # the theme's usual one has comments brighter than code
     "search_bar_text": "Search the labs",
