@@ -14,6 +14,7 @@ ARGS ?=
 STAMP := $(VENV)/.installed
 READ_STAMP := $(VENV)/.installed-read
 DEV_STAMP := $(VENV)/.installed-dev
+SITE_STAMP := $(VENV)/.installed-site
 UNFINISHED := $(VENV)/.unfinished
 
 # What runs in the environment finds the environment's python3, and so do the programs that it starts.
@@ -34,7 +35,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab read keras doctor test test-gpu lint record notebooks images slides container clean again
+.PHONY: help lab read keras doctor test test-gpu lint record notebooks images slides site container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -85,6 +86,9 @@ images: $(STAMP) ## draw the figures of images/ again
 
 slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
 	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)
+
+site: $(SITE_STAMP) ## build the course as web pages into build/site/, and check their links
+	@$(IN_VENV) $(BIN)/python -m labkit.site
 
 # One that is installed need not work: Docker's client alone builds nothing. The others keep the health check and the
 # shell that the Dockerfile asks for only in Docker's format.
@@ -166,6 +170,9 @@ $(STAMP) $(READ_STAMP): pyproject.toml $(VERSIONS)
 $(DEV_STAMP): $(STAMP)
 	$(ONE_AT_A_TIME)
 
+$(SITE_STAMP): $(READY)
+	$(ONE_AT_A_TIME)
+
 else
 
 $(STAMP): pyproject.toml $(VERSIONS)
@@ -184,5 +191,9 @@ $(READ_STAMP): pyproject.toml $(VERSIONS)
 $(DEV_STAMP): $(STAMP)
 	$(call INSTALL,-e '.[dev]')
 	@touch $(DEV_STAMP)
+
+$(SITE_STAMP): $(READY)
+	$(call INSTALL,-e '.[site]')
+	@touch $(SITE_STAMP)
 
 endif

@@ -38,7 +38,7 @@ FLOORS = (
     {"labkit.training", "labkit.kernels"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},
     {"labkit.topics", "labkit.exercises"},
-    {"labkit.lab", "labkit.images", "labkit.doctor", "labkit.classroom", "benchmarks", *SCRIPTS},
+    {"labkit.lab", "labkit.images", "labkit.doctor", "labkit.classroom", "labkit.site", "benchmarks", *SCRIPTS},
 )
 IN_A_STEP = {"labkit.training", "labkit.kernels"}
 THROUGH_A_STEP = {"benchmarks.bench_launches": "times the step's own training function, piece by piece"}

@@ -153,6 +153,7 @@ class TestMakefile:
             "notebooks",
             "images",
             "slides",
+            "site",
             "container",
             "clean",
         } == public
