@@ -77,7 +77,7 @@ MISTAKES = {
 def _try_roof_above(roof_above: Callable) -> str | None:
     said = [roof_above(*size, dtype, peaks) for peaks, dtype, size in TRIED]
     for one in said:
-        if one not in NAMES:
+        if not isinstance(one, str) or one not in NAMES:
             return f"it returns {shown(one)}: 'memory' or 'arithmetic' is wanted"
     right = [matmul_point(*size, 1.0, dtype).bound(peaks) for peaks, dtype, size in TRIED]
     if said == right:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
+from labkit.numbers import number, shown
 
 CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
 
@@ -40,9 +40,9 @@ def _try_scale_after(scale_after: Callable) -> str | None:
         ([False] * 6, "after a doubling, the count starts anew"),
         ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
     ):
-        found = scale_after(1024.0, list(overflowed), 3)
-        if found != _keras_scale(1024.0, overflowed, 3):
-            return f"{wrong} (it says {shown(found)} for {overflowed}, from 1024.0, with 3 growth steps)"
+        given = scale_after(1024.0, list(overflowed), 3)
+        if given is None or number(given) != _keras_scale(1024.0, overflowed, 3):
+            return f"{wrong} (it says {shown(given)} for {overflowed}, from 1024.0, with 3 growth steps)"
     return None
 
 
