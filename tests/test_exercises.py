@@ -27,6 +27,7 @@ from labkit.exercises.__main__ import overview
 from labkit.exercises.kinds import CODE, KINDS, Choice, NothingToAnswer, Number
 from labkit.recording.notebooks import execute, files
 from labkit.source import recorded
+from labkit.topics.roofline.readings import Peaks, Point
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 
@@ -529,9 +530,29 @@ def test_the_logs():
     assert refused("15.3", *logs) == 5
 
 
-@pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])
-def test_a_newer_keras_may_keep_the_scale_in_either_way(answer):
-    ways = pd.DataFrame({"way": ["asked for", "asked for and kept"], "fixed_scale": [1024.0, 1024.0]})
-    assert exercises.exercise("16.3", answer, ways)
-    ways["fixed_scale"] = None
-    assert not exercises.exercise("16.3", answer, ways)
+PEAKS = Peaks("ours", {"bf16": 800.0, "fp32": 50.0}, 4.0, {})
+
+
+@pytest.mark.parametrize(
+    ("flop_per_byte", "times"),
+    [(20.0, 1.6), (400.0, 16.0), (5.0, 1.0)],  # the slope above it, the level roof, memory before and after
+)
+def test_the_roof_of_another_type_at_the_same_bytes(flop_per_byte, times):
+    points = [Point("main_baseline", "fp32", flop_per_byte * 1e9, 1e9, 1.0), Point("main_opt4", "bf16", 1e9, 1e9, 1.0)]
+    assert exercises.exercise("9.4", 1.05 * times, points, PEAKS)
+    assert not exercises.exercise("9.4", 1.2 * times, points, PEAKS)
+    assert refused("9.4", points, PEAKS) >= 2
+
+
+def test_where_nothing_computes_in_16_bits_there_is_no_higher_roof(capsys):
+    points = [Point("main_baseline", "fp32", 1e9, 1e9, 1.0)]
+    assert not exercises.exercise("9.4", 1, points, Peaks("ours", {"fp32": 50.0}, 4.0, {}))
+    assert "so there is nothing to work out" in capsys.readouterr().out
+
+
+def test_a_newer_keras_may_keep_the_scale_that_is_asked_for():
+    way = "mixed_float16, loss_scale_factor=1024"
+    dropped = pd.DataFrame({"way": [way], "fixed_scale": [None], "initial_scale": [2.0**15], "growth_steps": [2000.0]})
+    assert exercises.exercise("16.3", 2**17, dropped) and refused("16.3", dropped) == 6
+    kept = dropped.assign(fixed_scale=1024.0, initial_scale=None, growth_steps=None)
+    assert exercises.exercise("16.3", 1024, kept) and not exercises.exercise("16.3", 2**17, kept)
