@@ -124,7 +124,7 @@ class Source(ABC):
         """
         words = counting.check(command)
         if not brief:
-            show(f"$ {counting.folded(words)}")
+            show(f"$ {counting.abridged(words)}")
         name = Path(words[words.index("--log-file") + 1]).stem
         return self._same(name, same_kernels, show) or self._count(name, words, show, brief)
 
