@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from decimal import Decimal
 from fractions import Fraction
@@ -26,6 +27,7 @@ from labkit.exercises.__main__ import overview
 from labkit.exercises.kinds import CODE, KINDS, Choice, NothingToAnswer, Number
 from labkit.recording.notebooks import execute, files
 from labkit.source import recorded
+from labkit.topics.roofline.readings import Peaks, Point
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 
@@ -35,6 +37,30 @@ NEW_KERNEL = {"10_triton"}  # Triton's interpreter has to be chosen before Trito
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 EVERY = {number: one for lab in course.LABS for number, one in exercises_of(lab.number).items()}
 CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
+
+
+LOUD = "a hundred lines of an object"
+
+
+class Loud:
+    """An object that should be named, not printed."""
+
+    def __repr__(self) -> str:
+        return f"{LOUD}\n" * 100
+
+
+ODD = [
+    float("nan"),
+    [1.0, 2.0],
+    np.array([1.0, 2.0]),
+    pd.Series([1.0, 2.0]),
+    10**400,
+    Loud(),
+    pd.NA,
+    1j,
+    b"1",
+    {},
+]
 
 
 def solved(path) -> nbformat.NotebookNode:
@@ -86,6 +112,46 @@ def refused(number: str, *context: object) -> int:
     return len(answers)
 
 
+def answered(number: str, answer: object, *context: object) -> tuple[bool, str]:
+    """Is the answer accepted, and what is said of it?"""
+    with redirect_stdout(io.StringIO()) as said:
+        return EVERY[number].check(number, answer, *context), said.getvalue()
+
+
+def odd_answers_get_words(number: str, *context: object) -> None:
+    """What is no answer to any exercise, given or returned by the function that is asked for: one line of words."""
+    returns = EVERY[number].kind == CODE and number != "10.1"  # which asks for a kernel: it returns nothing
+    for odd in ODD:
+        for answer in [odd, *([lambda *_, odd=odd, **__: odd] if returns else [])]:
+            accepted, said = answered(number, answer, *context)
+            assert not accepted, (number, odd)
+            assert said.startswith(f"exercise {number}: ") and said.count("\n") == 1 and LOUD not in said, (
+                number,
+                said,
+            )
+            assert len(said) < 400 and "Error: " not in said, (number, said)
+
+
+def like(given: object) -> list[object]:
+    """A right answer again, its numbers in the types that a reader's may have; a function that returns it so."""
+    if callable(given):
+        return [lambda *a, to=to, **k: to(given(*a, **k)) for to in (_in_numpy, _in_fractions)]
+    return [to(given) for to in (_in_numpy, _in_fractions, _in_decimals, _in_pandas) if to(given) is not given]
+
+
+def _in(kinds: dict[type, Callable]) -> Callable:
+    def to(given: object) -> object:
+        if type(given) is tuple:
+            return tuple(map(to, given))
+        return kinds[type(given)](given) if type(given) in kinds else given
+
+    return to
+
+
+_in_numpy, _in_fractions = _in({int: np.int64, float: np.float64}), _in({float: Fraction})
+_in_decimals, _in_pandas = _in({int: Decimal, float: Decimal}), _in({int: lambda n: pd.Series([n]), float: np.array})
+
+
 @pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
 def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("LAB_MODE", os.environ.get("LAB_MODE", "recorded"))
@@ -95,6 +161,9 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypa
 
     def checked(number, answer, *context):
         counts[number] = refused(number, *context)
+        odd_answers_get_words(number, *context)
+        for again in like(answer):
+            assert answered(number, again, *context) == (True, f"[ok] exercise {number}\n")
         return check(number, answer, *context)
 
     monkeypatch.setattr(exercises, "exercise", checked)
@@ -116,6 +185,7 @@ def test_the_wrong_answers_of_the_lab_that_runs_in_a_kernel_of_its_own():
     timed = recorded.records("benchmarks", "bench_matmul.py")
     for number, context in {"10.1": (), "10.2": (timed,), "10.3": ()}.items():
         assert refused(number, *context) == len(EVERY[number].wrong)
+        odd_answers_get_words(number, *context)
 
 
 def test_every_exercise_of_the_labs_has_a_check_and_the_other_way_round():
@@ -141,11 +211,30 @@ def test_every_lab_reads_computes_a_bound_and_writes_code():
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [("10.9", "lab 10 has no exercise 10.9: it has 10.1, 10.2"), ("77.1", "no lab 77")]
+    ("number", "said"),
+    [
+        ("10.9", "lab 10 has no exercise 10.9. Near it: 10."),
+        ("77.1", "there is no lab 77: they are numbered from 1 to"),
+        (2.1, "no exercise is called 2.1: its name is lab and number, in quotes"),
+        ("two", "no exercise is called 'two': its name is"),
+        (None, "no exercise is called something of type NoneType"),
+    ],
 )
 def test_an_exercise_that_there_is_not_is_named(number, said):
     with pytest.raises(LabError, match=re.escape(said)):
         exercises.exercise(number, 1)
+
+
+@pytest.mark.parametrize("number", [number for number, one in EVERY.items() if isinstance(one, Number | Choice)])
+def test_what_an_exercise_is_not_about_is_one_sentence_with_the_lab_s_own_line(number, capsys):
+    """Too much is given, and of a kind that no exercise is about."""
+    with pytest.raises(LabError) as refused:
+        exercises.exercise(number, 1 if isinstance(EVERY[number], Number) else "this", *[Loud()] * 9)
+    said = str(refused.value)
+    assert said.startswith(f"exercise {number} is about something else than something of type Loud")
+    assert said.endswith(")") and f'the check reads: lab.exercise("{number}", ' in said
+    assert refused.value._render_traceback_() == [f"LabError: {said}"]
+    assert LOUD not in said + capsys.readouterr().out
 
 
 # What is handed in
@@ -441,9 +530,29 @@ def test_the_logs():
     assert refused("15.3", *logs) == 5
 
 
-@pytest.mark.parametrize("answer", ["asked for", "asked for and kept"])
-def test_a_newer_keras_may_keep_the_scale_in_either_way(answer):
-    ways = pd.DataFrame({"way": ["asked for", "asked for and kept"], "fixed_scale": [1024.0, 1024.0]})
-    assert exercises.exercise("16.3", answer, ways)
-    ways["fixed_scale"] = None
-    assert not exercises.exercise("16.3", answer, ways)
+PEAKS = Peaks("ours", {"bf16": 800.0, "fp32": 50.0}, 4.0, {})
+
+
+@pytest.mark.parametrize(
+    ("flop_per_byte", "times"),
+    [(20.0, 1.6), (400.0, 16.0), (5.0, 1.0)],  # the slope above it, the level roof, memory before and after
+)
+def test_the_roof_of_another_type_at_the_same_bytes(flop_per_byte, times):
+    points = [Point("main_baseline", "fp32", flop_per_byte * 1e9, 1e9, 1.0), Point("main_opt4", "bf16", 1e9, 1e9, 1.0)]
+    assert exercises.exercise("9.4", 1.05 * times, points, PEAKS)
+    assert not exercises.exercise("9.4", 1.2 * times, points, PEAKS)
+    assert refused("9.4", points, PEAKS) >= 2
+
+
+def test_where_nothing_computes_in_16_bits_there_is_no_higher_roof(capsys):
+    points = [Point("main_baseline", "fp32", 1e9, 1e9, 1.0)]
+    assert not exercises.exercise("9.4", 1, points, Peaks("ours", {"fp32": 50.0}, 4.0, {}))
+    assert "so there is nothing to work out" in capsys.readouterr().out
+
+
+def test_a_newer_keras_may_keep_the_scale_that_is_asked_for():
+    way = "mixed_float16, loss_scale_factor=1024"
+    dropped = pd.DataFrame({"way": [way], "fixed_scale": [None], "initial_scale": [2.0**15], "growth_steps": [2000.0]})
+    assert exercises.exercise("16.3", 2**17, dropped) and refused("16.3", dropped) == 6
+    kept = dropped.assign(fixed_scale=1024.0, initial_scale=None, growth_steps=None)
+    assert exercises.exercise("16.3", 1024, kept) and not exercises.exercise("16.3", 2**17, kept)

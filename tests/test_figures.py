@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 from labkit.display import charts, style
 from labkit.display import show as showing
@@ -284,7 +285,7 @@ def line_figure(value: float = 1.0) -> Figure:
 
 def test_a_shown_figure_carries_its_fingerprint(monkeypatch):
     displayed = []
-    monkeypatch.setattr(showing, "display", lambda bundle, raw: displayed.append(bundle))
+    monkeypatch.setattr(showing, "display", lambda bundle, raw, metadata: displayed.append(bundle))
     fig = line_figure()
     showing.show(fig)
     showing.show(line_figure(1.5), "Another\nline")
@@ -296,6 +297,28 @@ def test_a_shown_figure_carries_its_fingerprint(monkeypatch):
     assert base64.b64decode(displayed[0]["image/png"]).startswith(b"\x89PNG")
     json.dumps(displayed)  # a notebook can keep it
     assert not plt.get_fignums()
+
+
+def test_a_shown_figure_is_sharp_as_wide_as_its_drawing_and_told_in_words(monkeypatch):
+    displayed = []
+    monkeypatch.setattr(showing, "display", lambda bundle, raw, metadata: displayed.append((bundle, metadata)))
+    with style.house_style():
+        fig = style.figure(2.0)
+    ax = fig.subplots()
+    ax.plot([0, 1], color=style.BLUE, label="FP32")
+    ax.set(title="Two\nlines", xlabel="epochs", ylabel="ms")
+    ax.legend()
+    showing.show(fig, "What they show")
+    [(bundle, metadata)] = displayed
+    picture = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
+    about = metadata["image/png"]
+    assert about == {"width": 864, "alt": "What they show, Two lines; axes: epochs, ms; key: FP32"}
+    assert picture.size == (2 * about["width"], 2 * 192)
+    drawn = io.BytesIO()
+    fig.savefig(drawn, format="svg")
+    assert b'width="648pt"' in drawn.getvalue()  # 864 pixels of a page
+    seen = {to_hex([part / 255 for part in colour]) for _, colour in picture.convert("RGB").getcolors()}
+    assert {style.PAPER.lower(), style.BLUE.lower()} <= seen, "a palette keeps the colours"
 
 
 # --- timeline -----------------------------------------------------------------------------------------------

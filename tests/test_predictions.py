@@ -40,7 +40,7 @@ def said(capsys) -> list[str]:
         (np.int64(3), 3.0, " ms", "you predicted 3 ms; measured: ~3 ms – under by a factor of ~1.00"),
         (Fraction(1, 2), np.float64(0.25), "", "you predicted 0.5; measured: ~0.25 – over by a factor of ~2.00"),
         (0, 4.0, " %", "you predicted 0 %; measured: ~4 % – not so"),
-        (4.0, -9.3, " %", "you predicted 4 %; measured: ~-9.3 % – not so"),
+        (4.0, -9.3, " %", "you predicted 4 %; measured: ~−9.3 % – not so"),
         (5774, 5300.4, " ms", "you predicted 5,774 ms; measured: ~5,300 ms – over by a factor of ~1.09"),
         (float("inf"), 88.0, " epochs", "you predicted inf epochs; measured: ~88 epochs – not so"),
         (float("inf"), float("inf"), " epochs", "you predicted inf epochs; measured: ~inf epochs – right"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from labkit import source
 from labkit.display.spread import MEASURED
 from labkit.errors import LabError
+from stepbudget.signs import signed
 
 
 class CheckFailed(LabError):
@@ -26,7 +27,7 @@ class Difference:
     def __str__(self) -> str:
         found = "" if self.found is None else f"found {_shown(self.found)}; "
         so = "nothing of it was measured here" if NO_NUMBER.search(self.so) else self.so
-        return f"{self.claim}: {found}usually because {self.because}; what that means for you: {so}"
+        return signed(f"{self.claim}: {found}usually because {self.because}; what that means for you: {so}")
 
 
 NO_NUMBER = re.compile(r"\bnan\b")
@@ -36,8 +37,8 @@ _differences: list[Difference] = []  # of this notebook, in order
 def invariant(claim: str, holds: bool, found: object = None) -> None:
     """What holds on every machine: print ``[ok] claim``; raise CheckFailed where it does not hold."""
     if not holds:
-        raise CheckFailed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else ""))
-    print(f"[ok] {claim}")
+        raise CheckFailed(signed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else "")))
+    print(f"[ok] {signed(claim)}")
 
 
 def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> None:
@@ -60,7 +61,8 @@ def conclude(sentence: str) -> None:
 
     Where a number of it is missing, since nothing of the kind was measured here, that is said instead.
     """
-    print("→ Nothing to conclude: this was not measured here." if NO_NUMBER.search(sentence) else f"→ {sentence}")
+    missing = "Nothing to conclude: this was not measured here."
+    print(f"→ {missing if NO_NUMBER.search(sentence) else signed(sentence)}")
 
 
 def begin() -> None:

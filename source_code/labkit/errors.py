@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from stepbudget.errors import ReportError, one_sentence, speak_any_encoding
 
-__all__ = ["LabError", "NotHere", "NotRecorded", "one_sentence", "speak_any_encoding"]
+__all__ = ["LabError", "NotHere", "NotRecorded", "near", "one_sentence", "speak_any_encoding"]
+
+FEW = 8  # names that a sentence lists where none of them is near
 
 
 class LabError(ReportError):
@@ -17,3 +22,12 @@ class NotHere(LabError):
 
 class NotRecorded(LabError):
     """Something that nobody recorded on that machine."""
+
+
+def near(name: str, there: Iterable[str]) -> str:
+    """A sentence to end with: which of the names that there are come near one that there is not, or the first few."""
+    names = list(there)
+    close = get_close_matches(name, names, n=3)
+    if close:
+        return f"Near it: {', '.join(close)}."
+    return f"There are: {', '.join(names[:FEW])}{' …' if len(names) > FEW else '.'}" if names else "There are none."

@@ -19,6 +19,7 @@ from labkit import checks, exercises, predictions, source, without_torch
 from labkit.checks import conclude, expect, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
+from labkit.display.printed import bring_rules
 from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
@@ -42,6 +43,7 @@ def start(number: int | None = None) -> None:
     predictions.begin(number)
     without_torch.begin()
     print(source.current().greeting)
+    bring_rules()
 
 
 def finish() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from labkit import course, paths
 from labkit.display.spread import MEASURED
 from labkit.numbers import NotANumber, number, shown
+from stepbudget.signs import signed
 
 FILE = "predictions.jsonl"
 FEW = 6  # predictions, with fewer of which no trend is read
@@ -251,4 +252,4 @@ def _word(given: object) -> str:
 def _said(value: float | str, unit: str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}{unit}" if 1000 <= abs(value) < math.inf else f"{value:.3g}{unit}"
+    return signed(f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}") + unit

@@ -295,7 +295,7 @@ def test_a_gain_that_no_fix_treats_is_named(tmp_path):
     made = compare.compare(before, after)
     assert made.speedup == 3.5
     assert (
-        "what shrank most: Tensor Core kernels (-2.5 ms)" in made.verdict and "no prediction to score" in made.verdict
+        "what shrank most: Tensor Core kernels (−2.5 ms)" in made.verdict and "no prediction to score" in made.verdict
     )
 
 

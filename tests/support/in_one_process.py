@@ -35,7 +35,7 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
     from labkit.source import door
     from stepbudget.report import Report
 
-    show._png, show.display = laid_out, lambda bundle, raw: print(bundle["text/plain"])
+    show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
     door.open_report, Report.close = opened, lambda report: None
     found = {}
     with door.using(machines.live(machine)):

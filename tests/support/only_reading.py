@@ -39,7 +39,7 @@ def run(files: Sequence[Path]) -> dict[str, dict]:
     """Each notebook's ``error``, if any, and which of its cells were ``left_out``, by the notebook's name."""
     from labkit.display import show
 
-    show._png, show.display = in_one_process.laid_out, lambda bundle, raw: None
+    show._png, show.display = in_one_process.laid_out, lambda bundle, raw, metadata: None
     return {file.stem: _run(file) for file in files}
 
 

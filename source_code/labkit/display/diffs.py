@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labkit.display.pieces import part
 from labkit.errors import LabError
-from labkit.paths import script as path
+from labkit.scripts import script as path
 
 # Row tints that read on a light and on a dark page; the sign in front says the same without colour.
 TINTS = {"+": "rgba(0, 158, 115, 0.18)", "-": "rgba(213, 94, 0, 0.18)", "@": "rgba(0, 114, 178, 0.10)"}
@@ -58,4 +58,4 @@ def _lines(name: str) -> list[str]:
     try:
         return part(text, function).splitlines()
     except LabError as error:
-        raise LabError(f"{script} has no function called {function}") from error
+        raise LabError(f"{script}: {error}") from error

@@ -6,6 +6,7 @@ import html
 from dataclasses import dataclass
 
 from labkit.display.pieces import part
+from labkit.errors import LabError, near
 from labkit.paths import ROOT
 
 
@@ -27,6 +28,13 @@ class Listing:
 
 
 def listing(file: str, *names: str) -> Listing:
-    """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``."""
-    source = (ROOT / file).read_text(encoding="utf-8")
+    """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``.
+
+    LabError where there is no such file, or no such piece in it.
+    """
+    path = ROOT / file
+    if not path.is_file():
+        there = [one.relative_to(ROOT).as_posix() for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise LabError(f"there is no file {file} in the checkout. {near(file, sorted(there))}")
+    source = path.read_text(encoding="utf-8")
     return Listing(file, "\n".join(part(source, name) for name in names).rstrip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from labkit.errors import LabError
+from labkit.errors import LabError, near
 
 
 def part(source: str, name: str) -> str:
@@ -14,9 +14,10 @@ def part(source: str, name: str) -> str:
     """
     node: ast.AST = ast.parse(source)
     for word in name.split("."):
-        node = next((child for child in ast.iter_child_nodes(node) if word in _names(child)), None)
-        if node is None:
-            raise LabError(f"there is nothing called {name} in this source")
+        there = {known: child for child in ast.iter_child_nodes(node) for known in _names(child) if known}
+        if word not in there:
+            raise LabError(f"there is nothing called {name} in this source. {near(word, there)}")
+        node = there[word]
     return text_of(source, node)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from labkit.display.spread import MEASURED, Spread, paired
+from stepbudget.signs import signed
 
 
 def epoch_ms(found: Sequence[dict]) -> float:
@@ -69,7 +70,8 @@ def difference(ratio: Spread) -> str:
 
     They differ where that is beyond noise.
     """
-    low, middle, high = (f"{MEASURED}{100 * (value - 1):+.1f} %" for value in (ratio.low, ratio.median, ratio.high))
+    values = (ratio.low, ratio.median, ratio.high)
+    low, middle, high = (signed(f"{MEASURED}{100 * (value - 1):+.1f} %") for value in values)
     if ratio.n == 1:
         return f"{middle} in a single round, in which a few per cent mean nothing"
     if is_beyond_noise(ratio):

@@ -1,4 +1,7 @@
-"""How does a figure get into a notebook? As a PNG, with a line of text that can be compared when the PNG cannot."""
+"""How does a figure get into a notebook? As a PNG, with a line of text that can be compared when the PNG cannot.
+
+It has twice the pixels that it is shown with, and says how wide it is to be shown, and in words what it shows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import matplotlib.pyplot as plt
 from IPython.display import display
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
 from labkit.display import style
 from labkit.display.fingerprint import FINGERPRINT_MARK, drawn_data
@@ -23,8 +27,9 @@ def show(fig: Figure, text: str | None = None, measured: bool = True) -> None:
     marked with ``~`` unless ``measured=False`` says that it is the same on every machine.
     """
     bundle = {"image/png": _png(fig), "text/plain": described(fig, text, measured)}
+    about = {"width": round(style.CSS_PX * fig.get_figwidth()), "alt": alternative(fig, text)}
     plt.close(fig)
-    display(bundle, raw=True)
+    display(bundle, raw=True, metadata={"image/png": about})
 
 
 def described(fig: Figure, text: str | None = None, measured: bool = True) -> str:
@@ -36,8 +41,31 @@ def described(fig: Figure, text: str | None = None, measured: bool = True) -> st
 
 def title(fig: Figure) -> str:
     """The figure's own title, else that of its first axes that has one."""
+    return next(iter(_titles(fig)), "figure")
+
+
+def alternative(fig: Figure, text: str | None = None) -> str:
+    """What the figure shows, for who cannot see it: its titles, its axes, what its colours stand for."""
+    axes = [ax for ax in fig.axes if ax.get_visible() and ax.axison]
+    labels = [label for ax in axes for label in (ax.get_xlabel(), ax.get_ylabel())]
+    keys = [*fig.legends, *(legend for ax in axes if (legend := ax.get_legend()))]
+    parts = {
+        "": [*([text] if text else []), *_titles(fig)],
+        "axes: ": labels,
+        "key: ": [word.get_text() for key in keys for word in key.get_texts()],
+    }
+    said = [f"{what}{', '.join(words)}" for what, found in parts.items() if (words := _once(found))]
+    return "; ".join(said) or "figure"
+
+
+def _titles(fig: Figure) -> list[str]:
     titles = [fig.get_suptitle(), *(ax.get_title(loc=place) for ax in fig.axes for place in ("left", "center"))]
-    return next(filter(None, titles), "figure")
+    return _once(titles)
+
+
+def _once(words: list[str]) -> list[str]:
+    """Each on one line, the first time that it comes."""
+    return [*dict.fromkeys(line for word in words if (line := " ".join(word.split())))]
 
 
 def without_steering(fig: Figure) -> None:
@@ -48,9 +76,15 @@ def without_steering(fig: Figure) -> None:
 
 
 def _png(fig: Figure) -> str:
-    """The figure as PNG in base64, which is how a notebook keeps it."""
-    file = io.BytesIO()
+    return packed_png(fig, style.SHARP * style.CSS_PX)
+
+
+def packed_png(fig: Figure, dpi: int) -> str:
+    """The figure as PNG in base64, which is how a notebook keeps it; with a palette, which no eye sees."""
+    drawn, packed = io.BytesIO(), io.BytesIO()
     without_steering(fig)
     with style.house_style():
-        fig.savefig(file, format="png", dpi=style.DPI)
-    return base64.b64encode(file.getvalue()).decode("ascii")
+        fig.savefig(drawn, format="png", dpi=dpi)
+    image = Image.open(drawn).convert("RGB").quantize(style.COLOURS_KEPT, dither=Image.Dither.NONE)
+    image.save(packed, "png", optimize=True)
+    return base64.b64encode(packed.getvalue()).decode("ascii")

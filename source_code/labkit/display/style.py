@@ -38,8 +38,11 @@ COLOURS = {
     "idle": IDLE,
 }
 
-WIDTH_IN = 9.0  # inches; at DPI this is the width of a JupyterLab output area
-DPI = 110
+WIDTH_IN = 9.0  # inches
+DPI = 110  # pixels an inch while a figure is laid out
+CSS_PX = 96  # an inch of a page: a figure shown as PNG is as wide as the same one as SVG
+SHARP = 2  # pixels of a PNG for each of the page's, to either side: screens have as many, and readers zoom in
+COLOURS_KEPT = 256  # of a PNG; drawings have few, and a picture with a palette is a third as large
 
 RC = {
     "figure.facecolor": PAPER,

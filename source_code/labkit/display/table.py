@@ -12,6 +12,7 @@ import pandas as pd
 from labkit.display.spread import MEASURED, without_marks
 from stepbudget.errors import visible
 from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
+from stepbudget.signs import signed
 
 __all__ = ["Format", "Table", "short_kernel", "table"]
 
@@ -132,6 +133,7 @@ def _shown(value: object, shape: Format, mark: str) -> str:
     if isinstance(value, str) and not callable(shape):
         return visible(value)
     text = visible(shape(value) if callable(shape) else shape.format(value))
+    text = signed(text) if _is_number(value) else text
     return mark + text if mark and _is_number(value) and not text.startswith(mark) else text
 
 

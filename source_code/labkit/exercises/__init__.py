@@ -7,31 +7,53 @@ of them is asked for.
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import json
+import re
 
-from labkit.errors import LabError
+from labkit import course
+from labkit.errors import LabError, near
 from labkit.exercises.kinds import Exercise
+from labkit.numbers import shown
+from stepbudget.errors import ReportError
+
+CALL = r"(?m)^lab\.exercise\(\"{}\".*\)$"  # the check, as it stands in its lab
 
 
 def exercises_of(lab: int) -> dict[str, Exercise]:
     """A lab's exercises: number (``"2.1"``) → exercise. LabError where there is no such lab."""
-    name = f"{__name__}.lab{lab:02d}"
-    if importlib.util.find_spec(name) is None:
-        raise LabError(f"there is no lab {lab} with exercises.")
-    return importlib.import_module(name).EXERCISES
+    if lab not in {one.number for one in course.LABS}:
+        raise LabError(f"there is no lab {lab}: they are numbered from 1 to {len(course.LABS)}.")
+    return importlib.import_module(f"{__name__}.lab{lab:02d}").EXERCISES
 
 
 def exercise(number: str, answer: object, *context: object) -> bool:
     """Check the answer to exercise ``number`` (``"2.1"``); ``context`` is what the exercise is about, such as a report.
 
     ``None`` stands for no answer yet, ``"hint"`` asks for one. Prints one line; True if the answer is right.
-    LabError: no such exercise.
+    LabError: no such exercise, or it asks about something else than this context.
     """
-    lab = number.partition(".")[0]
-    found = exercises_of(int(lab) if lab.isdecimal() else 0)
+    lab = str(number).partition(".")[0]
+    if not (isinstance(number, str) and lab.isdecimal()):
+        raise LabError(f'no exercise is called {shown(number)}: its name is lab and number, in quotes, as "2.1".')
+    found = exercises_of(int(lab))
     if number not in found:
-        raise LabError(f"lab {lab} has no exercise {number}: it has {', '.join(found)}.")
+        raise LabError(f"lab {lab} has no exercise {number}. {near(number, found)}")
     if isinstance(answer, str) and answer.strip().casefold() == "hint":
         print(f"exercise {number}, a hint: {found[number].hint}")
         return False
-    return found[number].check(number, answer, *context)
+    try:
+        return found[number].check(number, answer, *context)
+    except ReportError:
+        raise
+    except Exception as error:
+        given = ", ".join(map(shown, context)) or "nothing"
+        raise LabError(
+            f"exercise {number} is about something else than {given}; in its lab the check reads: {_line(number)}"
+        ) from error
+
+
+def _line(number: str) -> str:
+    """The check of an exercise as it stands in its lab."""
+    cells = json.loads(course.LABS[int(number.partition(".")[0]) - 1].path.read_text())["cells"]
+    code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    return next(line[0] for source in code if (line := re.search(CALL.format(re.escape(number)), source)))

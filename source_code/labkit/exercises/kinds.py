@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,6 +18,10 @@ from labkit.numbers import NotANumber, number, shown
 READ, BOUND, CODE = "read", "bound", "code"  # a picture, table or log; what is possible, or was; write or mend code
 KINDS = (READ, BOUND, CODE)
 UNITS = {1e3: "a thousand times", 1e-3: "a thousandth of", 100: "a hundred times", 0.01: "1 % of"}
+
+
+class NotWanted(Exception):
+    """What the reader's function returns is of another kind than what is wanted; the message says so."""
 
 
 class NothingToAnswer(Exception):
@@ -130,6 +134,8 @@ class Code:
             return say(exercise, self.trial(given) or "")
         except NotImplementedError:
             return say(exercise, None)
+        except (NotWanted, NotANumber) as wrong:
+            return say(exercise, str(wrong))
         except ModuleNotFoundError as error:
             return say(exercise, f"to try it takes {error.name}, which is not installed here: `make lab` installs it")
         except Exception as error:
@@ -140,6 +146,13 @@ class Code:
 
 
 Exercise = Number | Choice | Code
+
+
+def each_of(given: object, wanted: str) -> list:
+    """What the reader's function returned, part by part; NotWanted, with what is ``wanted``, where it has none."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise NotWanted(f"{wanted} wanted, not {shown(given)}")
+    return list(given)
 
 
 def quietly(trial: Callable) -> Callable:

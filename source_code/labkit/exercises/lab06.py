@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
 
 PIXELS = 28 * 28
 
@@ -37,8 +37,9 @@ def _try_epoch_batches(epoch_batches: Callable) -> str | None:
     images = torch.arange(50, dtype=torch.uint8).view(50, 1, 1).expand(50, 2, 2).contiguous()
     labels = torch.arange(50)
     torch.manual_seed(0)
-    first, second = (list(epoch_batches(images, labels, 16)) for _ in range(2))
-    if [len(pair) for pair in first] != [2] * len(first):
+    batches = "batches, each of them a pair of images and labels, are"
+    first, second = (each_of(epoch_batches(images, labels, 16), batches) for _ in range(2))
+    if not all(isinstance(pair, tuple | list) and [*map(torch.is_tensor, pair)] == [True, True] for pair in first):
         return "each batch is a pair: images and labels"
     sizes = [len(own) for _, own in first]
     if max(sizes, default=0) > 16:

@@ -1,14 +1,14 @@
-"""The exercises of lab 9: an intensity, the roof above a product, what fusing saves, and where two roofs meet."""
+"""The exercises of lab 9: an intensity, the roof above a product, what fusing saves, what a higher roof is worth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
 from labkit.numbers import shown
-from labkit.topics.roofline.readings import MEMORY, Peaks, matmul_point
+from labkit.topics.roofline.readings import MEMORY, Peaks, Point, matmul_point
 
 FC1 = (1024, 128, 9216)
 
@@ -77,7 +77,7 @@ MISTAKES = {
 def _try_roof_above(roof_above: Callable) -> str | None:
     said = [roof_above(*size, dtype, peaks) for peaks, dtype, size in TRIED]
     for one in said:
-        if one not in NAMES:
+        if not isinstance(one, str) or one not in NAMES:
             return f"it returns {shown(one)}: 'memory' or 'arithmetic' is wanted"
     right = [matmul_point(*size, 1.0, dtype).bound(peaks) for peaks, dtype, size in TRIED]
     if said == right:
@@ -131,21 +131,33 @@ FUSED = Number(
     },
 )
 
-RIDGE = Number(
+
+def _higher(points: Sequence[Point], peaks: Peaks, fewer_bytes: float = 1) -> float:
+    """By what factor the roof above the baseline rises in 16 bits, where each byte does so many times the work."""
+    point = next((one for one in points if one.dtype == "fp32"), None)
+    if point is None or peaks.narrow == "fp32":
+        raise NothingToAnswer("nothing here computes in FP32 that could do so in 16 bits")
+    return peaks.roof(fewer_bytes * point.intensity, peaks.narrow) / peaks.roof(point.intensity, "fp32")
+
+
+HIGHER_ROOF = Number(
     READ,
-    "Follow the slope to where it becomes level, and go straight down to the lower axis.",
-    right=lambda peaks: peaks.ridge(peaks.narrow),
+    "Its operations and bytes stay, so it stays above its place on the lower axis: go straight up to the next line.",
+    right=_higher,
     wrong={
-        "that is the height of the level roof: the intensity is on the lower axis": lambda peaks: peaks.tflops[
-            peaks.narrow
-        ],
-        "that is where the slope meets FP32's roof": lambda peaks: peaks.ridge("fp32"),
-        "that is the memory's TB/s: where does its slope end?": lambda peaks: peaks.tb_per_s,
-        "that is in thousands: 1 TFLOP/s over 1 TB/s is one operation for each byte": lambda peaks: (
-            1e3 * peaks.ridge(peaks.narrow)
+        "so far the level roofs are apart: with these bytes it meets another line before the upper one": (
+            lambda points, peaks: peaks.rate(peaks.narrow) / peaks.rate("fp32")
+        ),
+        "that is with half of the bytes: here they stay as they are": lambda points, peaks: _higher(points, peaks, 2),
+        "that is turned over: the new roof over the old one": lambda points, peaks: 1 / _higher(points, peaks),
+        "that is the new roof, in TFLOP/s: how many times the old one?": lambda points, peaks: peaks.roof(
+            points[0].intensity, peaks.narrow
+        ),
+        "so far the point lies below its roof: how much higher is the other roof?": lambda points, peaks: (
+            1 / points[0].share(peaks)
         ),
     },
-    within=0.15,  # read off an axis that is logarithmic
+    within=0.1,  # read off axes that are logarithmic
 )
 
-EXERCISES = {"9.1": INTENSITY, "9.2": ROOF_ABOVE, "9.3": FUSED, "9.4": RIDGE}
+EXERCISES = {"9.1": INTENSITY, "9.2": ROOF_ABOVE, "9.3": FUSED, "9.4": HIGHER_ROOF}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 
 import pandas as pd
 
@@ -26,7 +27,7 @@ def _try_padded(padded: Callable) -> str | None:
     ):
         found, name = padded(size, dtype), str(dtype).removeprefix("torch.")
         numbers = BYTES // dtype.itemsize  # in so many bytes
-        if not hasattr(found, "__index__") or isinstance(found, bool):
+        if isinstance(found, bool) or not isinstance(found, Integral):
             return f"padded({size}, {name}) is {shown(found)}, not a whole number"
         if found < size:
             return f"padded({size}, {name}) is {found}: smaller than what has to fit"
@@ -35,7 +36,8 @@ def _try_padded(padded: Callable) -> str | None:
         if found - size == numbers:
             return f"padded({size}, {name}) is {found}: {size} fits already, and needs no padding"
         if found - size > numbers:
-            return f"padded({size}, {name}) is {found}: a smaller one would do, {numbers} numbers are {BYTES} bytes"
+            what = f"padded({size}, {name}) is {shown(int(found))}"
+            return f"{what}: a smaller one would do, {numbers} numbers are {BYTES} bytes"
     return None
 
 

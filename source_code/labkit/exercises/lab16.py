@@ -1,4 +1,4 @@
-"""The exercises of lab 16: weights for Keras, the rule of a loss scale, which way keeps one, and what one allows."""
+"""The exercises of lab 16: weights for Keras, the rule of a loss scale, the one that is left, and what it allows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
+from labkit.exercises.kinds import BOUND, READ, Code, Number
+from labkit.numbers import number, shown
 
 CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
 
@@ -40,9 +40,9 @@ def _try_scale_after(scale_after: Callable) -> str | None:
         ([False] * 6, "after a doubling, the count starts anew"),
         ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
     ):
-        found = scale_after(1024.0, list(overflowed), 3)
-        if found != _keras_scale(1024.0, overflowed, 3):
-            return f"{wrong} (it says {shown(found)} for {overflowed}, from 1024.0, with 3 growth steps)"
+        given = scale_after(1024.0, list(overflowed), 3)
+        if given is None or number(given) != _keras_scale(1024.0, overflowed, 3):
+            return f"{wrong} (it says {shown(given)} for {overflowed}, from 1024.0, with 3 growth steps)"
     return None
 
 
@@ -127,23 +127,34 @@ SCALE_AFTER = Code(
 )
 
 
-def _kept(compiled: pd.DataFrame) -> list[str]:
-    """One way, unless this Keras keeps what ours drops; "none of them" where none does."""
-    return list(compiled.loc[compiled["fixed_scale"].notna(), "way"]) or ["none of them"]
+ASKED, STEPS = "mixed_float16, loss_scale_factor=1024", 4500  # what the colleague does
 
 
-WHICH_COMPILE = Choice(
+def _last_scale(compiled: pd.DataFrame, steps: int = STEPS) -> float:
+    """By what the loss is multiplied in the last step: the fixed scale where this Keras keeps it, else what grew."""
+    row = compiled.set_index("way").loc[ASKED]
+    if pd.notna(row["fixed_scale"]):
+        return float(row["fixed_scale"])
+    if pd.isna(row["initial_scale"]):
+        return 1.0
+    return float(row["initial_scale"] * 2 ** ((steps - 1) // row["growth_steps"]))
+
+
+LAST_SCALE = Number(
     READ,
-    "What was asked for is not what compile left: look for a row that has a fixed scale.",
-    right=_kept,
+    "In the row for what the colleague asks: what trains, what does it begin with, and how often does it double?",
+    right=_last_scale,
     wrong={
-        "mixed_float16, loss_scale_factor=1024": "there it is asked for, and compile drops it: look at what trains",
-        "mixed_float16": "there the scale is dynamic: a fixed one was not asked for",
-        "mixed_float16, auto_scale_loss=False": "there nothing scales the loss: no scale was asked for",
-        "mixed_bfloat16": "BF16 needs no scale, and there is none",
-        "float32, but layers with dtype='mixed_float16'": "there nothing scales: compile asks for the model's policy",
-        "none of them": "one row does have a fixed scale: look at what compile left",
+        "that is what was asked for: look in its row at what trains": lambda compiled: 1024.0,
+        "with that it begins: does it stay so, for so many good steps?": lambda compiled: _last_scale(compiled, 1),
+        "it doubled once more: after how many good steps in a row does it?": lambda compiled: _last_scale(
+            compiled, STEPS // 2
+        ),
+        "it has not doubled that often yet: count whole runs of good steps": lambda compiled: 2 * _last_scale(compiled),
+        "a doubling is not added, it multiplies": lambda compiled: 3 * _last_scale(compiled, 1),
+        "nothing is what a model under float32 gets: which row is this?": lambda compiled: 1.0,
     },
+    within=0.0,
 )
 
 
@@ -171,6 +182,6 @@ LARGEST_BEFORE_SCALING = Number(
 EXERCISES = {
     "16.1": FC1_FOR_KERAS,
     "16.2": SCALE_AFTER,
-    "16.3": WHICH_COMPILE,
+    "16.3": LAST_SCALE,
     "16.4": LARGEST_BEFORE_SCALING,
 }

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
+from labkit.numbers import number
 from labkit.topics.keras.readings import Counted, counted
 from stepbudget.report import Report
 
@@ -61,9 +62,10 @@ def _try_pause_bounds(pause_bounds: Callable) -> str | None:
         ([0, 0, 0, 20], 0.75, 0.95),
         ([100] * 4, 0.0, 0.0),
     ):
-        found = np.asarray(pause_bounds(list(samples)), dtype=float)
-        if found.shape != (2,):
-            return f"it returns {found.tolist()!r}: two shares are wanted, the least and the most"
+        found = each_of(pause_bounds(list(samples)), "two shares are wanted, the least and the most: two numbers are")
+        if len(found) != 2:
+            return f"it returns {len(found)} numbers: two shares are wanted, the least and the most"
+        found = [number(one) for one in found]
         if not np.isclose(found[0], least):
             return f"the least is {found[0]:g} for {samples}: no kernel ran for certain only where a sample reads 0"
         if not np.isclose(found[1], most):

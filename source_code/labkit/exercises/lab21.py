@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, each_of, quietly
+from labkit.numbers import number as a_number
 from labkit.topics.scaling import stragglers
 from labkit.topics.scaling.collectives import Link
 from stepbudget.ask import ranks
@@ -91,6 +92,9 @@ LEAST = Number(
 SAMPLES, RANKS, EPOCHS = 24, 2, 3
 
 
+LISTS = "a list of each epoch's samples is"
+
+
 @quietly
 def _try_epochs(epochs: Callable) -> str | None:
     from torch.utils.data import DistributedSampler  # here and below: the recorded labs need none
@@ -101,7 +105,8 @@ def _try_epochs(epochs: Callable) -> str | None:
         given = epochs(sampler, EPOCHS)
         if given is None:
             return "a list of the epochs' samples is wanted: the function returns nothing"
-        found.append([[int(sample) for sample in epoch] for epoch in given])
+        own = [each_of(epoch, LISTS) for epoch in each_of(given, LISTS)]
+        found.append([[int(a_number(sample)) for sample in epoch] for epoch in own])
     if any(len(own) != EPOCHS for own in found):
         return f"{EPOCHS} epochs are asked for, and {len(found[0])} come"
     for number, parts in enumerate(zip(*found, strict=True), 1):

@@ -5,11 +5,12 @@ The loops run on the CPU, under a pretended GPU and profiler (labkit.pretend.pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
 from labkit.display.pieces import part
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.numbers import shown
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.profiler import LAUNCH_MS, Cuda
 from stepbudget.ask import phases
@@ -200,7 +201,10 @@ PASTED = Code(
 def _try_bracket(watched: Callable) -> str | None:
     cuda, trained = Cuda(), []
     waits_before = 0
-    for step, batch in enumerate(watched(iter(range(BATCHES)), cuda, FIRST, CAPTURED)):
+    given = watched(iter(range(BATCHES)), cuda, FIRST, CAPTURED)
+    if not isinstance(given, Iterable):
+        return f"it has to yield the loader's batches, one by one, and it returns {shown(given)}"
+    for step, batch in enumerate(given):
         trained.append(batch)
         for _ in range(KERNELS):
             cuda.work(KERNEL_MS, step)

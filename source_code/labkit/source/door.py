@@ -21,7 +21,8 @@ from pathlib import Path
 
 from labkit import course
 from labkit.errors import LabError, NotHere
-from labkit.paths import REPORTS, typed
+from labkit.paths import REPORTS
+from labkit.scripts import typed
 from labkit.source import command as profiling
 from labkit.source import container, counting, originals, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version
@@ -124,7 +125,7 @@ class Source(ABC):
         """
         words = counting.check(command)
         if not brief:
-            show(f"$ {counting.folded(words)}")
+            show(f"$ {counting.abridged(words)}")
         name = Path(words[words.index("--log-file") + 1]).stem
         return self._same(name, same_kernels, show) or self._count(name, words, show, brief)
 

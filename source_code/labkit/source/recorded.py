@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labkit import course
-from labkit.errors import LabError, NotRecorded
+from labkit.errors import LabError, NotRecorded, near
 from labkit.paths import RECORDED
 from labkit.source import originals
 from labkit.source.quick import quick, shortened, whole
@@ -137,7 +137,7 @@ def report_file(name: str, command: str, where: Path | None = None) -> Path:
     there = provenance(where)["profiles"]
     made_with = there.get(name)
     if made_with is None:
-        raise NotRecorded(f"no report called {name} was recorded. There are: {', '.join(there)}.")
+        raise NotRecorded(f"no report called {name} was recorded. {near(name, there)}")
     if made_with != command:
         raise LabError(f"the report {name} was recorded with another command: {made_with}")
     return originals.original((where or folder()) / "profiles" / f"{name}.sqlite.xz")

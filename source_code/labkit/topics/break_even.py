@@ -126,6 +126,6 @@ def lines_chart(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10) -> F
         highest = max(own.seconds(most_epochs) for own in costs.values())
         ax.set(xlim=(0, most_epochs), ylim=(0, 1.05 * highest), xlabel="epochs", ylabel="seconds")
         ax.grid(axis="y")
-        ax.set_title("Whole process, by number of epochs")
+        ax.set_title("Whole process, by number of epochs (a line: medians of a step's runs)")
         ax.legend(fontsize=SMALL, loc="lower right", handlelength=2.6)
     return fig

@@ -21,6 +21,7 @@ from stepbudget.ask.phases import phase_ranges
 from stepbudget.ask.predict import FIXES, Bound, bounds
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
+from stepbudget.signs import signed
 from stepbudget.window import Window
 
 TOLERANCE = 0.01  # of a count or an amount: what two runs of one program may differ by
@@ -179,11 +180,12 @@ class Comparison:
             )
             return (
                 f"the second is slower, by {-self.gained_ms:,.1f} ms: nothing was gained{promised}; what grew most: "
-                f"{CAUSES[grown]} ({change[grown]:+,.1f} ms)"
+                f"{CAUSES[grown]} ({signed(f'{change[grown]:+,.1f}')} ms)"
             )
         if fix is None:
             shrunk = min(change, key=change.__getitem__)
-            what = f"; what shrank most: {CAUSES[shrunk]} ({change[shrunk]:+,.1f} ms)" if change[shrunk] < 0 else ""
+            by = signed(f"{change[shrunk]:+,.1f} ms")
+            what = f"; what shrank most: {CAUSES[shrunk]} ({by})" if change[shrunk] < 0 else ""
             return f"no cause that a fix here treats has shrunk: no prediction to score{what}"
         return str(self.score(fix))
 

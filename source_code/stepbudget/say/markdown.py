@@ -15,6 +15,7 @@ from stepbudget import kernel_names
 from stepbudget.errors import printable
 from stepbudget.say.text import LEAST_CHANGE_MS
 from stepbudget.say.words import percent, sentence
+from stepbudget.signs import signed
 
 ADVICE, KERNELS, LINES = 3, 5, 5  # of each the first ones
 NAME = 80  # letters
@@ -120,11 +121,12 @@ def _comparison(found: dict) -> list[str]:
         lines += ["", "| kernels, changed most | before ms | after ms | change |", "|:--|--:|--:|--:|"]
         for one in kernels:
             name = code(kernel_names.short(one["kernel"], 60), in_table=True)
-            lines.append(f"| {name} | {one['before_ms']:,.2f} | {one['after_ms']:,.2f} | {one['change_ms']:+,.2f} |")
+            change = signed(f"{one['change_ms']:+,.2f}")
+            lines.append(f"| {name} | {one['before_ms']:,.2f} | {one['after_ms']:,.2f} | {change} |")
     return lines + (["", *(f"- {plain(text)}" for text in said["remarks"])] if said["remarks"] else [])
 
 
 def _changed(what: str, before: float, after: float, own: dict) -> str:
     mark = " \\*" if own["beyond_noise"] else ""
-    between = f"{own['low_ms']:+,.1f} to {own['high_ms']:+,.1f}{mark}"
-    return f"| {what} | {before:,.1f} | {after:,.1f} | {own['ms']:+,.1f} | {between} |"
+    change, low, high = (signed(f"{own[ms]:+,.1f}") for ms in ("ms", "low_ms", "high_ms"))
+    return f"| {what} | {before:,.1f} | {after:,.1f} | {change} | {low} to {high}{mark} |"

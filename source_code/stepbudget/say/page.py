@@ -17,6 +17,7 @@ from stepbudget.say.picture import escaped
 from stepbudget.say.text import LEAST_CHANGE_MS
 from stepbudget.say.timeline import Pictures
 from stepbudget.say.words import held, percent, sentence, shaped
+from stepbudget.signs import signed
 
 KERNELS, PHASES, CHANGED = 20, 30, 15  # rows of a table; the others are counted
 LINES = 12  # lines of the program, shapes of operators
@@ -274,7 +275,7 @@ def _comparison(found: dict) -> str:
         parts.append(f"<p>{escaped(sentence(compared['verdict']))}</p>")
     if compared["slower_than_allowed"] is not None and compared["comparable"]:
         words = "Slower than allowed" if compared["slower_than_allowed"] else "Not slower than allowed"
-        low, high = (f"{compared['change'][edge]:+,.1f}" for edge in ("low_ms", "high_ms"))
+        low, high = (signed(f"{compared['change'][edge]:+,.1f}") for edge in ("low_ms", "high_ms"))
         parts.append(f"<p><b>{words}:</b> the change lies between {low} and {high} ms.</p>")
     whole_ms = max(compared["before_ms"], compared["after_ms"])
     for side in ("before", "after"):
@@ -312,14 +313,15 @@ def _changes(found: dict) -> str:
 def _change(name: str, before: float, after: float, own: dict, reach: float) -> tuple[str, ...]:
     low, middle, high = (own[f"{where}ms"] for where in ("low_", "", "high_"))
     mark = "*" if own["beyond_noise"] else ""
-    between = f"<b>{middle:+,.1f}</b>{mark} <small>({low:+,.1f} to {high:+,.1f})</small>"
+    words = [signed(f"{change:+,.1f}") for change in (middle, low, high)]
+    between = "<b>{}</b>{} <small>({} to {})</small>".format(words[0], mark, *words[1:])
     return name, f"{before:,.1f}", f"{after:,.1f}", between, picture.whisker(low, middle, high, reach)
 
 
 def _changed_kernels(compared: dict) -> str:
     body = [
         (_kernel(one["kernel"]), f"{one['before']:,.0f}", f"{one['after']:,.0f}", f"{one['before_ms']:,.2f}",
-         f"{one['after_ms']:,.2f}", f"{one['change_ms']:+,.2f}")
+         f"{one['after_ms']:,.2f}", signed(f"{one['change_ms']:+,.2f}"))
         for one in compared["kernels"]
         if abs(one["change_ms"]) >= LEAST_CHANGE_MS
     ]  # fmt: skip

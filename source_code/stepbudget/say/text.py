@@ -10,6 +10,7 @@ from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import Change, Comparison
 from stepbudget.errors import printable
 from stepbudget.say.words import held, shaped
+from stepbudget.signs import signed
 
 WIDTH = 120
 BAR = 40  # characters for the whole window
@@ -60,7 +61,7 @@ def comparison(made: Comparison, said: dict) -> list[str]:
     if len(kernels):
         rows = [
             (_cut(row.kernel, NAME), f"{row.before:,.0f}", f"{row.after:,.0f}", f"{row.before_ms:,.2f}",
-             f"{row.after_ms:,.2f}", f"{row.change_ms:+,.2f}")
+             f"{row.after_ms:,.2f}", signed(f"{row.change_ms:+,.2f}"))
             for row in kernels.itertuples()
         ]  # fmt: skip
         lines += [
@@ -73,7 +74,7 @@ def comparison(made: Comparison, said: dict) -> list[str]:
         lines += _wrapped([made.verdict])
     if said["slower_than_allowed"] is not None:
         is_slower = "slower than allowed" if said["slower_than_allowed"] else "not slower than allowed"
-        low, high = (f"{ms:+,.1f}" for ms in (made.change.low_ms, made.change.high_ms))
+        low, high = (signed(f"{ms:+,.1f}") for ms in (made.change.low_ms, made.change.high_ms))
         lines.append(f"{is_slower}: the change lies between {low} and {high} ms")
     return _printable(lines)
 
@@ -81,7 +82,8 @@ def comparison(made: Comparison, said: dict) -> list[str]:
 def _changed(what: str, before_ms: float, after_ms: float, found: Change) -> tuple[str, ...]:
     """A row: before and after, their difference, and between what it lies with several profiles."""
     between = f"{found.ms:+,.1f} ({found.low_ms:+,.1f} to {found.high_ms:+,.1f}){'*' if found.beyond_noise else ' '}"
-    return what, f"{before_ms:,.1f}", f"{after_ms:,.1f}", f"{after_ms - before_ms:+,.1f}", between
+    change = f"{after_ms - before_ms:+,.1f}"
+    return what, f"{before_ms:,.1f}", f"{after_ms:,.1f}", signed(change), signed(between)
 
 
 def _step_budget(found: dict) -> list[str]:

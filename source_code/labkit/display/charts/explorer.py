@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,14 +23,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from PIL import Image
 
 from labkit.display import style
 from labkit.display.charts import timelines
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
+from labkit.display.show import packed_png
 from labkit.display.show import title as title_of
-from labkit.display.show import without_steering
 from labkit.display.spread import MEASURED
 from labkit.display.table import short_kernel
 from stepbudget import kernel_names
@@ -104,13 +102,8 @@ class Still:
 
     @cached_property
     def png(self) -> str:
-        """The picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
-        drawn, packed = io.BytesIO(), io.BytesIO()
-        without_steering(self._picture)
-        with style.house_style():
-            self._picture.savefig(drawn, format="png", dpi=style.DPI)
-        Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
-        return base64.b64encode(packed.getvalue()).decode("ascii")
+        """The picture in base64."""
+        return packed_png(self._picture, style.DPI)
 
 
 class Exploration:

@@ -123,7 +123,7 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
         for kind, (words, colour, line) in TRANSFERS.items():
             gb_per_s = [1e3 * size / found[(size, *kind)]["done_us"] for size in sizes]
             right.plot(sizes, gb_per_s, line, color=colour, marker="o", ms=4, label=words)
-        right.set(xscale="log", xlabel="MB a copy", title="GB/s until the copy is done")
+        right.set(xscale="log", xlabel="MB a copy (medians)", title="GB/s until the copy is done")
         right.set_xticks(sizes, [f"{size:g}" for size in sizes])
         right.xaxis.set_minor_locator(NullLocator())
         right.set_ylim(0, None)
@@ -142,7 +142,7 @@ def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> 
         bar(ax, y, 0, row["done_us"], tint(colour, 0.3))
         ax.barh(y, row["returned_us"], THICK / 2, color=colour, linewidth=0)
         beside(ax, max(row["done_us"], row["returned_us"]), y, f"{row['returned_us']:,.0f} / {row['done_us']:,.0f} µs")
-    ax.set(xlim=(0, 1.45 * longest), ylim=(len(rows) - 0.45, -0.55), xlabel="µs")
+    ax.set(xlim=(0, 1.45 * longest), ylim=(len(rows) - 0.45, -0.55), xlabel="µs, medians")
     ax.set_yticks(range(len(rows)), [TRANSFERS[kind][0].replace(", ", ",\n") for kind in rows])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
@@ -183,7 +183,7 @@ def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
         ax.xaxis.set_minor_locator(NullLocator())
         plain_numbers(ax.yaxis)
         ax.grid(axis="y", which="both", lw=0.5)
-        ax.set_title("An epoch of training, by number of loader workers")
+        ax.set_title("An epoch of training, by number of loader workers: median and range")
     return fig
 
 

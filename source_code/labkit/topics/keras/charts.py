@@ -29,7 +29,8 @@ def epoch_bars(runs: Mapping[str, Sequence[dict]], backend: str) -> Figure:
     later = later_epochs(runs)
     base = median(next(iter(later.values())))
     with style.house_style():
-        fig, ax = bar_axes(list(runs), f"Training time of an epoch (Keras on {backend})", "seconds")
+        title = f"Training time of an epoch but the first: each a dot, and their median (Keras on {backend})"
+        fig, ax = bar_axes(list(runs), title, "seconds")
         reach(ax, max(map(max, later.values())), words_in=2.2)
         for y, (name, found) in enumerate(runs.items()):
             middle = median(later[name])

@@ -10,6 +10,7 @@ from labkit.display.spread import MEASURED, spread
 from labkit.display.table import Table, table
 from labkit.topics.keras import readings as keras_records
 from stepbudget.report import Report
+from stepbudget.signs import signed
 
 USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
 Tried = Mapping[str, Mapping[str, pd.DataFrame]]  # backend → the tables that keras_records.tried() gives
@@ -42,7 +43,7 @@ def in_float16(tried: Tried) -> Table:
     }
     found = pd.DataFrame(columns).reset_index().rename(columns={"what": "under mixed_float16", "dtype": "comes out as"})
     found.columns = [*found.columns[:2], *(f"on {backend}" for backend in tried)]
-    found.iloc[:, 0] = found.iloc[:, 0].str.replace("±1000", "-1000 to 1000")
+    found.iloc[:, 0] = found.iloc[:, 0].str.replace("±1000", "-1000 to 1000").map(signed)
     return table(found, "The last value that comes out", dict.fromkeys(found.columns[2:], "{:.3g}"))
 
 

@@ -15,6 +15,7 @@ from labkit.topics.ladder import ledger
 SMALL = 8.5  # points
 ROW_IN = 0.5
 FIELDS = {"training_s": ("training loop", style.BLUE), "process_s": ("whole process", style.INK)}
+EACH_RUN = "large: median, small: each run"
 
 
 def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> Figure:
@@ -63,7 +64,8 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> 
         handles = [
             Line2D([], [], color=colour, marker="o", ms=7, lw=1.2, label=label) for label, colour in FIELDS.values()
         ]
-        fig.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL + 0.5)
+        handles.append(Line2D([], [], color=style.MUTED, marker="o", ms=3, lw=1.2, label=EACH_RUN))
+        fig.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=SMALL + 0.5)
     return fig
 
 
@@ -94,7 +96,7 @@ def process_parts(found: pd.DataFrame) -> Figure:
         ax.invert_yaxis()
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
-        ax.set_title("Where a whole process's time goes")
+        ax.set_title("Where a whole process's time goes: medians of its parts")
         fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=SMALL + 0.5)
     return fig
 

@@ -52,7 +52,7 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
         highest = max(roof, found["triton_tflops"].max(), found["cublas_tflops"].max())
         ax.set(ylabel="TFLOP/s", ylim=(0, 1.15 * highest), xlim=(-0.6, len(names) - 0.4))
         ax.tick_params(axis="x", length=0)
-        ax.set_title(f"A matrix product in {name}, by size: rows = columns = inner, or as written")
+        ax.set_title(f"A matrix product in {name}, by size (medians): rows = columns = inner, or as written")
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
     return fig
 

@@ -22,7 +22,7 @@ def steps(scored: Sequence[Scored], title: str) -> Figure:
     taken = [scored[0].before, *(one.after for one in scored)]
     longest = max(own.high for own in taken)
     with style.house_style():
-        fig, ax = bar_axes(names, title, "milliseconds a step (×: against the first row)")
+        fig, ax = bar_axes(names, title, "milliseconds a step: median, each round a dot (×: against the first row)")
         reach(ax, longest, words_in=1.3)
         marks = [0.0, *(one.best_ms for one in scored)]
         for y, (own, mark) in enumerate(zip(taken, marks, strict=True)):

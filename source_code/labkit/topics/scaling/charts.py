@@ -57,7 +57,7 @@ def efficiency(kind: str, found: Records | None = None, programs: Collection[str
         ax.set_xscale("log", base=2)
         ax.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
         ax.set(xlabel="GPUs, 8 a host", ylabel="% of its own run on one GPU", ylim=(0, 125))
-        ax.set_title(f"{kind.capitalize()} scaling: lines are the model's, points are measured")
+        ax.set_title(f"{kind.capitalize()} scaling: lines are the model's, points measured medians with their range")
         ax.legend(loc="best", fontsize=8.5)
     return fig
 

@@ -38,14 +38,14 @@ def by_dimension(products: pd.DataFrame) -> Figure:
         )
         for name in "MNK"
     }
-    return _sizes(panels, "One dimension of a 4096 × 4096 × 4096 product varied")
+    return _sizes(panels, "One dimension of a 4096 × 4096 × 4096 product varied (medians)")
 
 
 def together(products: pd.DataFrame) -> Figure:
     """The same with all three dimensions varied together, a panel for each base size."""
     own = products[products["part"] == "all"]
     panels = {f"around {base:,}": own[own["base"] == base].assign(at=own["n"]) for base in sorted(own["base"].unique())}
-    return _sizes(panels, "Square products: M = N = K")
+    return _sizes(panels, "Square products: M = N = K (medians)")
 
 
 def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
@@ -131,7 +131,7 @@ def layout_bars(convolutions: pd.DataFrame, channels: Mapping[str, int]) -> Figu
         hatched = {"facecolor": style.PAPER, "hatch": "////", "edgecolor": style.INK, "linewidth": 0}
         handles.append(Patch(label="of it: changing the layout", **hatched))
         fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL)
-        style.suptitle(fig, "A convolution, forward and backward, by layout")
+        style.suptitle(fig, "A convolution, forward and backward, by layout (medians)")
     return fig
 
 
