@@ -54,7 +54,7 @@ LEAST_SHARE = 0.01  # of MOST_BARS; by then it is not the bars that take the roo
 RESOLUTIONS_NS = [0, *(digit * 10**power for power in range(3, 12) for digit in (1, 2, 5))]
 WITH_LABELS = 400  # a row of more bars carries no words in them: the browser would measure each
 
-PX = style.DPI  # CSS pixels an inch: the plot is as large as the static picture
+PX = 100  # CSS pixels an inch, of the plot and of the static picture: 900 wide, for which the narrowest page has room
 GAP_PX, KEY_PX = 6, timelines.KEY_LINE_IN * PX  # between two rows; a line of the key
 FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 THICK = 0.76  # a bar's share of its row
@@ -105,7 +105,7 @@ class Still:
         """The picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
         drawn, packed = io.BytesIO(), io.BytesIO()
         with style.house_style():
-            self._picture.savefig(drawn, format="png", dpi=style.DPI)
+            self._picture.savefig(drawn, format="png", dpi=PX)
         Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
         return base64.b64encode(packed.getvalue()).decode("ascii")
 
