@@ -28,7 +28,7 @@ HEAD_STYLE = f"{PADDING}; vertical-align: bottom; border-bottom: 1px solid curre
 CELL_STYLE = f"{PADDING}; vertical-align: top"
 NUMBER_STYLE = "text-align: right; white-space: nowrap"  # text and heads wrap where the page is narrow
 TEXT_STYLE = "text-align: left"
-LONG_WORD = re.compile(r"\S{25,}")  # names of kernels, files and metrics
+LONG_WORD = re.compile(r"\S{32,}")  # names of kernels, files and metrics
 JOINTS = re.compile(r"(::|[_/,.])(?=\w)")  # where such a name may go on in the next line
 
 
