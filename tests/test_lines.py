@@ -29,6 +29,7 @@ def test_a_long_line_is_broken_between_words_and_loses_none(text):
     assert all(len(line) <= lines.WIDE for line in (first, *rest))
     assert all(line.startswith(lines.INDENT) for line in rest)
     assert rest or shown == text
+    assert lines.joined(shown) == text
 
 
 def test_a_number_stays_with_its_unit():

@@ -31,6 +31,11 @@ def _broken(line: str) -> str:
     return filled.replace(TIE, " ")
 
 
+def joined(text: str) -> str:
+    """What ``wrapped`` broke, whole again; to be read line by line."""
+    return re.sub(rf"(?<=\S)\n{INDENT}(?=\S)", " ", text)
+
+
 def command(text: str) -> str:
     """A command over as many lines as it needs, which a shell takes as they are.
 
