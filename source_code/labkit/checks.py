@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from labkit import source
 from labkit.display.spread import MEASURED
 from labkit.errors import LabError
+from labkit.lines import say
 from stepbudget.signs import signed
 
 
@@ -38,7 +39,7 @@ def invariant(claim: str, holds: bool, found: object = None) -> None:
     """What holds on every machine: print ``[ok] claim``; raise CheckFailed where it does not hold."""
     if not holds:
         raise CheckFailed(signed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else "")))
-    print(f"[ok] {signed(claim)}")
+    say(f"[ok] {signed(claim)}")
 
 
 def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> None:
@@ -53,7 +54,7 @@ def expect(claim: str, holds: bool, found: object = None, *, because: str, so: s
         return
     difference = Difference(claim, found, because, so)
     _differences.append(difference)
-    print(f"[differs here] {difference}")
+    say(f"[differs here] {difference}")
 
 
 def conclude(sentence: str) -> None:
@@ -62,7 +63,7 @@ def conclude(sentence: str) -> None:
     Where a number of it is missing, since nothing of the kind was measured here, that is said instead.
     """
     missing = "Nothing to conclude: this was not measured here."
-    print(f"→ {missing if NO_NUMBER.search(sentence) else signed(sentence)}")
+    say(f"→ {missing if NO_NUMBER.search(sentence) else signed(sentence)}")
 
 
 def begin() -> None:
@@ -78,9 +79,9 @@ def differences() -> list[Difference]:
 def finish() -> None:
     """At a lab's end: what was expected and differed here, a line each."""
     if not _differences:
-        print("→ What this lab expects of a machine held here.")
+        say("→ What this lab expects of a machine held here.")
     for difference in _differences:
-        print(f"→ [differs here] {difference}")
+        say(f"→ [differs here] {difference}")
 
 
 def _shown(found: object) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import difflib
 import html
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from labkit.display import code
 from labkit.display.pieces import part
 from labkit.errors import LabError
 from labkit.scripts import script as path
 
 # Row tints that read on a light and on a dark page; the sign in front says the same without colour.
 TINTS = {"+": "rgba(0, 158, 115, 0.18)", "-": "rgba(213, 94, 0, 0.18)", "@": "rgba(0, 114, 178, 0.10)"}
+
+
+HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,25 @@ class Diff:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        rows = [f"<b>{html.escape(self.old)} → {html.escape(self.new)}: {self.changed()} changed lines</b>"]
+        title = f"{self.old} → {self.new}: {self.changed()} changed lines"
+        rows = [code.tinted(line, TINTS.get(sign)) for sign, line in self._coloured()]
+        return {"text/html": code.block(title, rows), "text/plain": str(self)}
+
+    def _coloured(self) -> Iterator[tuple[str, str]]:
+        """Each line's sign, and the line as HTML in the colours that it has in its whole script."""
+        before, after = (code.coloured("\n".join(_lines(name))) for name in (self.old, self.new))
+        old = new = 0
         for line in self.lines:
-            tint = TINTS.get(line[:1])
-            style = f' style="display: block; background: {tint}"' if tint else ' style="display: block"'
-            rows.append(f"<span{style}>{html.escape(line) or ' '}</span>")
-        body = "".join(rows)
-        return {"text/html": f'<pre style="line-height: 1.35; margin: 0">{body}</pre>', "text/plain": str(self)}
+            sign = line[:1]
+            if hunk := HUNK.match(line):
+                old, new = (int(first) - 1 for first in hunk.groups())
+                yield sign, html.escape(line)
+            elif sign == "-":
+                yield sign, f"-{before[old]}"
+                old += 1
+            else:
+                yield sign, f"{sign}{after[new]}"
+                new, old = new + 1, old + (sign != "+")
 
 
 def diff(old: str, new: str, context: int = 1) -> Diff:

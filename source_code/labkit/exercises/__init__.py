@@ -13,6 +13,7 @@ import re
 from labkit import course
 from labkit.errors import LabError, near
 from labkit.exercises.kinds import Exercise
+from labkit.lines import say
 from labkit.numbers import shown
 from stepbudget.errors import ReportError
 
@@ -39,7 +40,7 @@ def exercise(number: str, answer: object, *context: object) -> bool:
     if number not in found:
         raise LabError(f"lab {lab} has no exercise {number}. {near(number, found)}")
     if isinstance(answer, str) and answer.strip().casefold() == "hint":
-        print(f"exercise {number}, a hint: {found[number].hint}")
+        say(f"exercise {number}, a hint: {found[number].hint}")
         return False
     try:
         return found[number].check(number, answer, *context)
