@@ -14,7 +14,7 @@ settings.load_profile("course")
 
 @pytest.fixture
 def unbroken_lines(monkeypatch):
-    """For tests of what is said: a line is a line, however long. Where lines break is for test_lines.py."""
+    """For tests of what is said: a line is a line, however long. Where lines break is for test_printed_lines.py."""
     from labkit import lines
 
     monkeypatch.setattr(lines, "WIDE", 10_000)
