@@ -22,7 +22,7 @@ from stand_in import A_GPU, NO_GPU, StandIn
 from stepbudget.ask.phases import phases
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys as exports
-from stepbudget.export import profile
+from stepbudget.export import processes, profile
 from stepbudget.report import open_report
 
 PROGRAM = "main_baseline_nvtx.py --profile --epochs 2"
@@ -522,3 +522,26 @@ def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, repo
     assert list(table["count"]) == [3, 2, 2, 2, 2, 2, 2], "two steps; the loader is asked once more and has no batch"
     assert any("Test set: Average loss" in line for line in said), "the program's output is shown"
     assert open_report(reports / "demo.sqlite").window().name == "training"
+
+
+def test_an_interrupted_real_nsys_leaves_no_process_and_no_file(real_nsys, tmp_path, monkeypatch):
+    """Its agent has left its group, and the program is deaf."""
+    monkeypatch.setattr(processes, "PATIENCE_S", 3.0)
+    monkeypatch.setenv(processes.MARK, f"test-{os.getpid()}")
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
+    )
+    report = tmp_path / "reports" / "demo.nsys-rep"
+    report.parent.mkdir()
+    flags = ["--trace", "osrt", "--sample", "none", "--cpuctxsw", "none", "--output", str(report.with_suffix(""))]
+    seen: list[int] = []
+
+    def stop(line: str) -> None:
+        if line == "on":
+            seen.extend(processes.started(f"test-{os.getpid()}"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile.record([real_nsys.path, "profile", *flags, sys.executable, "-c", deaf], report, real_nsys, stop)
+    assert len(seen) >= 3, "nsys, its agent, the program"
+    assert not processes.started(f"test-{os.getpid()}") and not [*report.parent.iterdir()]
