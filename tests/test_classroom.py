@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -115,6 +116,14 @@ def test_her_gpu_alone_is_sampled(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     adapted = command.adapt(words, tool, has_gpu=True)
     assert adapted[adapted.index("--gpu-metrics-devices") + 1] == "1"
+
+
+def test_what_is_carried_to_a_room_without_a_network_is_what_make_installs_there():
+    guide = (ROOT / "labs" / "for_teachers.md").read_text()
+    carried, installed = re.findall(r"^(.*pip download .*)\n(.*)", guide, re.MULTILINE)[0]
+    assert ("-c " in carried) == ("PIP_CONSTRAINT" in (ROOT / "Makefile").read_text()), "the same versions at both ends"
+    asked = set(re.findall(r"\[(\w+)\]", carried))
+    assert asked == {"read", "course"} and "setuptools" in carried and "make read" in installed
 
 
 # A cluster
