@@ -28,6 +28,8 @@ FLOORS = (
     {
         "labkit",
         "labkit.paths",
+        "labkit.scripts",
+        "labkit.lines",
         "labkit.errors",
         "labkit.numbers",
         "labkit.course",
