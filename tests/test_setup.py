@@ -197,7 +197,9 @@ class TestMakefile:
         assert checkout.installs() == 1
         assert not checkout.calls("-m venv")
 
-    @pytest.mark.parametrize("name", ["one two", "d'été", 'the "course"', "$(touch pwned) `touch pwned`", "a;touch pwned"])
+    @pytest.mark.parametrize(
+        "name", ["one two", "d'été", 'the "course"', "$(touch pwned) `touch pwned`", "a;touch pwned"]
+    )
     def test_a_folder_may_have_any_name(self, tmp_path: Path, name: str) -> None:
         """No shell takes a part of the name for a word of its own, or for a command."""
         checkout = Checkout(tmp_path, name)
