@@ -5,7 +5,6 @@ import json
 import os
 import runpy
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -404,3 +403,22 @@ def test_sigterm_to_torchrun_marks_the_record_and_leaves_no_rank(tmp_path):
     assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said.decode()
     _, alive = psutil.wait_procs(ranks, timeout=15)
     assert not alive
+
+
+# Terminals
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_letters_breaks_nothing(encoding):
+    """Neither what is said nor what is read of our own files: the exercises quote a script of the course."""
+    program = "from labkit.errors import speak_any_encoding; from labkit.training import flags; "
+    program += "from labkit.exercises import lab25; speak_any_encoding(); "
+    program += "print('a \\u2192 b \\xe9', len(lab25.TEMPLATE) > 100); "
+    program += "flags.script_parser('Less than 5 \\xb5s \\u2192 good').parse_args(['--help'])"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=os.environ | plain, capture_output=True, text=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first == ("a ? b ? True" if encoding == "ascii" else "a ? b é True")
+    assert "Less than 5 " in done.stdout
