@@ -4,15 +4,25 @@ import contextlib
 import json
 import os
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from labkit import course
+from labkit.display import own_folder
+from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
-from labkit.training import flags, ranges, record
+from labkit.pretend import machines
+from labkit.training import data, flags, ranges, record
+from stepbudget.export.nsys import find_nsys
 
 FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu", "--workers", "0"]
 SCRIPTS = sorted(
@@ -210,3 +220,205 @@ def test_a_benchmark_on_a_full_disk_prints_its_result(monkeypatch, tmp_path, cap
     with pytest.raises(record.LabError, match=r"No space left on device\. It is printed instead"):
         record.keep(str(tmp_path / "x.json"), {"rows": [1]})
     assert json.loads(capsys.readouterr().out) == {"rows": [1]}
+
+
+# Folders
+
+
+ANY_NAME = 'it\'s "a b" é $(touch pwned) `touch pwned`'
+LIVE = """
+import sys
+from pathlib import Path
+from labkit import paths
+from labkit.source import command, running
+from labkit.training import flags
+from stepbudget.export.nsys import find_nsys
+
+few = "--limit 24 --batch-size 12 --epochs 1 --device cpu --workers 0"
+paths.REPORTS.mkdir()
+print(running.run_once(f"main_opt2.py {few}", paths.REPORTS / "run.json")["status"])
+if find_nsys():
+    words = command.check(command.profile_command("opt2", f"main_opt2.py {few}"))
+    command.run_profile(words, paths.REPORTS / "opt2.nsys-rep", lambda line: None)
+"""
+
+
+def test_a_checkout_in_a_folder_of_any_name_runs_live(tmp_path):
+    """A timed run, and one under nsys: each starts a process by the paths of that checkout."""
+    checkout = tmp_path / ANY_NAME
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(SOURCE_CODE, checkout / "source_code", ignore=left_out)
+    environment = os.environ | {"PYTHONPATH": str(checkout / "source_code"), "LAB_MODE": "live"}
+    done = subprocess.run(
+        [sys.executable, "-c", LIVE], cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["complete"]
+    made = {file.name for file in (checkout / "reports").iterdir() if file.suffix != ".sqlite"}
+    assert made == {"run.json", *(["opt2.nsys-rep"] if find_nsys() else [])}
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def as_nobody(work: Callable[[], object]) -> object:
+    """What a function gives, or the sentence of its LabError, in a process that has no rights; skips where not root."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give its rights away")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                said = work()
+            except LabError as error:
+                said = str(error)
+        except BaseException as error:  # for the parent to see
+            said = repr(error)
+        os.write(write, json.dumps(said).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as said:  # noqa: PTH123
+        answer = json.loads(said.read())
+    os.waitpid(child, 0)
+    return answer
+
+
+@pytest.fixture
+def private(tmp_path):
+    """A folder that is nobody else's, on a path that everybody may go."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(private, monkeypatch):
+    said = as_nobody(lambda: data.load_digits(private))
+    assert said == f"cannot read {private}: permission denied. Name a directory that you may read."
+    monkeypatch.setenv("XDG_CACHE_HOME", str(private))
+    assert as_nobody(data._in_cache) is False, "the bundled digits then"
+    said = as_nobody(lambda: flags.target(str(private / "run.json")))
+    assert said == f"cannot write a record into {private}/run.json: Permission denied."
+    said = as_nobody(lambda: flags.target(str(private.parent / "run.json")))
+    assert said == f"cannot write a record into {private.parent}/run.json: Permission denied."
+
+
+def test_no_home_and_one_that_cannot_be_written_is_no_matter(private, monkeypatch):
+    """matplotlib would warn in the middle of a cell; it gets a folder of its own, and the next notebook the same."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", own_folder.VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+
+    def chosen():
+        own_folder.choose()
+        return os.environ.get(own_folder.VARIABLE)
+
+    monkeypatch.setattr(own_folder.tempfile, "gettempdir", lambda: "/tmp")
+    for home in (str(private), "/proc/nowhere", ""):
+        monkeypatch.setenv("HOME", home)
+        assert as_nobody(chosen) == "/tmp/gpu-performance-lab-matplotlib-65534"
+    shutil.rmtree("/tmp/gpu-performance-lab-matplotlib-65534")
+    monkeypatch.setenv("HOME", str(private))
+    assert chosen() is None, "a home that can be written is left alone"
+
+
+@contextlib.contextmanager
+def read_only(folder: Path):
+    """A folder that not even root can write; skips where nobody may mount."""
+    for words in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,bind,ro", folder]):
+        if subprocess.run(words, capture_output=True).returncode != 0:
+            pytest.skip("no folder can be made read-only here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_reports_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):
+    """For runs, benchmarks, profiles and counts, before anything runs; predictions are not kept, and that is said."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    live = machines.live(course.DEFAULT_MACHINE)
+    live.reports = reports
+    quiet = {"show": lambda line: None}
+    asked = (
+        lambda: live.runs(["main_opt2.py"], lambda command: 1, **quiet),
+        lambda: live.benchmark("bench_timing.py", **quiet),
+        lambda: live.profile("nsys profile --output reports/x python3 source_code/main_opt2.py", **quiet),
+    )
+    with read_only(reports):
+        for ask in asked:
+            with pytest.raises(LabError, match=r"cannot write into .*reports.*: Read-only file system\."):
+                ask()
+
+
+# Ranks
+
+
+HANGING = """
+import torch.distributed as dist
+from labkit.training import ending, flags
+
+ending.PATIENCE_S = 1
+flags.script_parser("A program.").parse_args()
+print("begun", flush=True)
+dist.init_process_group("gloo")  # waits for a rank that never comes, and hears no signal
+"""
+
+
+def test_a_rank_that_hangs_in_a_collective_ends_after_sigterm(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [sys.executable, "-c", HANGING]
+    with subprocess.Popen(words, env=os.environ | ranks, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(1)
+        process.terminate()
+        killed = threading.Timer(60, process.kill)
+        killed.start()
+        process.wait()
+        assert killed.is_alive(), "it went by itself"
+        killed.cancel()
+
+
+def test_sigterm_to_torchrun_marks_the_record_and_leaves_no_rank(tmp_path):
+    kept = tmp_path / "run.json"
+    few = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu", "--workers", "0"]
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SOURCE_CODE / "main_ddp.py", *few]
+    with subprocess.Popen(
+        [sys.executable, *map(str, words), "--record", str(kept)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as job:
+        until = time.monotonic() + 240
+        while not kept.exists():
+            assert job.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        ranks = psutil.Process(job.pid).children(recursive=True)
+        job.terminate()
+        _, said = job.communicate(timeout=60)
+    assert json.loads(kept.read_text())["status"] == "interrupted", said.decode()
+    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said.decode()
+    _, alive = psutil.wait_procs(ranks, timeout=15)
+    assert not alive
+
+
+# Terminals
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_letters_breaks_nothing(encoding):
+    """Neither what is said nor what is read of our own files: the exercises quote a script of the course."""
+    program = "from labkit.errors import speak_any_encoding; from labkit.training import flags; "
+    program += "from labkit.exercises import lab25; speak_any_encoding(); "
+    program += "print('a \\u2192 b \\xe9', len(lab25.TEMPLATE) > 100); "
+    program += "flags.script_parser('Less than 5 \\xb5s \\u2192 good').parse_args(['--help'])"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": encoding}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=os.environ | plain, capture_output=True, text=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first == ("a ? b ? True" if encoding == "ascii" else "a ? b é True")
+    assert "Less than 5 " in done.stdout

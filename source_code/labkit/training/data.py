@@ -254,7 +254,7 @@ def _in_cache() -> bool:
 def _network() -> str:
     """Which networks this machine is in now: each route's interface, destination and gateway (Linux; else nothing)."""
     try:
-        lines = Path("/proc/net/route").read_text(encoding="ascii").splitlines()
+        lines = Path("/proc/net/route").read_text(encoding="utf-8").splitlines()
     except OSError:
         return "not known"
     return "\n".join(["routes", *sorted(" ".join(line.split()[:3]) for line in lines[1:])])

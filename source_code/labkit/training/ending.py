@@ -12,16 +12,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 from stepbudget.errors import ReportError, printable, speak_any_encoding
 
 REFUSED, FAILED, CTRL_C, SIGTERM = 2, 1, 130, 143  # exit statuses; the last two as a shell gives them
 PATIENCE_S = 10  # with a rank that was asked to end, and waits for the others where Python cannot interrupt it
-_begun = False
-
-
-class Terminated(KeyboardInterrupt):
-    """Somebody sent SIGTERM."""
+_begun, _asked = False, False
 
 
 def in_one_sentence() -> None:
@@ -46,21 +43,21 @@ def status(error: BaseException | None) -> str:
     """What a record says of a run that ended so: ``complete``, ``interrupted`` or ``failed``."""
     if error is None:
         return "complete"
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    return "interrupted" if _asked or isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def exit_status(error: BaseException) -> int:
     """The exit status of a process that ended so."""
+    if _asked:
+        return SIGTERM
     if isinstance(error, ReportError):
         return REFUSED
-    if isinstance(error, KeyboardInterrupt):
-        return SIGTERM if isinstance(error, Terminated) else CTRL_C
-    return FAILED
+    return CTRL_C if isinstance(error, KeyboardInterrupt) else FAILED
 
 
 def sentence(error: BaseException | None) -> str | None:
     """One sentence for an end that a reader can do something about; None leaves the traceback to speak."""
-    if isinstance(error, Terminated):
+    if _asked and error is not None:  # whatever broke then: another rank, a loader worker
         return "interrupted by SIGTERM."
     if isinstance(error, KeyboardInterrupt):
         return "interrupted."
@@ -76,11 +73,20 @@ def sentence(error: BaseException | None) -> str | None:
     return None
 
 
-def _as_ctrl_c(number: int, frame: object) -> None:
-    """Once: what comes after it ends nothing any more, neither a second signal nor the death of a loader worker."""
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Once: what comes after it ends nothing any more, neither a second signal nor the death of a loader worker.
+
+    A run that is just ending, since another rank ended first, is left to it: its record comes out whole.
+    """
+    global _asked
+    _asked = True
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    raise Terminated
+    while frame is not None:
+        if frame.f_code.co_name == "__exit__" and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _silence() -> None:
@@ -115,7 +121,7 @@ def _end_what_hangs() -> None:
     signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     main = os.getpid()
 
-    def watch() -> None:
+    def watch(told: socket.socket = told) -> None:  # which is open as long as somebody holds it
         while signal.SIGTERM not in heard.recv(64):
             pass
         time.sleep(PATIENCE_S)
