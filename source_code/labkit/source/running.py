@@ -20,7 +20,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, script
+from labkit.paths import ROOT
+from labkit.scripts import script
 from labkit.training import manifest
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
