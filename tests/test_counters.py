@@ -324,7 +324,7 @@ def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
     found = live.count(command_into(live), shown.append)
     assert found.origin == "a GPU, live"
     assert found.kernels["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
-    assert shown[0] == "$ ncu … python3 source_code/main_opt7.py --profile --epochs 2 --limit 1024"
+    assert shown[0] == "$ ncu … python3 source_code/main_opt7.py --profile"
     assert "| Train Epoch: 2" in shown
 
 
