@@ -32,6 +32,7 @@ FLOORS = (
         "labkit.lines",
         "labkit.errors",
         "labkit.numbers",
+        "labkit.scripts",
         "labkit.course",
         "labkit.versions",
         "labkit.cases",

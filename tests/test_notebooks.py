@@ -215,7 +215,7 @@ def test_a_table_shows_no_marks(path):
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
 COMPARED = re.compile(r"lab\.compare_prediction\(\s*(my_\w+)")
 TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: ~(\S+?)( %| |×|$)", re.MULTILINE)
-SHOWN = re.compile(r"(?<![\w.,])~[+-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
+SHOWN = re.compile(r"(?<![\w.,])~[+−-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
 
 
 def predictions_of(path: Path) -> list[tuple[str, int, int]]:
@@ -243,7 +243,7 @@ def test_the_line_that_jupyterlab_shows_of_a_fold_gives_nothing_away(path):
             first, data = cell.outputs[0], cell.outputs[0].get("data", {})
             line = (first.get("text") or data.get("text/html") or data["text/plain"]).splitlines()[0]
             line = re.sub(r" \[drawn data: .*\]$", "", line)
-            assert not re.search(r"~[+-]?\d", line), f"{cell.id}: {line}"
+            assert not re.search(r"~[+−-]?\d", line), f"{cell.id}: {line}"
             assert not line.startswith("<"), f"{cell.id}: print a line before the table, else its markup is shown"
 
 

@@ -1,4 +1,4 @@
-"""Is there such a script? Its file, and its command as one types it; one sentence, with the near names, where not."""
+"""Is there such a script? Its file; one sentence, with the near names, where there is none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,3 @@ def script(name: str) -> Path:
         there = sorted({one.name for folder in (paths.SOURCE_CODE, paths.BENCHMARKS) for one in folder.glob("*.py")})
         raise LabError(f"there is no script called {name} in source_code/. {near(name, there)}")
     return file
-
-
-def typed(command: str) -> str:
-    """As ``labkit.paths.typed``, of a script that there is."""
-    script(command.split(" ", 1)[0])
-    return paths.typed(command)

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from labkit import course, lines
 from labkit.errors import LabError, NotHere
-from labkit.paths import REPORTS
-from labkit.scripts import typed
+from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
 from labkit.source import container, counting, originals, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version

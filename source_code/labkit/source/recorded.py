@@ -26,6 +26,7 @@ from typing import TypeVar
 from labkit import course
 from labkit.errors import LabError, NotRecorded, near
 from labkit.paths import RECORDED
+from labkit.scripts import script
 from labkit.source import originals
 from labkit.source.quick import quick, shortened, whole
 from labkit.source.running import trace_beside
@@ -122,6 +123,10 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
         if found := [record for record in map(originals.read, files) if record["command"].startswith(form)]:
             return found
     gpu = provenance(where)["gpu"]
+    try:
+        script(command.split(" ", 1)[0])
+    except LabError as none:
+        raise NotRecorded(f"'{command}' was not recorded on the {gpu}, and {none}") from None
     raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
 
 

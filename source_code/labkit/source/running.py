@@ -21,7 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, script
+from labkit.paths import ROOT
+from labkit.scripts import script
 from labkit.source import container
 from labkit.training import manifest
 from stepbudget.export import processes
