@@ -32,7 +32,6 @@ FLOORS = (
         "labkit.lines",
         "labkit.errors",
         "labkit.numbers",
-        "labkit.scripts",
         "labkit.course",
         "labkit.versions",
         "labkit.cases",

@@ -6,7 +6,7 @@ import difflib
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.display import code
 from labkit.display.pieces import part
@@ -22,11 +22,18 @@ HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 @dataclass(frozen=True)
 class Diff:
-    """The lines of a unified diff between two step scripts; shows itself in a notebook."""
+    """The lines of a unified diff between two scripts; shows itself in a notebook. Made by ``of`` or ``diff``."""
 
-    old: str
+    old: str  # their names
     new: str
     lines: list[str]
+    sources: tuple[list[str], list[str]] = field(repr=False)  # all lines of both
+
+    @classmethod
+    def of(cls, old: str, before: list[str], new: str, after: list[str], context: int = 1) -> Diff:
+        """The diff from the lines ``before``, of a script called ``old``, to those ``after``."""
+        lines = difflib.unified_diff(before, after, lineterm="", n=context)
+        return cls(old, new, list(lines)[2:], (before, after))  # without its two headers
 
     def changed(self) -> int:
         """How many lines of the new script are new or rewritten."""
@@ -44,7 +51,7 @@ class Diff:
 
     def _coloured(self) -> Iterator[tuple[str, str]]:
         """Each line's sign, and the line as HTML in the colours that it has in its whole script."""
-        before, after = (code.coloured("\n".join(_lines(name))) for name in (self.old, self.new))
+        before, after = (code.coloured("\n".join(source)) for source in self.sources)
         old = new = 0
         for line in self.lines:
             sign = line[:1]
@@ -64,8 +71,7 @@ def diff(old: str, new: str, context: int = 1) -> Diff:
 
     ``script.py:function`` stands for one function of a script. LabError where the script has none of that name.
     """
-    lines = list(difflib.unified_diff(_lines(old), _lines(new), lineterm="", n=context))[2:]  # without its two headers
-    return Diff(old, new, lines)
+    return Diff.of(old, _lines(old), new, _lines(new), context)
 
 
 def _lines(name: str) -> list[str]:
