@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit import course
+from labkit import course, lines
 from labkit.errors import NotHere
 from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.source import Live, Recorded, counting, recorded
@@ -261,7 +261,9 @@ def test_the_command_leaves_clocks_and_caches_alone_and_can_be_pasted():
     assert words[words.index("--clock-control") + 1] == words[words.index("--cache-control") + 1] == "none"
     assert words[words.index("--metrics") + 1].split(",") == list(counters.METRICS.values())
     assert words[-6:] == ["source_code/main_opt7.py", "--profile", "--epochs", "2", "--limit", "1024"]
-    assert shlex.split(counting.folded(words).replace(" \\\n", " ")) == words
+    shown = lines.command(shlex.join(words))
+    assert shlex.split(shown.replace("\\\n", "")) == words
+    assert max(map(len, shown.splitlines())) <= lines.WIDE
 
 
 def test_counters_that_a_gpu_lacks_are_left_out_and_no_others():

@@ -32,7 +32,10 @@ from stepbudget.report import open_report
 LABS = [path for path in files() if path.parent.name == "labs"]
 SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
 NEW_KERNEL = {"10_triton"}  # Triton's interpreter has to be chosen before Triton is imported
-pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:CUDA initialization"),
+    pytest.mark.usefixtures("unbroken_lines"),
+]
 EVERY = {number: one for lab in course.LABS for number, one in exercises_of(lab.number).items()}
 CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
 

@@ -30,6 +30,7 @@ FLOORS = (
         "labkit.paths",
         "labkit.errors",
         "labkit.numbers",
+        "labkit.lines",
         "labkit.course",
         "labkit.cases",
         "labkit.without_torch",

@@ -63,6 +63,7 @@ def server(tmp_path_factory):
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}"]
     command += [f"--ServerApp.root_dir={checkout}", f"--IdentityProvider.token={token}", "--allow-root"]
+    command += [f"--LabApp.app_settings_dir={overrides}", "--LabApp.expose_app_in_browser=True"]
     command += [f"--LabApp.user_settings_dir={settings / 'user'}", f"--LabApp.workspaces_dir={settings / 'workspaces'}"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"

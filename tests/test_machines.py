@@ -13,7 +13,7 @@ import pytest
 from nbval.plugin import get_sanitize_patterns
 
 import in_one_process
-from labkit import course
+from labkit import course, lines
 from labkit.paths import ROOT
 from labkit.pretend import machines
 from labkit.source import recorded
@@ -131,7 +131,12 @@ RECORDED_ONES = re.compile(r"recorded|recordings|\bNVIDIA H\d00\b")
 
 
 def lines_of(result: dict, *beginnings: str) -> list[str]:
-    return [line for cell in result["cells"] for line in cell["said"].splitlines() if line.startswith(beginnings)]
+    return [
+        line
+        for cell in result["cells"]
+        for line in lines.joined(cell["said"]).splitlines()
+        if line.startswith(beginnings)
+    ]
 
 
 @everywhere
@@ -176,7 +181,7 @@ def test_without_a_gpu_what_was_recorded_is_called_so(ran, machine, notebook):
     """A conclusion on a benchmark that needs a GPU stands below the line that says whence its numbers are."""
     is_recorded = False
     for cell in ran(machine)[notebook]["cells"]:
-        for line in cell["said"].splitlines():
+        for line in lines.joined(cell["said"]).splitlines():
             is_recorded |= line.startswith(("| recorded instead", "recorded ("))
             if line.startswith("→") and re.search(r"times the power|\bTFLOP/s|of cuBLAS's speed|To pin a new", line):
                 assert is_recorded, line

@@ -28,6 +28,8 @@ from stepbudget import intervals
 from stepbudget.ask import ranks
 from stepbudget.export import files
 
+pytestmark = pytest.mark.usefixtures("unbroken_lines")
+
 LAB = nbformat.read(next(lab.path for lab in course.LABS if lab.name == "21_more_gpus"), as_version=4)
 HOST = RECORDED / "h200-x2"
 LATE = ("A", "B", "C")

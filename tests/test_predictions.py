@@ -13,6 +13,8 @@ import pytest
 from labkit import course, lab, paths, predictions
 from labkit.predictions import Prediction, compare_prediction
 
+pytestmark = pytest.mark.usefixtures("unbroken_lines")
+
 
 @pytest.fixture(autouse=True)
 def reports(tmp_path, monkeypatch):

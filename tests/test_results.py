@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from labkit import course, exercises
+from labkit import course, exercises, lines
 from labkit.errors import LabError
 from labkit.exercises import exercises_of, results
 from labkit.exercises.__main__ import handed_in
@@ -83,7 +83,7 @@ def test_right_and_wrong_answers_and_none(tmp_path):
     }  # fmt: skip
     wrong = hand_in(tmp_path / "b", 9, ("9.1", none, bad, no))
     assert told(wrong)["9.1"] == (WRONG, AGAIN)
-    assert note(wrong, "9.1") == no.partition("not yet – ")[2].strip()
+    assert note(wrong, "9.1") == lines.joined(no).partition("not yet – ")[2].strip()
     hint = hand_in(tmp_path / "c", 9, ("9.1", none, 'my_intensity = "hint"', printed("9.1", "hint")))
     assert told(hint)["9.1"][0] == NOT_TRIED and note(hint, "9.1") == "asked for the hint"
     never = hand_in(tmp_path / "d", 9, ("9.1", none, good, ""))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from labkit import source
 from labkit.display.spread import MEASURED
 from labkit.errors import LabError
+from labkit.lines import say
 
 
 class CheckFailed(LabError):
@@ -37,7 +38,7 @@ def invariant(claim: str, holds: bool, found: object = None) -> None:
     """What holds on every machine: print ``[ok] claim``; raise CheckFailed where it does not hold."""
     if not holds:
         raise CheckFailed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else ""))
-    print(f"[ok] {claim}")
+    say(f"[ok] {claim}")
 
 
 def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> None:
@@ -52,7 +53,7 @@ def expect(claim: str, holds: bool, found: object = None, *, because: str, so: s
         return
     difference = Difference(claim, found, because, so)
     _differences.append(difference)
-    print(f"[differs here] {difference}")
+    say(f"[differs here] {difference}")
 
 
 def conclude(sentence: str) -> None:
@@ -60,7 +61,7 @@ def conclude(sentence: str) -> None:
 
     Where a number of it is missing, since nothing of the kind was measured here, that is said instead.
     """
-    print("→ Nothing to conclude: this was not measured here." if NO_NUMBER.search(sentence) else f"→ {sentence}")
+    say("→ Nothing to conclude: this was not measured here." if NO_NUMBER.search(sentence) else f"→ {sentence}")
 
 
 def begin() -> None:
@@ -76,9 +77,9 @@ def differences() -> list[Difference]:
 def finish() -> None:
     """At a lab's end: what was expected and differed here, a line each."""
     if not _differences:
-        print("→ What this lab expects of a machine held here.")
+        say("→ What this lab expects of a machine held here.")
     for difference in _differences:
-        print(f"→ [differs here] {difference}")
+        say(f"→ [differs here] {difference}")
 
 
 def _shown(found: object) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from labkit import course, paths
 from labkit.display.spread import MEASURED
+from labkit.lines import say
 from labkit.numbers import NotANumber, number, shown
 
 FILE = "predictions.jsonl"
@@ -89,26 +90,26 @@ def compare_prediction(predicted: object, measured: float | str, unit: str = "",
     """
     global _asked
     if of:
-        print(f"Prediction: {of}")
+        say(f"Prediction: {of}")
     words = isinstance(measured, str)
     nothing = not words and math.isnan(measured)
     answer = "not measured here" if nothing else f"measured: {MEASURED}{_said(measured, unit)}"
     if predicted is None:
-        print(f"{'no prediction made' if _asked else ASKED}; {answer}")
+        say(f"{'no prediction made' if _asked else ASKED}; {answer}")
         _asked = True
         return
     try:
         made = _word(predicted) if words else number(predicted)
     except NotANumber as wrong:
-        print(f"{wrong}; {answer}")
+        say(f"{wrong}; {answer}")
         return
     if nothing:
-        print(f"you predicted {_said(made, unit)}; {answer}")
+        say(f"you predicted {_said(made, unit)}; {answer}")
         return
     now = Prediction(_lab or 0, of, made, measured if words else float(measured), unit)
     first = _keep(now) if of and made != math.inf != measured else now
     again = "" if first.predicted == made else f" (your first, {_said(first.predicted, unit)}, is the one that counts)"
-    print(f"you predicted {_said(made, unit)}; {answer} – {now.score()}{again}")
+    say(f"you predicted {_said(made, unit)}; {answer} – {now.score()}{again}")
 
 
 def finish() -> None:
@@ -116,15 +117,15 @@ def finish() -> None:
     if not _here or not is_kept():
         return
     everything, trouble = everything_kept()
-    print("→ Your predictions in this lab:")
+    say("→ Your predictions in this lab:")
     for one in _here.values():
-        print(f"→ {one}")
+        say(f"→ {one}")
     if _lab in {course.part(part)[-1].number for part in course.PARTS}:
         for line in by_lab(everything):
-            print(f"→ {line}")
-    print(f"→ {trend(everything)}")
+            say(f"→ {line}")
+    say(f"→ {trend(everything)}")
     for sentence in [*_trouble, *trouble]:
-        print(f"→ {sentence}")
+        say(f"→ {sentence}")
 
 
 def is_kept() -> bool:

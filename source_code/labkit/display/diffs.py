@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import html
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+from labkit.display import code
 from labkit.display.pieces import part
 from labkit.errors import LabError
 from labkit.paths import script as path
@@ -14,13 +17,23 @@ from labkit.paths import script as path
 TINTS = {"+": "rgba(0, 158, 115, 0.18)", "-": "rgba(213, 94, 0, 0.18)", "@": "rgba(0, 114, 178, 0.10)"}
 
 
+HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+
+
 @dataclass(frozen=True)
 class Diff:
-    """The lines of a unified diff between two step scripts; shows itself in a notebook."""
+    """The lines of a unified diff between two scripts; shows itself in a notebook. Made by ``of`` or ``diff``."""
 
-    old: str
+    old: str  # their names
     new: str
     lines: list[str]
+    sources: tuple[list[str], list[str]] = field(repr=False)  # all lines of both
+
+    @classmethod
+    def of(cls, old: str, before: list[str], new: str, after: list[str], context: int = 1) -> Diff:
+        """The diff from the lines ``before``, of a script called ``old``, to those ``after``."""
+        lines = difflib.unified_diff(before, after, lineterm="", n=context)
+        return cls(old, new, list(lines)[2:], (before, after))  # without its two headers
 
     def changed(self) -> int:
         """How many lines of the new script are new or rewritten."""
@@ -32,13 +45,25 @@ class Diff:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        rows = [f"<b>{html.escape(self.old)} → {html.escape(self.new)}: {self.changed()} changed lines</b>"]
+        title = f"{self.old} → {self.new}: {self.changed()} changed lines"
+        rows = [code.tinted(line, TINTS.get(sign)) for sign, line in self._coloured()]
+        return {"text/html": code.block(title, rows), "text/plain": str(self)}
+
+    def _coloured(self) -> Iterator[tuple[str, str]]:
+        """Each line's sign, and the line as HTML in the colours that it has in its whole script."""
+        before, after = (code.coloured("\n".join(source)) for source in self.sources)
+        old = new = 0
         for line in self.lines:
-            tint = TINTS.get(line[:1])
-            style = f' style="display: block; background: {tint}"' if tint else ' style="display: block"'
-            rows.append(f"<span{style}>{html.escape(line) or ' '}</span>")
-        body = "".join(rows)
-        return {"text/html": f'<pre style="line-height: 1.35; margin: 0">{body}</pre>', "text/plain": str(self)}
+            sign = line[:1]
+            if hunk := HUNK.match(line):
+                old, new = (int(first) - 1 for first in hunk.groups())
+                yield sign, html.escape(line)
+            elif sign == "-":
+                yield sign, f"-{before[old]}"
+                old += 1
+            else:
+                yield sign, f"{sign}{after[new]}"
+                new, old = new + 1, old + (sign != "+")
 
 
 def diff(old: str, new: str, context: int = 1) -> Diff:
@@ -46,8 +71,7 @@ def diff(old: str, new: str, context: int = 1) -> Diff:
 
     ``script.py:function`` stands for one function of a script. LabError where the script has none of that name.
     """
-    lines = list(difflib.unified_diff(_lines(old), _lines(new), lineterm="", n=context))[2:]  # without its two headers
-    return Diff(old, new, lines)
+    return Diff.of(old, _lines(old), new, _lines(new), context)
 
 
 def _lines(name: str) -> list[str]:

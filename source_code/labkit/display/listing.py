@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
+from labkit.display import code
 from labkit.display.pieces import part
 from labkit.paths import ROOT
 
@@ -22,8 +22,7 @@ class Listing:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        body = f"<b>{html.escape(self.file)}</b>\n{html.escape(self.text)}"
-        return {"text/html": f'<pre style="line-height: 1.35; margin: 0">{body}</pre>', "text/plain": str(self)}
+        return {"text/html": code.block(self.file, code.coloured(self.text)), "text/plain": str(self)}
 
 
 def listing(file: str, *names: str) -> Listing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
@@ -21,21 +22,29 @@ TABLE_STYLE = "border-collapse: collapse; margin: 0.4em 0; color: inherit"
 CAPTION_STYLE = (
     "caption-side: top; text-align: left; padding-bottom: 0.4em; font-size: 0.9em; color: inherit; opacity: 0.7"
 )
-HEAD_RULE = "border-bottom: 1px solid currentColor"
-CELL_STYLE = "padding: 0.25em 0.9em; white-space: nowrap"
+TOTAL_RULE = "border-top: 1px solid currentColor"
+PADDING = "padding: 0.25em 0.8em"
+HEAD_STYLE = f"{PADDING}; vertical-align: bottom; border-bottom: 1px solid currentColor"
+CELL_STYLE = f"{PADDING}; vertical-align: top"
+NUMBER_STYLE = "text-align: right; white-space: nowrap"  # text and heads wrap where the page is narrow
+TEXT_STYLE = "text-align: left"
+LONG_WORD = re.compile(r"\S{32,}")  # names of kernels, files and metrics
+JOINTS = re.compile(r"(::|[_/,.])(?=\w)")  # where such a name may go on in the next line
 
 
 @dataclass(frozen=True)
 class Table:
     """A table that shows itself: HTML in a notebook, aligned text elsewhere. Made by ``table()``.
 
-    What was measured is marked with ``~`` in the text, for tests, and in HTML by its cell's class alone.
+    What was measured is marked with ``~`` in the text, for tests, and in HTML by its cell's class alone. The rows
+    numbered in ``totals`` add up others, and a rule sets them off.
     """
 
     frame: pd.DataFrame
     caption: str | None = None
     formats: Mapping[str, Format] = field(default_factory=dict)
     measured: Sequence[str] = ()
+    totals: Sequence[int] = ()
 
     def cells(self) -> list[list[str]]:
         """The rows as they are shown."""
@@ -47,7 +56,10 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         pads = [str.rjust if self._is_numeric(name) else str.ljust for name in self.frame.columns]
         lines = ["  ".join(pad(*cell) for pad, *cell in zip(pads, row, widths, strict=True)).rstrip() for row in rows]
-        lines.insert(1, "  ".join("─" * width for width in widths))
+        rule = "  ".join("─" * width for width in widths)
+        for row in sorted(self.totals, reverse=True):
+            lines.insert(row + 1, rule)
+        lines.insert(1, rule)
         return "\n".join([self.caption, *lines] if self.caption else lines)
 
     __repr__ = __str__
@@ -57,14 +69,17 @@ class Table:
 
     def _html(self) -> str:
         names = list(self.frame.columns)
-        aligned = [f"text-align: {'right' if self._is_numeric(name) else 'left'}" for name in names]
+        numeric = [self._is_numeric(name) for name in names]
         head = [
-            f'<th style="{align}; {HEAD_RULE}; {CELL_STYLE}">{html.escape(str(name))}</th>'
-            for name, align in zip(names, aligned, strict=True)
+            f'<th style="text-align: {"right" if number else "left"}; {HEAD_STYLE}">{_breakable(str(name))}</th>'
+            for name, number in zip(names, numeric, strict=True)
         ]
         body = []
-        for whole, shown in zip(self.frame.itertuples(index=False, name=None), self.cells(), strict=True):
-            cells = [_html_cell(*cell) for cell in zip(whole, shown, aligned, strict=True)]
+        rows = zip(self.frame.itertuples(index=False, name=None), self.cells(), strict=True)
+        for row, (whole, shown) in enumerate(rows):
+            rule = f"; {TOTAL_RULE}" if row in self.totals else ""
+            looks = [f"{NUMBER_STYLE if number else TEXT_STYLE}; {CELL_STYLE}{rule}" for number in numeric]
+            cells = [_html_cell(*cell) for cell in zip(whole, shown, looks, strict=True)]
             body.append(f"<tr>{''.join(cells)}</tr>")
         caption = [_html_part("caption", self.caption, CAPTION_STYLE)] if self.caption else []
         kind = "measured" if self.measured else "exact"
@@ -97,32 +112,40 @@ def table(
     caption: str | None = None,
     formats: Mapping[str, Format] | None = None,
     measured: Sequence[str] = (),
+    totals: Sequence[int] = (),
 ) -> Table:
     """The rows of ``df`` as a table of the course.
 
     ``formats`` says for a column how its values are written (``"{:.1f}"`` or a function); else whole numbers get
     thousands separators, and others three significant digits of the column's largest. Numbers in the columns
-    ``measured`` are marked: on another machine they differ. A missing value is a dash.
+    ``measured`` are marked: on another machine they differ. A missing value is a dash. ``totals``: rows that
+    add others up, by number, -1 for the last.
     """
     formats = formats or {}
     unknown = {*formats, *measured} - {*df.columns}
     if unknown:
         raise ValueError(f"the table has no column {', '.join(sorted(unknown))}")
-    return Table(df.reset_index(drop=True), caption, dict(formats), tuple(measured))
+    sums = tuple(sorted(row % len(df) for row in totals)) if len(df) else ()
+    return Table(df.reset_index(drop=True), caption, dict(formats), tuple(measured), sums)
 
 
-def _html_cell(whole: object, shown: str, align: str) -> str:
+def _html_cell(whole: object, shown: str, style: str) -> str:
     """One cell; text that its format made shorter keeps its whole length as a tooltip."""
     cut = isinstance(whole, str) and whole != shown
     title = f' title="{html.escape(without_marks(whole))}"' if cut else ""
-    return _html_part("td", shown, f"{align}; {CELL_STYLE}", title)
+    return _html_part("td", shown, style, title)
 
 
 def _html_part(tag: str, text: str, style: str, more: str = "") -> str:
     """A cell or the caption. Its class says that it was measured; the marks that say so in plain text are left out."""
     plain = without_marks(text)
     kind = ' class="measured"' if plain != text else ""
-    return f'<{tag}{kind} style="{style}"{more}>{html.escape(plain)}</{tag}>'
+    return f'<{tag}{kind} style="{style}"{more}>{_breakable(plain)}</{tag}>'
+
+
+def _breakable(text: str) -> str:
+    """The text as HTML; a long name in it may go on in the next line after its joints, and nowhere else."""
+    return LONG_WORD.sub(lambda word: JOINTS.sub(r"\1<wbr>", word[0]), html.escape(text))
 
 
 def _shown(value: object, shape: Format, mark: str) -> str:

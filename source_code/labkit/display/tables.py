@@ -11,6 +11,7 @@ from labkit.course import TREATED_IN
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
+from labkit.lines import say
 from stepbudget import ask
 from stepbudget.ask.compare import Comparison
 from stepbudget.ask.predict import FIXES
@@ -53,7 +54,7 @@ def budget(report: Report) -> Table:
     frame = frame[["cause", "ms", "% of epoch", "% of idle"]]
     measured = ["ms", "% of epoch", "% of idle"]
     formats = {"ms": "{:,.1f}", "% of epoch": "{:.1f}", "% of idle": "{:.1f}"}
-    return table(frame, f"{report.name}: where the time of one training epoch goes", formats, measured)
+    return table(frame, f"{report.name}: where the time of one training epoch goes", formats, measured, totals=[-1])
 
 
 def steps(reports: Mapping[str, Report]) -> Table:
@@ -103,7 +104,7 @@ def comparison(made: Comparison, caption: str = "The same epoch before and after
     frame = frame.rename(columns={"before_ms": "before ms", "after_ms": "after ms", "change_ms": "change ms"})
     measured = list(frame.columns[1:])
     formats = dict.fromkeys(measured, "{:,.1f}") | {"change ms": "{:+,.1f}"}
-    return table(frame, caption, formats, measured)
+    return table(frame, caption, formats, measured, totals=[-1])
 
 
 def advice(report: Report) -> None:
@@ -111,9 +112,9 @@ def advice(report: Report) -> None:
     found = ask.budget.budget(report)
     for one in ask.advice.advice(report, found, TREATED_IN):
         lab = f" See lab {one.lab}." if one.lab else ""
-        print(_marked(f"{one.what}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
+        say(_marked(f"{one.what}, at most {one.upper_bound_ms:,.1f} ms: {one.evidence}.{lab}"))
     for missing in ask.advice.not_looked_at(report, found):
-        print(f"not looked at: {missing}")
+        say(f"not looked at: {missing}")
 
 
 def copies(report: Report) -> Table:
@@ -141,10 +142,10 @@ def launch(reports: Mapping[str, Report]) -> Table:
     for name, report in reports.items():
         found = ask.launch.launch(report)
         shares = (100 * found.starved_share, found.starved_ms, found.queue_mean)
-        rows.append((name, found.launches, found.kernel_us, found.launch_us, *shares, found.verdict))
+        rows.append((name, found.verdict, found.launches, found.kernel_us, found.launch_us, *shares))
     measured = ["kernel µs", "launch µs", "found the GPU empty %", "empty before ms", "mean queue"]
     formats = dict.fromkeys(measured, "{:.1f}")
-    columns = ["step", "launches", *measured, "verdict"]
+    columns = ["step", "verdict", "launches", *measured]
     caption = "Launches of one training epoch (medians; waits for data and for the GPU left out)"
     return table(pd.DataFrame(rows, columns=columns), caption, formats, [*measured, "verdict"])
 
@@ -157,11 +158,11 @@ def kernels(report: Report, top: int = 8) -> Table:
     frame = pd.DataFrame(
         {
             "kernel": frame["kernel"],
+            "Tensor Cores": frame["tensor_core"],
             "count": frame["count"],
             "GPU ms": frame["gpu_ms"],
             "mean µs": 1e3 * frame["gpu_ms"] / frame["count"],
             "share %": 100 * frame["gpu_ms"] / total_ms,
-            "Tensor Cores": frame["tensor_core"],
             "told by": frame["evidence"],
         }
     )
@@ -186,17 +187,17 @@ def tensor_active(reports: Mapping[str, Report]) -> Table:
 
 def sampled(reports: Mapping[str, Report]) -> Table:
     """What the counter Tensor Active read inside kernels long enough to be sampled, a kernel name per row."""
-    columns = ["step", "kernel", "mean µs", "samples", "Tensor Active %", "Tensor Cores", "told by"]
+    columns = ["step", "kernel", "Tensor Cores", "Tensor Active %", "mean µs", "samples", "told by"]
     rows = []
     for name, report in reports.items():
         found = ask.tensor_cores.verdicts(report)
         found = found[found["samples"] > 0]
         for row in found.itertuples():
             mean_us = 1e3 * row.gpu_ms / row.count
-            rows.append((name, row.kernel, mean_us, row.samples, row.sampled_pct, row.tensor_core, row.evidence))
+            rows.append((name, row.kernel, row.tensor_core, row.sampled_pct, mean_us, row.samples, row.evidence))
     formats = {"kernel": short_kernel, "mean µs": "{:.0f}", "samples": "{:,.0f}", "Tensor Active %": "{:.1f}"}
     caption = "Kernels that the counter was sampled inside, one training epoch"
-    return table(pd.DataFrame(rows, columns=columns), caption, formats, columns[2:5])
+    return table(pd.DataFrame(rows, columns=columns), caption, formats, columns[3:6])
 
 
 def partition(reports: Mapping[str, Report]) -> Table:
@@ -215,7 +216,7 @@ def partition(reports: Mapping[str, Report]) -> Table:
 def eligible(report: Report, top: int = 8) -> Table:
     """The operations that could use Tensor Cores, longest first: whether they do, and the likely reason if not."""
     frame = ask.ops.eligible(report).head(top)
-    frame = frame[["op", "sizes", "group", "ops", "gpu_ms", "reason"]].rename(
+    frame = frame[["op", "group", "reason", "ops", "gpu_ms", "sizes"]].rename(
         columns={"op": "operation", "group": "Tensor Cores", "gpu_ms": "GPU ms"}
     )
     caption = f"{report.name}: operations that could use Tensor Cores"

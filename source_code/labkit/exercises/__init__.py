@@ -11,6 +11,7 @@ import importlib.util
 
 from labkit.errors import LabError
 from labkit.exercises.kinds import Exercise
+from labkit.lines import say
 
 
 def exercises_of(lab: int) -> dict[str, Exercise]:
@@ -32,6 +33,6 @@ def exercise(number: str, answer: object, *context: object) -> bool:
     if number not in found:
         raise LabError(f"lab {lab} has no exercise {number}: it has {', '.join(found)}.")
     if isinstance(answer, str) and answer.strip().casefold() == "hint":
-        print(f"exercise {number}, a hint: {found[number].hint}")
+        say(f"exercise {number}, a hint: {found[number].hint}")
         return False
     return found[number].check(number, answer, *context)

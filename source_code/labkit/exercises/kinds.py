@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 
+from labkit import lines
 from labkit.numbers import NotANumber, number, shown
 
 READ, BOUND, CODE = "read", "bound", "code"  # a picture, table or log; what is possible, or was; write or mend code
@@ -42,7 +43,7 @@ class Number:
         try:
             right = self.right(*context)
         except NothingToAnswer as why:
-            print(f"exercise {exercise}: {why}, so there is nothing to work out")
+            lines.say(f"exercise {exercise}: {why}, so there is nothing to work out")
             return False
         if given is None:
             return say(exercise, None)
@@ -157,11 +158,11 @@ def quietly(trial: Callable) -> Callable:
 def say(exercise: str, wrong: str | None) -> bool:
     """Print one line: ``wrong`` with it, right where that is empty, or not answered yet (None); True if it is right."""
     if wrong is None:
-        print(f'exercise {exercise}: no answer yet ("hint" as an answer gets you a hint)')
+        lines.say(f'exercise {exercise}: no answer yet ("hint" as an answer gets you a hint)')
     elif wrong:
-        print(f"exercise {exercise}: not yet – {wrong}")
+        lines.say(f"exercise {exercise}: not yet – {wrong}")
     else:
-        print(f"[ok] exercise {exercise}")
+        lines.say(f"[ok] exercise {exercise}")
     return wrong == ""
 
 

@@ -28,7 +28,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-from labkit import course
+from labkit import course, lines
 from labkit.course import Lab
 from labkit.errors import LabError
 from labkit.exercises import exercises_of
@@ -233,7 +233,7 @@ def _has_line(number: str, cell: nbformat.NotebookNode) -> bool:
 
 def _lines(number: str, cell: nbformat.NotebookNode) -> list[re.Match]:
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
-    return [line for line in LINE.finditer(printed) if line["number"] == number]
+    return [line for line in LINE.finditer(lines.joined(printed)) if line["number"] == number]
 
 
 def _calls(notebook: nbformat.NotebookNode) -> dict[str, _Call]:

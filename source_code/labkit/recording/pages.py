@@ -30,13 +30,16 @@ BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTA
 def navigation(lab: Lab) -> str:
     """The bar at both ends of a lab: the one before, all by number, the next, home."""
     place = course.LABS.index(lab)
-    home = f"../{FRONT_PAGE.name}"
-    before = course.LABS[place - 1].file if place else home
-    after = course.LABS[place + 1].file if place + 1 < len(course.LABS) else home
-    numbers = " · ".join(
-        f"**{one.number}**" if one is lab else f'[{one.number}]({one.file} "{one.title}")' for one in course.LABS
-    )
+    home = f'../{FRONT_PAGE.name} "The front page"'
+    before = _link(course.LABS[place - 1]) if place else home
+    after = _link(course.LABS[place + 1]) if place + 1 < len(course.LABS) else home
+    numbers = " · ".join(f"**{one.number}**" if one is lab else f"[{one.number}]({_link(one)})" for one in course.LABS)
     return f"[← Previous]({before}) | {numbers} | [Next →]({after}) | [Home]({home})"
+
+
+def _link(lab: Lab) -> str:
+    """Where a link of the bar leads, and the title that it shows under the mouse."""
+    return f'{lab.file} "{lab.number} · {lab.title}"'
 
 
 def labs_of_part(number: int) -> str:

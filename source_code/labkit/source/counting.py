@@ -123,16 +123,3 @@ def _answers(path: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0 and "Nsight Compute" in done.stdout
-
-
-def folded(words: Sequence[str]) -> str:
-    """The command over several lines, a flag with its value never apart."""
-    split = list(words).index("python3")
-    lines, line = [], words[0]
-    for i, word in enumerate(words[1:split], start=1):
-        value = words[i + 1] if i + 1 < split and not words[i + 1].startswith("--") else ""
-        if word.startswith("--") and len(line) + len(word) + len(value) + 2 > 100 and line.strip():
-            lines.append(line)
-            line = "   "
-        line += f" {shlex.quote(word)}"
-    return " \\\n".join([*lines, line, f"    {shlex.join(words[split:])}"])

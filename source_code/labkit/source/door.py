@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from functools import cache, partial
 from pathlib import Path
 
-from labkit import course
+from labkit import course, lines
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
 from labkit.source import command as profiling
@@ -69,7 +69,7 @@ class Source(ABC):
         of which it says 0 are left out, of what is returned, too.
         """
         for command in commands:
-            show(f"$ time {typed(command)}")
+            show(f"$ {lines.command(f'time {typed(command)}')}")
 
         def times(command: str) -> int:
             mapped = isinstance(when_quick, Mapping)
@@ -79,29 +79,30 @@ class Source(ABC):
 
     def cold_run(self, command: str, show: Show = print) -> dict | None:
         """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
-        show(f"$ {' '.join(f'{name}=$(mktemp -d)' for name in running.CACHES)} {typed(command)}")
+        fresh = " ".join(f"{name}=$(mktemp -d)" for name in running.CACHES)
+        show(f"$ {lines.command(f'{fresh} {typed(command)}')}")
         return self._cold_run(command, show)
 
     def benchmark(self, command: str, show: Show = print) -> list[dict]:
         """The records of a benchmark script (``bench_….py`` with its flags): each that was recorded, or one run now."""
-        show(f"$ {typed(command)}")
+        show(f"$ {lines.command(typed(command))}")
         return self._benchmark(command, show)
 
     def record(self, command: str, kind: str, show: Show = print) -> dict:
         """The one record of a command that is recorded once, among those of its ``kind``."""
-        show(f"$ {typed(command)}")
+        show(f"$ {lines.command(typed(command))}")
         return self._record(command, kind, show)
 
     def profile(self, command: str, show: Show = print) -> Report:
         """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails."""
         words = profiling.check(command)
-        show(f"$ {profiling.abridged(words)}")
+        show(f"$ {lines.command(profiling.abridged(words))}")
         return self._profile(Path(words[words.index("--output") + 1]).name, words, show)
 
     def rank_profiles(self, command: str, show: Show = print) -> list[Report]:
         """The reports of a ``torchrun … --no-python nsys profile`` command, one a rank, in their order."""
         words = profiling.check_ranks(command)
-        show(f"$ {profiling.abridged(words)}")
+        show(f"$ {lines.command(profiling.abridged(words))}")
         return self._rank_profiles(words, show)
 
     def on_gpus(self, script: str, sizes: Sequence[int], show: Show = print) -> dict[tuple[int, int], dict]:
@@ -111,7 +112,7 @@ class Source(ABC):
         """
         commands = {size: profiling.ranks_command(script, size) for size in sizes}
         for words in commands.values():
-            show(f"$ {words}")
+            show(f"$ {lines.command(words)}")
         return self._on_gpus(commands, show)
 
     def count(
@@ -123,13 +124,13 @@ class Source(ABC):
         """
         words = counting.check(command)
         if not brief:
-            show(f"$ {counting.folded(words)}")
+            show(f"$ {lines.command(shlex.join(words))}")
         name = Path(words[words.index("--log-file") + 1]).stem
         return self._same(name, same_kernels, show) or self._count(name, words, show, brief)
 
     def trace(self, command: str, show: Show = print) -> tuple[dict, Path]:
         """The record and the trace of a ``profile_torch.py STEP …``."""
-        show(f"$ {typed(command)}")
+        show(f"$ {lines.command(typed(command))}")
         return self._trace(command, show)
 
     @abstractmethod

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 # What an explored window may cost: bytes in the notebook, the static picture among them; and bars a row, all of which
-# a browser draws anew at each turn of the wheel.
+# a browser draws anew each time that the reader zooms or moves.
 MOST_BYTES = 290_000
 MOST_BARS = {"phases": 1_500, "api": 2_000, "kernels": 3_500, "copies": 1_000}
 MOST_SAMPLES = 4_000  # points of a counter's curve
@@ -54,7 +54,7 @@ LEAST_SHARE = 0.01  # of MOST_BARS; by then it is not the bars that take the roo
 RESOLUTIONS_NS = [0, *(digit * 10**power for power in range(3, 12) for digit in (1, 2, 5))]
 WITH_LABELS = 400  # a row of more bars carries no words in them: the browser would measure each
 
-PX = style.DPI  # CSS pixels an inch: the plot is as large as the static picture
+PX = 100  # CSS pixels an inch, of the plot and of the static picture: 900 wide, for which the narrowest page has room
 GAP_PX, KEY_PX = 6, timelines.KEY_LINE_IN * PX  # between two rows; a line of the key
 FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 THICK = 0.76  # a bar's share of its row
@@ -105,7 +105,7 @@ class Still:
         """The picture in base64, with a palette of 256 colours: a third as large, and no eye sees it."""
         drawn, packed = io.BytesIO(), io.BytesIO()
         with style.house_style():
-            self._picture.savefig(drawn, format="png", dpi=style.DPI)
+            self._picture.savefig(drawn, format="png", dpi=PX)
         Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
         return base64.b64encode(packed.getvalue()).decode("ascii")
 
@@ -161,10 +161,10 @@ class Exploration:
 
 
 CONFIG = {
-    "scrollZoom": True,
+    "scrollZoom": False,  # the wheel turns the page, over the picture, too
     "displaylogo": False,
     "displayModeBar": True,
-    "modeBarButtons": [["zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    "modeBarButtons": [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]],
     "responsive": True,
 }
 
@@ -176,7 +176,7 @@ def explore(
     title: str | None = None,
     measured: bool = True,
 ) -> Exploration:
-    """The timeline of a window (default: the training range) to pan by dragging and to zoom with the wheel.
+    """The timeline of a window (default: the training range) to zoom by marking a stretch, and to move with Shift held.
 
     Hovering over a bar tells what it is, when it began (ms since the window's start), how long it took, and from which
     phase it was launched. Rows as in ``timeline``.
@@ -603,7 +603,7 @@ def _layout(shown: Exploration) -> dict:
         "showlegend": False,
         "barmode": "overlay",
         "bargap": 0.01,  # with no gap at all, plotly rounds bars to whole pixels
-        "dragmode": "pan",
+        "dragmode": "zoom",
         "hovermode": "closest",
         "hoverlabel": {
             "bgcolor": style.PAPER,
@@ -660,7 +660,7 @@ def _layout(shown: Exploration) -> dict:
             muted = {"font": {"color": style.MUTED, "size": 11}}
             layout["annotations"].append(_note(row.nothing, x=0.5, xanchor="center", **middle, **muted))
         at += heights[number - 1] + GAP_PX
-    how = "drag: move · wheel: zoom · double-click: all"
+    how = "drag: zoom · Shift and drag: move · double-click: all"
     corner = {"x": 1, "xanchor": "right", "y": 0, "yshift": -axis + 20, "xref": "paper", "yref": "paper"}
     layout["annotations"].append(_note(how, **corner, font={"color": style.MUTED, "size": 11}))
     for line, (name, kinds) in enumerate(keys.items()):

@@ -63,9 +63,10 @@ def gate(baseline: str, steps: Sequence[str]) -> Table:
         mean, p = accuracy.gate(baseline, step)
         passed = mean >= accuracy.FLOOR_PCT and (step == baseline or p >= accuracy.SIGNIFICANCE)
         compared = (None, None) if step == baseline else (p, accuracy.largest_loss(baseline, step))
-        rows.append((step, len(values), mean, min(values), max(values), *compared, "passed" if passed else "FAILED"))
-    columns = ["step", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most", "gate"]
-    formats = dict.fromkeys(columns[2:7], "{:.2f}")
+        verdict = "passed" if passed else "FAILED"
+        rows.append((step, verdict, len(values), mean, min(values), max(values), *compared))
+    columns = ["step", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most"]
+    formats = dict.fromkeys(columns[3:], "{:.2f}")
     _, where = recorded.held(lambda where: recorded.accuracy(baseline, where))
     caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where)})"
     return table(pd.DataFrame(rows, columns=columns), caption, formats)

@@ -23,12 +23,12 @@ def sizes(records: Sequence[dict]) -> Table:
     frame = pd.DataFrame(
         {
             "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
+            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
             "tile": [" or ".join(sorted(set(tiles[size]))).replace(" x ", "×") for size in sizes],
             "Triton µs": found["triton_us"],
             "cuBLAS µs": found["cublas_us"],
             "Triton TFLOP/s": found["triton_tflops"],
             "cuBLAS TFLOP/s": found["cublas_tflops"],
-            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
             "error / bound": found["triton_error_of_bound"],
         }
     )

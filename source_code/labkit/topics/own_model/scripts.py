@@ -8,7 +8,6 @@ mend is the difference between two of them.
 from __future__ import annotations
 
 import ast
-import difflib
 from types import SimpleNamespace
 
 from labkit.display.diffs import Diff
@@ -84,5 +83,4 @@ class _AsWritten(ast.NodeTransformer):
 
 
 def _diff(old: str, before: str, new: str, after: str) -> Diff:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
-    return Diff(old, new, list(lines)[2:])
+    return Diff.of(old, before.splitlines(), new, after.splitlines())

@@ -63,7 +63,7 @@ def causes(report: Report, window: Window) -> Table:
     frame = frame[["cause", "ms", "%"]]
     frame.loc[len(frame)] = {"cause": "all of it", "ms": frame["ms"].sum(), "%": 100.0}
     caption = f"{report.name}, {window.name}: where the time goes"
-    return table(frame, caption, {"ms": "{:,.1f}", "%": "{:.1f}"}, ["ms", "%"])
+    return table(frame, caption, {"ms": "{:,.1f}", "%": "{:.1f}"}, ["ms", "%"], totals=[-1])
 
 
 def budgets(named: Mapping[str, tuple[Report, Window]]) -> Table:

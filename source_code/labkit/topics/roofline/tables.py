@@ -67,7 +67,8 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
     frame = pd.DataFrame(
         {
             "#": range(1, len(head) + 1),
-            "kernel": [short_kernel(name, 28) for name in head["kernel"]],
+            "kernel": head["kernel"].to_list(),
+            "limited by": head["limit"].to_list(),
             "µs": head["us"],
             "MB": head["mb"],
             "% of memory": 100 * head["memory"],
@@ -76,7 +77,6 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
                 None if pd.isna(row.busiest) else f"~{row.busiest_pct:.0f} % {row.busiest}" for row in head.itertuples()
             ],
             "% of threads": head["warps_pct"],
-            "limited by": head["limit"],
             "µs above roof": head["over_us"],
         }
     )
@@ -85,9 +85,10 @@ def limits(limits: pd.DataFrame, top: int = 12) -> Table:
         last = pd.DataFrame([sums | {"µs above roof": rest["over_us"].sum()}])
         frame = pd.concat([frame, last], ignore_index=True)
     formats = dict.fromkeys(["µs", "MB", "µs above roof"], "{:,.0f}")
-    formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}") | {"#": "{:.0f}"}
+    formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}")
+    formats |= {"#": "{:.0f}", "kernel": lambda name: short_kernel(name, 28)}
     caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
-    return table(frame, caption, formats, [name for name in formats if name != "#"])
+    return table(frame, caption, formats, [name for name in formats if name not in ("#", "kernel")])
 
 
 def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:

@@ -131,7 +131,7 @@ def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> T
     for name, own in ms.items():
         frame[name] = [own[cause] for cause in kept]
     frame.loc[len(frame)] = ["all", *(rank.window.duration_ms for rank in found.ranks)]
-    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms))
+    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms), totals=[-1])
 
 
 def communication(found: Ranks, caption: str = "The collectives of each rank, ms") -> Table:
@@ -182,11 +182,11 @@ def accuracy(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
         passed = own["pct"].mean() >= gate.FLOOR_PCT and (p is None or p >= gate.SIGNIFICANCE)
         verdict = "passed" if passed else "FAILED"
         verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
-        rows.append((script, gpus, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p, verdict))
-    columns = ["script", "GPUs", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)", "gate"]
+        rows.append((script, gpus, verdict, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p))
+    columns = ["script", "GPUs", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)"]
     caption = "Test accuracy after ten epochs on MNIST"
     caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[3:7], "{:.2f}"))
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[4:], "{:.2f}"))
 
 
 def scored(found: pd.DataFrame, caption: str) -> Table:

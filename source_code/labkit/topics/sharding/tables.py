@@ -24,7 +24,7 @@ def held(network: Network, ways: Sequence[Way]) -> Table:
     for label, own in columns.items():
         frame[label] = [part / 1e9 for part in (*own, sum(own))]
     caption = f"On paper: states of {network.weights:,} weights on each rank, GB"
-    return table(frame, caption, dict.fromkeys(columns, "{:.3f}"))
+    return table(frame, caption, dict.fromkeys(columns, "{:.3f}"), totals=[-1])
 
 
 def peaks(measured: pd.DataFrame) -> Table:
@@ -84,7 +84,8 @@ def moved(pair: Ranks, network: Network, found: Records) -> Table:
     for name in ("MB each", "MB a step"):
         frame[name] = frame[name] / 1e6
     formats = {"MB each": "{:.2f}", "a step": "{:.0f}", "MB a step": "{:,.1f}", "bytes a weight": "{:.2f}"}
-    return table(frame, "Bytes that a step gathers or reduces", formats, list(formats))
+    totals = frame.index[frame["collective"] == "all"]
+    return table(frame, "Bytes that a step gathers or reduces", formats, list(formats), totals)
 
 
 def overlap(pair: Ranks) -> Table:
