@@ -288,8 +288,8 @@ def as_nobody(work: Callable[[], object]) -> object:
 @pytest.fixture
 def private(tmp_path):
     """A folder that is nobody else's, on a path that everybody may go."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:3]):  # with pytest-xdist it is one more
+        folder.chmod(folder.stat().st_mode | 0o055)
     folder = tmp_path / "private"
     folder.mkdir(mode=0o700)
     return folder

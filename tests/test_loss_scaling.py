@@ -149,7 +149,7 @@ def test_two_functions_of_a_script_are_compared():
     found = diff("bench_sin_fit.py:plain", "bench_sin_fit.py:opt_level_1")
     assert "+        scaler.scale(loss).backward()" in found.lines
     assert not any("def opt_level_2" in line for line in found.lines)
-    with pytest.raises(LabError, match="no function called opt_level_9"):
+    with pytest.raises(LabError, match="nothing called opt_level_9"):
         diff("bench_sin_fit.py:plain", "bench_sin_fit.py:opt_level_9")
 
 

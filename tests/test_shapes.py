@@ -297,7 +297,7 @@ def test_channels_are_shown_with_the_largest_power_of_two_in_them():
 def test_epochs_are_compared_run_by_run():
     found = tables.epochs({"plain": [100.0, 110.0, 120.0], "other": [105.0, 110.0, 132.0]})
     assert found.cells() == [
-        ["plain", "~110.0", "~100.0–120.0", "~+0.0"],
+        ["plain", "~110.0", "~100.0–120.0", "~0.0"],
         ["other", "~110.0", "~105.0–132.0", "~+5.0"],
     ]
 
@@ -400,14 +400,14 @@ def test_fp16_stands_in_where_there_is_no_bf16():
     ("rounds", "said"),
     [
         ([1.043, 1.042, 1.037], "longer in each of 3 rounds, by ~+3.7 % to ~+4.3 %"),
-        ([0.907, 0.917, 0.906], "shorter in each of 3 rounds, by ~-9.4 % to ~-8.3 %"),
-        ([1.010, 0.998, 1.002], "no difference shows: ~-0.2 % to ~+1.0 % in 3 rounds"),
+        ([0.907, 0.917, 0.906], "shorter in each of 3 rounds, by ~−9.4 % to ~−8.3 %"),
+        ([1.010, 0.998, 1.002], "no difference shows: ~−0.2 % to ~+1.0 % in 3 rounds"),
         (
             [0.989, 0.994, 0.998],
-            "no difference shows: ~-1.1 % to ~-0.2 % in 3 rounds",
+            "no difference shows: ~−1.1 % to ~−0.2 % in 3 rounds",
         ),  # nearer to 1 than to each other
         ([1.043, 1.042], "longer in each of 2 rounds, by ~+4.2 % to ~+4.3 %"),
-        ([0.980, 0.986], "no difference shows: ~-2.0 % to ~-1.4 % in 2 rounds"),  # two may agree by chance
+        ([0.980, 0.986], "no difference shows: ~−2.0 % to ~−1.4 % in 2 rounds"),  # two may agree by chance
         ([1.04], "~+4.0 % in a single round, in which a few per cent mean nothing"),
     ],
 )

@@ -44,7 +44,7 @@ def words_of(output: nbformat.NotebookNode) -> str:
         lines = output.text.splitlines()
         return "" if any(line.startswith(("def ", "import ", "from ")) for line in lines) else output.text
     data = output.get("data", {})
-    return "" if data.get("text/html", "").startswith("<pre") else data.get("text/plain", "")
+    return "" if data.get("text/html", "").startswith('<div class="highlight"') else data.get("text/plain", "")
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
