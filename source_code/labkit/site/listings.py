@@ -29,7 +29,13 @@ class Links(SphinxTransform):
         here = Path(self.env.doc2path(self.env.docname)).parent
         for link in [*self.document.findall(download_reference), *self.document.findall(pending_xref)]:
             target = Path(os.path.normpath(here / link["reftarget"]))
-            if link.get("refdomain") or not target.exists() or not target.is_relative_to(ROOT):
+            if link.get("refdomain") == "doc":  # a text, told without its suffix, which may be no page
+                target = ROOT / f"{link['reftarget']}.md"
+                if link["reftarget"] in self.env.found_docs:
+                    continue
+            elif link.get("refdomain"):
+                continue
+            if not target.exists() or not target.is_relative_to(ROOT):
                 continue
             listed = target.relative_to(ROOT).as_posix()
             uri = relative_uri(f"{self.env.docname}.html", f"{page_of(listed)}.html")
