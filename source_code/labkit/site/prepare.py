@@ -1,7 +1,7 @@
 """What does the site read of a file? All of it, but for what another kind of page does itself.
 
-The bars at a lab's ends go, as the site has its own. What a notebook folds stays folded. A picture gets its own words.
-An anchor written in HTML becomes one that Sphinx knows.
+The bars at a lab's ends go, as the site has its own, and so does the help for a kernel. What a notebook folds stays
+folded. A picture gets its own words. An anchor written in HTML becomes one that Sphinx knows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from labkit.site import contents
 
 BAR = "[← Previous]("
+HELP = re.compile(r"\n*<!-- catalogue: another Python -->.*?<!-- end -->", re.DOTALL)  # nothing runs here
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
 DRAWN = re.compile(r" \[drawn data: [^]]*\]$")  # the tests' fingerprint behind a picture's words
 INTERACTIVE = "application/vnd.plotly.v1+json"
@@ -25,6 +26,8 @@ def notebook(source: str, is_front: bool = False) -> str:
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
             _shown(cell)
+        else:
+            cell["source"] = HELP.sub("", _text(cell["source"]))
     if is_front:
         content["cells"].append(
             {"cell_type": "markdown", "id": "contents", "metadata": {}, "source": contents.tables()}
@@ -53,14 +56,19 @@ def _shown(cell: dict) -> None:
     if is_folded(cell):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
         own |= PROMPT
-    pictures = [output["data"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
-    for data in pictures:
-        data.pop(INTERACTIVE, None)  # its picture stands beside it, and a page without a script is a third of the size
+    pictures = [output for output in cell["outputs"] if "image/png" in output.get("data", {})]
+    for picture in pictures:
+        picture["data"].pop(INTERACTIVE, None)  # its picture is there, and a page without a script a third of the size
     if pictures:
-        words = " ".join(DRAWN.sub("", " ".join(_text(data.get("text/plain", "")).split())) for data in pictures)
-        own["image"] = {"alt": words}
+        own["image"] = {"alt": " ".join(map(_words, pictures))}
     if own:
         cell["metadata"]["mystnb"] = own
+
+
+def _words(picture: dict) -> str:
+    """What a picture shows, as its figure said it, else its output."""
+    told = picture.get("metadata", {}).get("image/png", {}).get("alt")
+    return told or DRAWN.sub("", " ".join(_text(picture["data"].get("text/plain", "")).split()))
 
 
 def _text(lines: str | list[str]) -> str:
