@@ -94,7 +94,7 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     kernel_us = ((kernels["end"] - kernels["start"]) / 1e3)[inside].to_numpy(dtype=float)
     first_after_loader, waited = own["after"] == "loader", own["after"] != ""
     drained, starved = own["drained"].astype(bool), own["starved"].astype(bool)
-    launch_us = calls["interval_us"].median() if len(calls) else np.nan
+    launch_us = calls["interval_us"].median() if len(calls) and calls["interval_us"].notna().any() else np.nan
     share = _share(int(starved.sum()), int((~waited).sum())) if len(own) else np.nan
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
     durations = np.diff([*queue["time"], window.end])

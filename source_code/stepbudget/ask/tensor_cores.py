@@ -110,7 +110,7 @@ def verdicts(report: Report, window: Window) -> pd.DataFrame:
     result["gpu_ms"] = result.pop("ns") / 1e6
     result[["tensor_core", "evidence", "rule"]] = pd.DataFrame(answers, columns=["a", "b", "c"], dtype=object)
     result["sampled_pct"] = found["sampled_pct"].to_numpy()
-    result["samples"] = found["samples"].fillna(0).to_numpy(dtype=np.int64)
+    result["samples"] = found["samples"].astype("float64").fillna(0).to_numpy(dtype=np.int64)
     return result.sort_values(["gpu_ms", "kernel"], ascending=[False, True], ignore_index=True)
 
 
