@@ -45,12 +45,17 @@ def mark(monkeypatch) -> str:
     processes.kill(word)
 
 
+def wait_until(holds) -> None:
+    """While a process is in the middle of exec, Linux shows none of its variables."""
+    deadline = time.monotonic() + 60
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @linux
 def test_what_ignores_every_request_ends_with_its_children_once_interrupted(hasty, mark):
     def stop(line: str) -> None:
-        deadline = time.monotonic() + 60
-        while len(processes.started(mark)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(processes.started(mark)) == 3)
         assert len(processes.started(mark)) == 3, "itself, its agent, its program"
         raise KeyboardInterrupt
 
@@ -101,6 +106,7 @@ def test_a_run_within_a_run_ends_with_both(mark, monkeypatch):
     monkeypatch.setenv(processes.MARK, "outer")
     assert processes.marked(mark) == {processes.MARK: f"outer {mark}"}
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **processes.marked(mark)}) as job:
+        wait_until(lambda: processes.started(mark))
         assert processes.started(mark) == [job.pid] == processes.started("outer")
         processes.kill("outer")
         assert job.wait(60) == -signal.SIGKILL

@@ -89,9 +89,15 @@ def end(process: subprocess.Popen, mark: str) -> None:
 
 
 def kill(mark: str) -> None:
-    """Kill every process that was started with this mark; what they start meanwhile, too."""
-    while left := started(mark):
+    """Kill every process that was started with this mark; what they start meanwhile, too.
+
+    It ends where two looks found none: in the middle of exec, Linux shows no variables of a process.
+    """
+    unseen = 0
+    while unseen < 2:
+        left = started(mark)
         _signal(left, signal.SIGKILL)
+        unseen = 0 if left else unseen + 1
         time.sleep(0.05)
 
 
