@@ -163,7 +163,9 @@ def test_ctrl_c_in_a_terminal_ends_an_export_and_leaves_nothing(tmp_path, monkey
     )
     environment = {**os.environ, "LAB_NSYS": str(tool), "PYTHONPATH": str(SOURCE_CODE)}
     words = [sys.executable, "-c", script, str(report)]
-    job = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    # where the tests run in the background, SIGINT is ignored, and a child would inherit that
+    usual = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    job = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True, **usual)
     deadline = time.monotonic() + 240
     while not started.is_file() or not started.read_text().strip():
         assert time.monotonic() < deadline and job.poll() is None
