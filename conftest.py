@@ -28,7 +28,12 @@ def pytest_collectstart(collector) -> None:
         collector.skip_compare += ("application/vnd.plotly.v1+json",)
 
 
-LONGEST_FIRST = ("test_machines.py", "test_limit.py", "test_scripts.py", "test_exercises.py", "test_command_line.py")
+LONGEST_FIRST = (
+    "test_machines.py", "test_recording_ranks.py", "test_distributed.py", "test_only_reading.py",
+    "test_several_nodes.py", "test_scripts.py", "test_waits.py", "test_faults.py", "test_keras.py", "test_recording.py",
+    "test_results.py", "test_command_line.py", "test_page_width.py", "test_jupyterlab.py", "test_exercises.py",
+    "test_bench_sharding.py", "test_limit.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which readers need not have

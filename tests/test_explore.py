@@ -317,14 +317,14 @@ def test_in_jupyterlab_it_pans_and_zooms_without_kernel_or_network(page, server,
     address, token = server
     body = json.dumps({"type": "notebook", "content": stored}).encode()
     request = urllib.request.Request(f"{address}/api/contents/explored.ipynb?token={token}", body, method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=120).close()
 
     outside, errors = [], []
     host = urllib.parse.urlsplit(address).netloc
     page.on("request", lambda r: r.url.startswith(("http", "ws")) and host not in r.url and outside.append(r.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(f"{address}/lab/tree/explored.ipynb?token={token}&reset")
-    page.click(".jp-Dialog button:has-text('No Kernel')", timeout=60_000)
+    page.click(".jp-Dialog button:has-text('No Kernel')")
     picture = page.locator(f"{PLOT} img.plot-img")
     picture.wait_for(state="attached")
     assert picture.evaluate("img => img.naturalWidth") == 900  # at first, the static picture

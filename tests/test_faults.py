@@ -39,12 +39,8 @@ NO_RECORD = {"benchmarks/one_kernel.py", "benchmarks/sleeping.py"} | {name for n
 
 
 @pytest.fixture(autouse=True)
-def no_mnist(monkeypatch, tmp_path):
-    """A cache folder in which a download has just failed: the bundled digits, and no network."""
-    folder = tmp_path / "cache" / "gpu-performance-lab"
-    folder.mkdir(parents=True)
-    (folder / ".download-failed").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+def plain(monkeypatch):
+    """No GPU, one thread, the bundled digits."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -68,7 +64,7 @@ def start(monkeypatch, capsys, tmp_path):
 
 
 def left_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "cache" not in path.parts)
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 # Wrong arguments
@@ -315,11 +311,15 @@ def test_no_home_and_one_that_cannot_be_written_is_no_matter(private, monkeypatc
         own_folder.choose()
         return os.environ.get(own_folder.VARIABLE)
 
-    monkeypatch.setattr(own_folder.tempfile, "gettempdir", lambda: "/tmp")
+    temporary = (
+        private.parent / "temporary"
+    )  # of this test: another one on this machine may be at the same place in /tmp
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.setattr(own_folder.tempfile, "gettempdir", lambda: str(temporary))
     for home in (str(private), "/proc/nowhere", ""):
         monkeypatch.setenv("HOME", home)
-        assert as_nobody(chosen) == "/tmp/gpu-performance-lab-matplotlib-65534"
-    shutil.rmtree("/tmp/gpu-performance-lab-matplotlib-65534")
+        assert as_nobody(chosen) == f"{temporary}/gpu-performance-lab-matplotlib-65534"
     monkeypatch.setenv("HOME", str(private))
     assert chosen() is None, "a home that can be written is left alone"
 
@@ -401,7 +401,7 @@ def test_sigterm_to_torchrun_marks_the_record_and_leaves_no_rank(tmp_path):
         _, said = job.communicate(timeout=60)
     assert json.loads(kept.read_text())["status"] == "interrupted", said.decode()
     assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said.decode()
-    _, alive = psutil.wait_procs(ranks, timeout=15)
+    _, alive = psutil.wait_procs(ranks, timeout=60)
     assert not alive
 
 
