@@ -112,6 +112,18 @@ def test_a_report_reveals_host_home_checkout_and_variables(monkeypatch):
         assert anonymous.revealed(clean + text, environment) == found
 
 
+def test_a_user_without_a_home_reveals_no_less(monkeypatch):
+    def unknown(user):
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr(socket, "gethostname", lambda: "adas-laptop")
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert anonymous.revealed(b"on adas-laptop, in ~/course", {}) == ["adas-laptop"]
+
+
 # --- recording one -------------------------------------------------------------------------------------------
 
 LOOKING = """#!/bin/sh

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from folders import other_file_system, read_only, unchangeable
 from labkit import course
 from labkit.display import own_folder
 from labkit.errors import LabError
@@ -172,30 +173,6 @@ def test_a_write_protected_record_is_refused_before_training(start, tmp_path):
     assert kept.read_text() == "{}"
 
 
-@contextlib.contextmanager
-def other_file_system(folder: Path, size: str = "64k"):
-    """A small file system of its own in a folder, as long as the block takes; skips where nobody may mount one."""
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-@contextlib.contextmanager
-def unchangeable(file: Path):
-    """A file that even root may not change; skips where the file system knows no such thing."""
-    made = subprocess.run(["chattr", "+i", file], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip("no file can be protected from root here")
-    try:
-        yield
-    finally:
-        subprocess.run(["chattr", "-i", file], check=True)
-
-
 def test_a_disk_that_is_full_at_the_end_loses_no_result_and_leaves_no_draft(tmp_path):
     """The target was fine at the start. A script of its own, so that what happens at its very end is seen."""
     small = tmp_path / "small"
@@ -322,18 +299,6 @@ def test_no_home_and_one_that_cannot_be_written_is_no_matter(private, monkeypatc
     shutil.rmtree("/tmp/gpu-performance-lab-matplotlib-65534")
     monkeypatch.setenv("HOME", str(private))
     assert chosen() is None, "a home that can be written is left alone"
-
-
-@contextlib.contextmanager
-def read_only(folder: Path):
-    """A folder that not even root can write; skips where nobody may mount."""
-    for words in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,bind,ro", folder]):
-        if subprocess.run(words, capture_output=True).returncode != 0:
-            pytest.skip("no folder can be made read-only here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_reports_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):

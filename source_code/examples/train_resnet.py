@@ -22,6 +22,21 @@ from torch.utils.data import DataLoader, Dataset
 MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))  # of ImageNet, as usual
 
 
+def writable(name):
+    """A file for results, for argparse: looked at before the training rather than after it."""
+    file = Path(os.path.realpath(name))
+    try:
+        if not name or (file.exists() and not file.is_file()):
+            raise OSError(0, "it is no file")
+        there = file.exists()
+        file.open("a").close()
+        if not there:
+            file.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write into '{name}': {error.strerror}") from error
+    return str(file)
+
+
 def parse_args(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -37,7 +52,7 @@ def parse_args(words=None):
     add("--steps", type=int, default=30)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--profile", action="store_true", help="let Nsight Systems see the steps after the warm-up")
-    add("--record", metavar="FILE", help="write times and losses, one JSON object, to FILE")
+    add("--record", type=writable, metavar="FILE", help="write times and losses, one JSON object, to FILE")
     return parser.parse_args(words)
 
 

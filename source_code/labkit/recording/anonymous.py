@@ -65,7 +65,8 @@ def revealed(report: bytes, environment: Mapping[str, str]) -> list[str]:
     first.
     """
     others = [f"{name}={value}" for name, value in os.environ.items() if environment.get(name) != value]
-    texts = [socket.gethostname(), str(Path.home()), str(ROOT), *others]
+    home = os.path.expanduser("~")  # noqa: PTH111 – Path.home() raises where there is none
+    texts = [socket.gethostname(), home, str(ROOT), *others]
     found = {text for text in texts if len(text) >= TELLING and text.encode() in report}
     known = (*environment, *ADDED)  # of which compression may leave the end alone
     return sorted(found | {name for name in variables(report) if not any(own.endswith(name) for own in known)})
