@@ -5,6 +5,7 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from folders import other_file_system, read_only, unchangeable
 from labkit import course
 from labkit.display import own_folder
 from labkit.errors import LabError
-from labkit.paths import SOURCE_CODE
+from labkit.paths import ROOT, SOURCE_CODE
 from labkit.pretend import machines
 from labkit.training import data, flags, ranges, record
 from stepbudget.export.nsys import find_nsys
@@ -350,24 +351,77 @@ def test_a_rank_that_hangs_in_a_collective_ends_after_sigterm(tmp_path):
         killed.cancel()
 
 
-def test_sigterm_to_torchrun_marks_the_record_and_leaves_no_rank(tmp_path):
-    kept = tmp_path / "run.json"
-    few = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu", "--workers", "0"]
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SOURCE_CODE / "main_ddp.py", *few]
+LONG = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu"]
+TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@contextlib.contextmanager
+def in_training(kept: Path, *words: object, **variables: str):
+    """A training in a session of its own, from its first record on, and all processes that it has started by then."""
     with subprocess.Popen(
-        [sys.executable, *map(str, words), "--record", str(kept)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, *map(str, words), "--record", str(kept)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+        start_new_session=True,
     ) as job:
         until = time.monotonic() + 240
         while not kept.exists():
             assert job.poll() is None and time.monotonic() < until
             time.sleep(0.05)
-        ranks = psutil.Process(job.pid).children(recursive=True)
-        job.terminate()
-        _, said = job.communicate(timeout=60)
-    assert json.loads(kept.read_text())["status"] == "interrupted", said.decode()
-    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said.decode()
-    _, alive = psutil.wait_procs(ranks, timeout=15)
-    assert not alive
+        try:
+            yield job, psutil.Process(job.pid).children(recursive=True)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("to", ["torchrun", "all of them, as Slurm does", "the rank that does not lead"])
+def test_sigterm_marks_the_record_of_several_ranks_and_leaves_none(to, tmp_path):
+    """By gloo, on the CPU: ranks that wait inside NCCL take two GPUs."""
+    kept = tmp_path / "run.json"
+    with in_training(kept, *TWO_RANKS, SOURCE_CODE / "main_ddp.py", *LONG, "--workers", "0") as (job, started):
+        if to == "torchrun":
+            job.terminate()
+        elif to.startswith("all"):
+            os.killpg(job.pid, signal.SIGTERM)
+        else:
+            (second,) = [one for one in started if one.environ().get("RANK") == "1"]
+            second.terminate()
+        _, said = job.communicate(timeout=120)
+        _, alive = psutil.wait_procs(started, timeout=30)
+    assert job.returncode != 0 and not alive
+    assert json.loads(kept.read_text())["status"] == "interrupted", said
+    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said
+
+
+FULL = "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "status"),
+    [
+        ("0", ["main_opt1.py", "--workers", "2"], "failed"),
+        ("0", ["main_ddp.py", "--workers", "1"], "failed"),
+        ("1", ["main_ddp.py", "--workers", "1"], "interrupted"),  # rank 0, which keeps the record, is ended by torchrun
+    ],
+    ids=["one process", "the rank that leads", "another rank"],
+)
+def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, words, status, tmp_path):
+    kept, altered = tmp_path / "run.json", ROOT / "tests" / "support" / "altered.py"
+    script, *more = words
+    launcher = TWO_RANKS if script == "main_ddp.py" else []
+    program = [*launcher, altered, "out-of-memory", SOURCE_CODE / script, *LONG, *more]
+    with in_training(kept, *program, OUT_OF_MEMORY=rank) as (job, started):
+        assert len(started) >= (2 if launcher else 1)
+        _, said = job.communicate(timeout=120)
+        _, alive = psutil.wait_procs(started, timeout=30)
+    assert job.returncode == 1 and not alive
+    own = f" The record in {kept} is marked 'failed'." if rank == "0" else ""
+    assert said.count(f"{script}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
+    record = json.loads(kept.read_text())
+    assert record["status"] == status and record["epochs"][0]["test_accuracy_pct"] >= 0
 
 
 # Terminals
