@@ -424,6 +424,25 @@ def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank,
     assert record["status"] == status and record["epochs"][0]["test_accuracy_pct"] >= 0
 
 
+# Shared memory
+
+
+@pytest.mark.parametrize("size", ["64k", "512k"], ids=["before the first batch", "after some"])
+def test_loader_workers_without_shared_memory_name_the_flag_that_mends_it(size, tmp_path):
+    """A /dev/shm of its own, as a container gets one, smaller than what two workers hand over."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    kept = tmp_path / "run.json"
+    few = ["--limit", "512", "--batch-size", "128", "--epochs", "3", "--device", "cpu", "--workers", "2"]
+    words = [sys.executable, SOURCE_CODE / "main_opt1.py", *few, "--record", kept]
+    small = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "sh"]
+    done = subprocess.run(list(map(str, [*small, *words])), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = "the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
+    assert done.stderr.endswith(f"main_opt1.py: error: {said} The record in {kept} is marked 'failed'.\n")
+    assert json.loads(kept.read_text())["status"] == "failed"
+
+
 # Terminals
 
 
