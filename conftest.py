@@ -72,7 +72,10 @@ def pytest_collectstart(collector) -> None:
         collector.skip_compare += ("application/vnd.plotly.v1+json",)
 
 
-LONGEST_FIRST = ("test_machines.py", "test_limit.py", "test_scripts.py", "test_exercises.py", "test_command_line.py")
+LONGEST_FIRST = (
+    "test_machines.py", "test_limit.py", "test_scripts.py", "test_exercises.py", "test_faults.py",
+    "test_command_line.py",
+)  # fmt: skip
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which readers need not have

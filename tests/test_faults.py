@@ -389,8 +389,8 @@ def test_sigterm_marks_the_record_of_several_ranks_and_leaves_none(to, tmp_path)
         else:
             (second,) = [one for one in started if one.environ().get("RANK") == "1"]
             second.terminate()
-        _, said = job.communicate(timeout=120)
-        _, alive = psutil.wait_procs(started, timeout=30)
+        _, said = job.communicate(timeout=300)
+        _, alive = psutil.wait_procs(started, timeout=60)
     assert job.returncode != 0 and not alive
     assert json.loads(kept.read_text())["status"] == "interrupted", said
     assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said
@@ -415,13 +415,39 @@ def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank,
     program = [*launcher, altered, "out-of-memory", SOURCE_CODE / script, *LONG, *more]
     with in_training(kept, *program, OUT_OF_MEMORY=rank) as (job, started):
         assert len(started) >= (2 if launcher else 1)
-        _, said = job.communicate(timeout=120)
-        _, alive = psutil.wait_procs(started, timeout=30)
+        _, said = job.communicate(timeout=300)
+        _, alive = psutil.wait_procs(started, timeout=60)
     assert job.returncode == 1 and not alive
     own = f" The record in {kept} is marked 'failed'." if rank == "0" else ""
     assert said.count(f"{script}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
     record = json.loads(kept.read_text())
     assert record["status"] == status and record["epochs"][0]["test_accuracy_pct"] >= 0
+
+
+def test_a_benchmark_on_a_full_gpu_is_one_sentence_too(tmp_path):
+    """Any program of the course: no record was begun, and none is left."""
+    program = "import torch; from labkit.training import flags; flags.script_parser('A program.').parse_args(); "
+    program += "raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    words = [sys.executable, "-c", program, "--record", str(tmp_path / "run.json")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and done.stderr.strip() == f"-c: {FULL}"
+    assert left_in(tmp_path) == []
+
+
+# Network
+
+
+def test_without_any_network_a_training_takes_the_bundled_digits_and_says_so(tmp_path):
+    """Not even this machine's own address answers there, and no download has failed yet."""
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no network namespaces here")
+    kept, cache = tmp_path / "run.json", tmp_path / "fresh"
+    words = ["unshare", "--net", sys.executable, SOURCE_CODE / "main_opt1.py", *FEW, "--record", kept]
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "bundled 5,000 digits" in done.stdout and json.loads(kept.read_text())["status"] == "complete"
+    assert [path.name for path in (cache / "gpu-performance-lab").iterdir()] == [".download-failed"]
 
 
 # Shared memory
@@ -436,7 +462,7 @@ def test_loader_workers_without_shared_memory_name_the_flag_that_mends_it(size, 
     few = ["--limit", "512", "--batch-size", "128", "--epochs", "3", "--device", "cpu", "--workers", "2"]
     words = [sys.executable, SOURCE_CODE / "main_opt1.py", *few, "--record", kept]
     small = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "sh"]
-    done = subprocess.run(list(map(str, [*small, *words])), capture_output=True, text=True, timeout=240)
+    done = subprocess.run(list(map(str, [*small, *words])), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     said = "the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
     assert done.stderr.endswith(f"main_opt1.py: error: {said} The record in {kept} is marked 'failed'.\n")

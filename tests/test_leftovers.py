@@ -54,7 +54,7 @@ def messy(tmp_path):
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while not begun.exists():
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.05)
@@ -70,7 +70,7 @@ def test_a_run_of_tests_leaves_nothing_in_the_temporary_folder(messy, words, end
     if ends == "by Ctrl-C":
         assert len(list(folder.glob("gpulab-*/messy-*"))) == 2, "there it lay"
         os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     assert process.returncode == (0 if ends == "by itself" else 2), said
     assert not list(folder.iterdir())
 
@@ -79,18 +79,18 @@ def test_what_a_killed_or_failed_run_left_goes_with_the_next_one(messy):
     folder, process = messy(lasts=600)
     (held,) = folder.iterdir()
     _, second = messy()
-    second.communicate(timeout=120)
+    second.communicate(timeout=300)
     assert [*folder.iterdir()] == [held], "the first one still ran"
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert len(list(held.glob("messy-*"))) == 2
     _, failing = messy(fails="yes")
-    said, _ = failing.communicate(timeout=120)
+    said, _ = failing.communicate(timeout=300)
     (left,) = folder.iterdir()
     assert left != held and f"what the tests made lies in {left} until the next run" in said
     assert list(left.glob("pytest-of-*/pytest-0/test_a_mess0/made"))
     _, last = messy()
-    last.communicate(timeout=120)
+    last.communicate(timeout=300)
     assert not list(folder.iterdir())
 
 
