@@ -17,19 +17,19 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
-def writable(name):
-    """A file for results, for argparse: looked at before the training rather than after it."""
+def unwritable(name):
+    """Why a file for results cannot be written, None if it can: asked before the training rather than after it."""
     file = Path(os.path.realpath(name))
     try:
-        if not name or (file.exists() and not file.is_file()):
-            raise OSError(0, "it is no file")
         there = file.exists()
+        if not name or (there and not file.is_file()):
+            return "it is no file"
         file.open("a").close()
         if not there:
             file.unlink()
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write into '{name}': {error.strerror}") from error
-    return str(file)
+        return error.strerror
+    return None
 
 
 def parse_args(words=None):
@@ -49,8 +49,11 @@ def parse_args(words=None):
     add("--steps", type=int, default=30)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--profile", action="store_true", help="let Nsight Systems see the steps after the warm-up")
-    add("--record", type=writable, metavar="FILE", help="write times and losses, one JSON object, to FILE")
-    return parser.parse_args(words)
+    add("--record", metavar="FILE", help="write times and losses, one JSON object, to FILE")
+    args = parser.parse_args(words)
+    if args.record is not None and (why := unwritable(args.record)):
+        parser.error(f"argument --record: cannot write into '{args.record}': {why}")
+    return args
 
 
 def watched(loader, skip=10, steps=10):
