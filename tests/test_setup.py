@@ -87,7 +87,7 @@ class Checkout:
         return subprocess.CompletedProcess(job.args, job.returncode, out, error)
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        not_ours = ("MAKE", "MFLAGS", "FLOAT", "PIP_", "SYSTEM_PACKAGES")
+        not_ours = ("MAKE", "MFLAGS", "ARGS", "ENGINE", "IMAGE", "FLOAT", "PIP_", "SYSTEM_PACKAGES")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
         return subprocess.Popen(
             [shutil.which("make"), f"PYTHON={self.python}", *words],

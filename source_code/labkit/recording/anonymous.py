@@ -64,7 +64,8 @@ def revealed(report: bytes, environment: Mapping[str, str]) -> list[str]:
     ``environment``: the variables that the program had. The file's compression leaves a text readable where it stands
     first.
     """
-    others = [f"{name}={value}" for name, value in os.environ.items() if environment.get(name) != value]
+    # A value that the program's own begins with (TMPDIR, where the run's folder lies in it) tells no more than that.
+    others = [f"{name}={it}" for name, it in os.environ.items() if not environment.get(name, "").startswith(it)]
     home = os.path.expanduser("~")  # noqa: PTH111 – Path.home() raises where there is none
     texts = [socket.gethostname(), home, str(ROOT), *others]
     found = {text for text in texts if len(text) >= TELLING and text.encode() in report}
