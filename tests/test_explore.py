@@ -25,6 +25,7 @@ from labkit.display.charts.budgets import budget_bars, budget_share_bars
 from labkit.display.charts.explorer import PLOTLY_MIME, Exploration, explore
 from labkit.display.charts.flow import queue_depth, step_chart
 from labkit.display.charts.timelines import MOST_KINDS, OTHERS, PIXELS, timeline
+from labkit.errors import LabError
 from stepbudget.ask.budget import budget
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
@@ -107,7 +108,7 @@ def test_only_the_time_axis_moves_and_never_out_of_the_window(report):
 def test_rows_can_be_chosen_and_empty_ones_say_so(tmp_path, report):
     shown = explore(report, rows=("kernels", "phases"))
     assert len(bars(shown, 1)) == 6 and len(bars(shown, 2)) == 12
-    with pytest.raises(ValueError, match="no such row: kernel"):
+    with pytest.raises(LabError, match="no such row: kernel"):
         explore(report, rows=("kernel",))
     bare = SyntheticReport(tmp_path / "bare.sqlite").api(0, 10, "cudaMalloc").write()
     with Report(bare) as opened:

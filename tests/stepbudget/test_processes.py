@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepbudget.errors import ReportError
@@ -50,6 +51,14 @@ def wait_until(holds) -> None:
     deadline = time.monotonic() + 240
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for its parent to hear of its end."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @linux
@@ -172,5 +181,6 @@ def test_ctrl_c_in_a_terminal_ends_an_export_and_leaves_nothing(tmp_path, monkey
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGINT)
     assert job.communicate(timeout=240)[0] == "interrupted\n"
-    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+    wait_until(lambda: ended(int(started.read_text())))
+    assert ended(int(started.read_text()))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["demo.nsys-rep", "nsys", "started"]
