@@ -74,6 +74,20 @@ def test_what_ignores_every_request_ends_with_its_children_once_interrupted(hast
 
 
 @linux
+def test_what_is_interrupted_while_it_starts_ends(mark, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **settings):
+            super().__init__(*words, **settings)
+            wait_until(lambda: processes.started(mark))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        processes.stream(["sleep", "600"], lambda line: None)
+    assert not processes.started(mark)
+
+
+@linux
 def test_a_second_interruption_kills_at_once(monkeypatch, mark):
     """PATIENCE_S is as it ships: the second Ctrl-C does not wait for it."""
     job = subprocess.Popen(
