@@ -400,15 +400,16 @@ FULL = "error: out of GPU memory. Lower --batch-size, or free the GPU from other
 
 
 @pytest.mark.parametrize(
-    ("rank", "words", "status"),
+    ("rank", "words", "statuses"),
     [
-        ("0", ["main_opt1.py", "--workers", "2"], "failed"),
-        ("0", ["main_ddp.py", "--workers", "1"], "failed"),
-        ("1", ["main_ddp.py", "--workers", "1"], "interrupted"),  # rank 0, which keeps the record, is ended by torchrun
+        ("0", ["main_opt1.py", "--workers", "2"], ["failed"]),
+        ("0", ["main_ddp.py", "--workers", "1"], ["failed"]),
+        # Rank 0 keeps the record: it is ended by torchrun, or finds its connection broken first.
+        ("1", ["main_ddp.py", "--workers", "1"], ["interrupted", "failed"]),
     ],
     ids=["one process", "the rank that leads", "another rank"],
 )
-def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, words, status, tmp_path):
+def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, words, statuses, tmp_path):
     kept, altered = tmp_path / "run.json", ROOT / "tests" / "support" / "altered.py"
     script, *more = words
     launcher = TWO_RANKS if script == "main_ddp.py" else []
@@ -421,7 +422,7 @@ def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank,
     own = f" The record in {kept} is marked 'failed'." if rank == "0" else ""
     assert said.count(f"{script}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
     record = json.loads(kept.read_text())
-    assert record["status"] == status and record["epochs"][0]["test_accuracy_pct"] >= 0
+    assert record["status"] in statuses and record["epochs"][0]["test_accuracy_pct"] >= 0
 
 
 def test_a_benchmark_on_a_full_gpu_is_one_sentence_too(tmp_path):
