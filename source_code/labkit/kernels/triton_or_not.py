@@ -13,13 +13,15 @@ except ImportError:  # a CPU build of PyTorch: the kernels cannot be built, but 
         """Stands in for the package where it is absent, so that a module with kernels can be imported."""
 
         @staticmethod
-        def jit(function):
-            return function
+        def jit(function=None, **_):
+            return function or (lambda kernel: kernel)
 
     class tl:
-        """Stands in for triton.language in the kernels' signatures."""
+        """Stands in for triton.language in the kernels' signatures, and in the constants that they read."""
 
-        constexpr = object
+        class constexpr:
+            def __init__(self, value: object) -> None:
+                self.value = value
 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run in Python, on any machine
