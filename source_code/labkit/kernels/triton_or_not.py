@@ -1,6 +1,7 @@
 """Is Triton there, and does it run this tensor? It comes with PyTorch's CUDA builds for Linux only."""
 
 import os
+import sys
 
 import torch
 
@@ -39,3 +40,14 @@ def programs(tensor: torch.Tensor, per_multiprocessor: int) -> int:
     if not tensor.is_cuda:
         return 3
     return per_multiprocessor * torch.cuda.get_device_properties(tensor.device).multi_processor_count
+
+
+def shared_memory(tensor: torch.Tensor) -> int:
+    """How many bytes of shared memory a program may use on this tensor's GPU, as Triton asks the driver.
+
+    From 101,376 to 232,448: NVIDIA, "CUDA C++ Programming Guide", table "Technical Specifications per Compute
+    Capability". The interpreter knows no limit.
+    """
+    if not tensor.is_cuda:
+        return sys.maxsize
+    return triton.runtime.driver.active.utils.get_device_properties(tensor.device.index)["max_shared_mem"]
