@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 
 import torch
 
@@ -48,6 +49,9 @@ def shared_memory(tensor: torch.Tensor) -> int:
     From 101,376 to 232,448: NVIDIA, "CUDA C++ Programming Guide", table "Technical Specifications per Compute
     Capability". The interpreter knows no limit.
     """
-    if not tensor.is_cuda:
-        return sys.maxsize
-    return triton.runtime.driver.active.utils.get_device_properties(tensor.device.index)["max_shared_mem"]
+    return _shared_memory(tensor.device.index) if tensor.is_cuda else sys.maxsize
+
+
+@cache  # Triton asks the driver anew at each call, for clock rates, too
+def _shared_memory(device: int) -> int:
+    return triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
