@@ -15,17 +15,12 @@ from labkit.training.data import MEAN, STD, normalise
 
 OUT = 4  # a winner that is no winner
 KEPT = 0.75  # of dropout1
-HOLDING = 114_696  # bytes of shared memory in which a program keeps all taps beside 64 positions' pixels
+ENOUGH = 114_696  # bytes of shared memory for all taps beside 64 positions' pixels: what a program takes where it can
 
 
-def _tile(tensor: torch.Tensor) -> dict:
-    """How a program's share of the work is laid out on this tensor's GPU.
-
-    Compute capability 8.6, 8.9 and 12.0 (GeForce, RTX, L4) has too little shared memory to keep the taps there. They
-    are then read at each use, from L2, and fewer positions among more warps leave registers for them.
-    """
-    held = shared_memory(tensor) >= HOLDING
-    return {"HELD": held, "BLOCK": 64, "num_warps": 4} if held else {"HELD": held, "BLOCK": 32, "num_warps": 8}
+def _little(tensor: torch.Tensor) -> bool:
+    """Has this tensor's GPU too little shared memory for that? Compute capability 8.6, 8.9, 12.0 (GeForce, RTX, L4)."""
+    return shared_memory(tensor) < ENOUGH
 
 
 # Forward
@@ -47,16 +42,15 @@ def conv2_pool_reference(
 
 
 @triton.jit
-def _row_of_taps(weight, row: tl.constexpr, held: tl.constexpr):
-    """Three taps as the right side of a product: ``(4 pixels x 32 channels in, 64 channels out x 2 outputs)``.
+def _row_of_taps(weight, row: tl.constexpr, CHANNELS: tl.constexpr):
+    """Three taps as the right side of a product: ``(4 pixels x 32 channels in, CHANNELS channels out x 2 outputs)``.
 
-    The left output sees pixels 0 to 2, the right one pixels 1 to 3; the weight of the fourth is zero. ``held``: read
-    once and kept in shared memory; a volatile load is made anew at each use.
+    The left output sees pixels 0 to 2, the right one pixels 1 to 3; the weight of the fourth is zero.
     """
-    inputs, outputs = tl.arange(0, 128)[:, None], tl.arange(0, 128)[None, :]
+    inputs, outputs = tl.arange(0, 128)[:, None], tl.arange(0, 2 * CHANNELS)[None, :]
     tap = inputs // 32 - outputs % 2
     at = outputs // 2 * 288 + (row * 3 + tap) * 32 + inputs % 32
-    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0, volatile=not held)
+    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0)
 
 
 @triton.jit
@@ -72,33 +66,33 @@ def _kept(seed, position, channel):
 @triton.jit(do_not_specialize=["step"])
 def _conv2_pool(
     hidden, weight, bias, seeds, pooled, winner, positions, step,
-    DROPOUT: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr,
+    DROPOUT: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    four_pixels, channel = tl.arange(0, 128)[None, :], tl.arange(0, 64)[None, :]
+    first = 0 if CHANNELS == 64 else tl.program_id(1) * CHANNELS  # of the 64 channels out, this program's
+    four_pixels, channel = tl.arange(0, 128)[None, :], first + tl.arange(0, CHANNELS)[None, :]
     bias = tl.load(bias + channel)
-    if HELD:
-        taps0 = _row_of_taps(weight, 0, True)
-        taps1 = _row_of_taps(weight, 1, True)
-        taps2 = _row_of_taps(weight, 2, True)
+    taps0 = _row_of_taps(weight + first * 288, 0, CHANNELS)
+    taps1 = _row_of_taps(weight + first * 288, 1, CHANNELS)
+    taps2 = _row_of_taps(weight + first * 288, 2, CHANNELS)
     for tile in range(tl.program_id(0), tl.cdiv(positions, BLOCK), tl.num_programs(0)):
         position = tile * BLOCK + tl.arange(0, BLOCK)
         inside = (position < positions)[:, None]
         sample, row, column = position // 144, position % 144 // 12, position % 12
         corner = hidden + (((sample * 26 + 2 * row) * 26 + 2 * column) * 32)[:, None]
-        upper = tl.zeros((BLOCK, 128), tl.float32)  # the window's upper two outputs, side by side in each channel
-        lower = tl.zeros((BLOCK, 128), tl.float32)
+        upper = tl.zeros((BLOCK, 2 * CHANNELS), tl.float32)  # the window's upper two outputs, side by side by channel
+        lower = tl.zeros((BLOCK, 2 * CHANNELS), tl.float32)
         pixels = tl.load(corner + four_pixels, mask=inside, other=0.0)
-        upper = tl.dot(pixels, taps0 if HELD else _row_of_taps(weight, 0, False), upper)
+        upper = tl.dot(pixels, taps0, upper)
         pixels = tl.load(corner + 832 + four_pixels, mask=inside, other=0.0)  # 26 x 32 elements on: the row below
-        upper = tl.dot(pixels, taps1 if HELD else _row_of_taps(weight, 1, False), upper)
-        lower = tl.dot(pixels, taps0 if HELD else _row_of_taps(weight, 0, False), lower)
+        upper = tl.dot(pixels, taps1, upper)
+        lower = tl.dot(pixels, taps0, lower)
         pixels = tl.load(corner + 1664 + four_pixels, mask=inside, other=0.0)
-        upper = tl.dot(pixels, taps2 if HELD else _row_of_taps(weight, 2, False), upper)
-        lower = tl.dot(pixels, taps1 if HELD else _row_of_taps(weight, 1, False), lower)
+        upper = tl.dot(pixels, taps2, upper)
+        lower = tl.dot(pixels, taps1, lower)
         pixels = tl.load(corner + 2496 + four_pixels, mask=inside, other=0.0)
-        lower = tl.dot(pixels, taps2 if HELD else _row_of_taps(weight, 2, False), lower)
-        output0, output1 = tl.split(tl.reshape(upper, (BLOCK, 64, 2)))
-        output2, output3 = tl.split(tl.reshape(lower, (BLOCK, 64, 2)))
+        lower = tl.dot(pixels, taps2, lower)
+        output0, output1 = tl.split(tl.reshape(upper, (BLOCK, CHANNELS, 2)))
+        output2, output3 = tl.split(tl.reshape(lower, (BLOCK, CHANNELS, 2)))
         best = tl.maximum(tl.maximum(output0, output1), tl.maximum(output2, output3))
         which = tl.where(output0 == best, 0, tl.where(output1 == best, 1, tl.where(output2 == best, 2, 3)))
         value = best + bias
@@ -126,14 +120,19 @@ def conv2_pool(
         return conv2_pool_reference(hidden, weight, bias, keep)
     pooled = torch.empty(count, 12, 12, 64, dtype=hidden.dtype, device=hidden.device)
     winner = torch.empty(count, 12, 12, 64, dtype=torch.uint8, device=hidden.device)
-    positions, tile = count * 144, _tile(hidden)
+    positions, tile = count * 144, _pool_tile(hidden)
     random = hidden if seeds is None else seeds
-    grid = (min(triton.cdiv(positions, tile["BLOCK"]), programs(hidden, 2)),)
+    grid = (min(triton.cdiv(positions, tile["BLOCK"]), programs(hidden, 2)), 64 // tile["CHANNELS"])
     _conv2_pool[grid](
         hidden, weight, bias, random, pooled, winner, positions, step, DROPOUT=seeds is not None,
         num_stages=1, **tile,
     )  # fmt: skip
     return pooled, winner
+
+
+def _pool_tile(hidden: torch.Tensor) -> dict:
+    """How many positions and channels out a program takes. With little shared memory: half, and half the taps."""
+    return {"BLOCK": 32, "CHANNELS": 32} if _little(hidden) else {"BLOCK": 64, "CHANNELS": 64}
 
 
 def _drawn(seed: torch.Tensor, shape: tuple[int, ...], kept: float) -> torch.Tensor:
@@ -248,7 +247,8 @@ def conv1_gradient_reference(
 def _taps_back(weight, row: tl.constexpr, x: tl.constexpr, held: tl.constexpr):
     """From the output in column ``x`` of four back to two pixels: ``(64 channels out, 2 pixels x 32 channels in)``.
 
-    Where a pixel was not seen, the weight is zero. ``held``: as in ``_row_of_taps``.
+    Where a pixel was not seen, the weight is zero. ``held``: read once and kept in shared memory; a volatile load is
+    made anew at each use.
     """
     outputs, inputs = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
     tap = 2 - x + inputs // 32
@@ -333,9 +333,15 @@ def conv1_gradient(
         weight_gradient += found[0]
         bias_gradient += found[1]
         return
-    squares, tile = len(hidden) * 169, _tile(hidden)
+    squares, tile = len(hidden) * 169, _gradient_tile(hidden)
     grid = (min(triton.cdiv(squares, tile["BLOCK"]), programs(hidden, 2)),)
     _conv1_gradient[grid](
         images, order, hidden, upstream, winner, weight, weight_gradient, bias_gradient, squares,
         MEAN=MEAN, STD=STD, KEPT=kept, num_stages=1, **tile,
     )  # fmt: skip
+
+
+def _gradient_tile(hidden: torch.Tensor) -> dict:
+    """With little shared memory taps are read from L2 at each use, and more warps leave registers for them."""
+    few = {"HELD": False, "BLOCK": 32, "num_warps": 8}
+    return few if _little(hidden) else {"HELD": True, "BLOCK": 64, "num_warps": 4}
