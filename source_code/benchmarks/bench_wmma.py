@@ -49,7 +49,7 @@ def ways(capability):
     kernels = {
         "WMMA: one tile a warp": None,
         "WMMA: tiles in shared memory": one_stage(),
-        "WMMA: the next under way meanwhile": TILE,
+        "WMMA: with the next ones under way": TILE,
         "WMMA: the fastest of six tiles": best,
     }
     for name, tile in kernels.items():
@@ -60,7 +60,7 @@ def ways(capability):
         yield {"what": "way", "way": name, "tile": "", "dtype": "fp16"} | measured("product", multiply, a, b)
     if machine.has_bf16():
         a, b = factors(*size, torch.bfloat16)
-        row = {"what": "bf16", "way": "WMMA: the next under way meanwhile", "tile": str(TILE), "dtype": "bf16"}
+        row = {"what": "bf16", "way": "WMMA: with the next ones under way", "tile": str(TILE), "dtype": "bf16"}
         yield row | measured("product", wmma_matmul, a, b)
 
 

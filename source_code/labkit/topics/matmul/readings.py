@@ -23,6 +23,14 @@ def in_cuda() -> list[dict]:
     return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
 
 
+def fp16_over_bf16(records: Sequence[dict]) -> float:
+    """How many times as fast the same WMMA kernel is in FP16 as in BF16; not a number where a GPU has no BF16."""
+    rows = [row for record in records for row in record["rows"] if row["what"] in ("way", "bf16")]
+    shorter = {row["way"] for row in rows if row["what"] == "bf16"}
+    took = pd.DataFrame([row for row in rows if row["way"] in shorter] or rows).groupby("what")["product_us"].median()
+    return float(took.get("bf16", float("nan")) / took["way"])
+
+
 def narrow_type(records: Sequence[dict]) -> str:
     """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
     return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
