@@ -181,7 +181,8 @@ class Tile:
         return {name.upper(): getattr(self, name) for name in names} | {"PAD": PAD}
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.columns} x {self.inner}, {self.down} x {self.across} warps, {self.stages} stages"
+        warps = f"{self.down} x {self.across} warps"
+        return f"{self.rows} x {self.columns} x {self.inner}, {warps}, tiles in {self.stages} places"
 
 
 TILE = Tile()
