@@ -22,6 +22,7 @@ from labkit.errors import LabError
 from labkit.kernels import wmma
 from labkit.kernels.matmul import error_bound, matmul_reference
 from labkit.kernels.wmma import ONE_TILE, TILE, TILED, TILES, Tile, blocks, compiled, headers, wmma_matmul
+from labkit.source.quick import quick
 from labkit.topics.matmul import readings, tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -301,6 +302,24 @@ def test_the_tables_of_the_benchmark():
     sizes = tables.in_cuda([RECORD, RECORD]).frame.iloc[0]
     assert (sizes["WMMA / cuBLAS"], sizes["Triton / cuBLAS"]) == (0.5, 0.75)
     assert sizes["rows × columns × inner"] == "64 × 32 × 16"
+
+
+def test_a_quick_run_has_sizes_of_each_kind(monkeypatch):
+    """Small, large, one that 16 does not divide, an odd one, a product with few tiles; then all others of lab 10."""
+    monkeypatch.syspath_prepend(paths.BENCHMARKS)  # where it lies when it runs
+    import bench_matmul
+    import bench_wmma
+
+    assert sorted(bench_wmma.SIZES) == sorted(bench_matmul.SIZES)
+    assert quick("bench_wmma.py") == f"bench_wmma.py --sizes {len(bench_wmma.FIRST)}"
+    assert bench_wmma.SIZES[: len(bench_wmma.FIRST)] == bench_wmma.FIRST
+
+
+def test_sizes_are_shown_from_the_smallest_to_the_largest():
+    (size,) = (row for row in RECORD["rows"] if row["what"] == "size")
+    larger, smaller = (size | {"rows": rows} for rows in (128, 8))
+    shown = tables.in_cuda([{"rows": [size, larger, smaller]}]).frame
+    assert [words.split()[0] for words in shown["rows × columns × inner"]] == ["8", "64", "128"]
 
 
 def test_fp16_beside_bf16():

@@ -7,7 +7,8 @@ from functools import partial
 from statistics import median
 
 import torch
-from bench_matmul import COMPARED, SIZES, factors, measured
+from bench_matmul import COMPARED, factors, measured
+from bench_matmul import SIZES as ALL_SIZES
 
 from labkit.kernels.matmul import chosen_tile, matmul, matmul_reference
 from labkit.kernels.wmma import TILE, TILES, TooLarge, compiled, multiplying_instructions, wmma_matmul
@@ -15,6 +16,8 @@ from labkit.training import machine, steps
 from labkit.training.clock import gpu_times
 
 DTYPE = torch.float16  # every Tensor Core has it, and WMMA fetches its fragments with fewer instructions than BF16's
+FIRST = [(n, n, n) for n in (256, 1000, 4095, 4096)] + [(1024, 128, 9216)]  # where few sizes are asked for
+SIZES = FIRST + [size for size in ALL_SIZES if size not in FIRST]
 TRIALS = 5  # of each tile, to choose one
 SHORT, CALLS = 1e10, 20  # products of fewer multiplications are tried so many times in one CUDA graph
 
@@ -64,8 +67,8 @@ def ways(capability):
         yield row | measured("product", wmma_matmul, a, b)
 
 
-def sizes():
-    for m, n, k in SIZES:
+def sizes(count):
+    for m, n, k in SIZES[:count]:
         a, b = factors(m, n, k, DTYPE)
         best = fastest(a, b)
         row = {"what": "size", "rows": m, "columns": n, "inner": k, "dtype": "fp16"}
@@ -76,6 +79,8 @@ def sizes():
 
 def main():
     parser = steps.script_parser(__doc__)
+    told = "of how many sizes (default: all %(default)s)"
+    parser.add_argument("--sizes", type=steps.at_least(1), default=len(SIZES), help=told)
     args = parser.parse_args()
     device = steps.need_gpu()
     steps.set_fp32_precision(False)
@@ -83,7 +88,7 @@ def main():
     capability = torch.cuda.get_device_capability(device)
     compile_all(capability)
     rows = []
-    for row in (row for found in (ways(capability), sizes()) for row in found):
+    for row in (row for found in (ways(capability), sizes(args.sizes)) for row in found):
         rows.append(row)
         told = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()}
         print(" ".join(f"{name} {value}" for name, value in told.items()), flush=True)

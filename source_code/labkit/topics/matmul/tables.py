@@ -104,8 +104,10 @@ def ways(records: Sequence[dict]) -> Table:
 
 
 def in_cuda(records: Sequence[dict]) -> Table:
-    """WMMA, Triton and cuBLAS by size, each with the fastest of its tiles: what share of cuBLAS's speed they have."""
+    """WMMA, Triton and cuBLAS by size, smallest first, each with the fastest of its tiles: their shares of cuBLAS."""
     found = median_rows(records, "size", ["rows", "columns", "inner"])
+    work = found["rows"].astype(float) * found["columns"] * found["inner"]
+    found = found.loc[work.sort_values(kind="stable").index]
     sizes = zip(found["rows"], found["columns"], found["inner"], strict=True)
     frame = pd.DataFrame(
         {
