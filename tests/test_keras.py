@@ -331,7 +331,7 @@ def test_the_shipped_profiles_say_what_lab_17_says():
 
 
 def test_the_shipped_trial_says_what_lab_17_says_of_broken_reports():
-    """Broken where XLA compiles in the traced process; else, of an epoch, whole; and only where a name was not found."""
+    """Broken where XLA compiles in the traced process; else, of an epoch, whole; a name is missing where it broke."""
     found = keras_records.broken_off()
     of_epoch, traced = found["changed"] != "no capture range", found["compiled"] == "in the traced process"
     assert traced.sum() >= 2 and not found.loc[traced, "whole"].any()
