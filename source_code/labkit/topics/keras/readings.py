@@ -137,10 +137,11 @@ def broken_off() -> pd.DataFrame:
     """The shipped trial of what breaks a report off, a row a report of ``keras_mixed.py``.
 
     ``compiled``: where XLA compiled; ``changed``: what else was; ``whole``: has it all of the epoch, and the test after
-    it; ``name_not_found``: did Nsight Systems say that it missed an event's name; what the report holds.
+    it; ``name_not_found``: did Nsight Systems say that it missed an event's name; what the report holds; and where and
+    when that was.
     """
-    file = recorded.RECORDED / recorded.DEFAULT / BROKEN_OFF
-    return pd.DataFrame(json.loads(file.read_text(encoding="utf-8"))["rows"])
+    trial = json.loads((recorded.RECORDED / recorded.DEFAULT / BROKEN_OFF).read_text(encoding="utf-8"))
+    return pd.DataFrame(trial["rows"]).assign(gpu=trial["gpu"], run_at=trial["run_at"])
 
 
 def _sms_active(report: Report, window: Window) -> pd.DataFrame:

@@ -131,7 +131,8 @@ def broken_off(found: pd.DataFrame) -> Table:
                 "last event at ms": _range(own["last_event_ms"]),
             }
         )
-    return table(pd.DataFrame(rows), "Reports of one script, keras_mixed.py, by where XLA compiled")
+    gpu, date = found["gpu"].iloc[0], found["run_at"].iloc[0][:10]
+    return table(pd.DataFrame(rows), f"Reports of keras_mixed.py, by where XLA compiled ({gpu}, {date})")
 
 
 def _range(values: pd.Series) -> str:
