@@ -286,6 +286,34 @@ def test_a_working_nsys_leaves_its_report_and_shows_what_it_said(reports, nsys, 
     assert calls.read_text().count("\n") == 1
 
 
+def test_a_program_on_jax_is_traced_with_what_xla_compiled_before(reports, nsys, gpu, tmp_path):
+    """It runs once alone, which fills the cache that the traced run finds; neither remains."""
+    program = tmp_path / "compiles.py"
+    program.write_text(
+        "import os, sys\nfrom pathlib import Path\n"
+        "assert '--profile' not in sys.argv and sys.argv[1:3] == ['--backend', 'jax'], sys.argv\n"
+        "(Path(os.environ['JAX_COMPILATION_CACHE_DIR']) / 'code').write_text('compiled\\n')\n"
+        "assert float(os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS']) == 0\n"
+    )
+    calls = nsys(f'cat "$JAX_COMPILATION_CACHE_DIR/code"; {MAKES}')
+    said: list[str] = []
+    words = shlex.split(f"nsys profile --output {reports / 'demo'} python3 {program} --backend jax --profile")
+    command.run_profile(words, reports / "demo.nsys-rep", said.append)
+    assert said[1:] == ["| compiled", "| Generated:"] and "XLA compiles" in said[0]
+    assert "--backend jax --profile" in calls.read_text()
+    assert [path.name for path in reports.iterdir()] == ["demo.nsys-rep"]
+
+
+def test_a_program_on_jax_that_fails_is_not_traced(reports, nsys, gpu, tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text("raise SystemExit('no such digits')")
+    calls = nsys(MAKES)
+    words = shlex.split(f"nsys profile --output {reports / 'demo'} python3 {program} --backend jax")
+    with pytest.raises(LabError, match="without the profiler, with status 1: no such digits"):
+        command.run_profile(words, reports / "demo.nsys-rep", print)
+    assert not calls.exists() and list(reports.iterdir()) == []
+
+
 def test_nsyss_own_words_are_in_the_error(reports, nsys, gpu):
     nsys('echo "starting"; echo "unrecognised option --trace" >&2; exit 1')
     with pytest.raises(ReportError, match="failed with status 1: starting / unrecognised option --trace"):

@@ -330,6 +330,20 @@ def test_the_shipped_profiles_say_what_lab_17_says():
     assert fp32.most < fp16.least and torch_fp16.least < torch_fp16.by_kernels < torch_fp16.most
 
 
+def test_the_shipped_trial_says_what_lab_17_says_of_broken_reports():
+    """Broken where XLA compiles in the traced process; else, of an epoch, whole; a name is missing where it broke."""
+    found = keras_records.broken_off()
+    of_epoch, traced = found["changed"] != "no capture range", found["compiled"] == "in the traced process"
+    assert traced.sum() >= 2 and not found.loc[traced, "whole"].any()
+    assert found.loc[of_epoch & ~traced, "whole"].all() and (of_epoch & ~traced).sum() >= 20
+    assert found.loc[~found["whole"], "name_not_found"].all()
+    assert found.loc[of_epoch, "name_not_found"].eq(traced[of_epoch]).all()
+    base = found[~traced & (found["changed"] == "nothing") & (found["variant"] != "torch")]
+    assert len(base) >= 3 and (base["last_event_ms"] > base["training_ms"]).all() and (base["kernels"] > 59).all()
+    shown = str(keras_tables.broken_off(found)).splitlines()
+    assert len(shown) == 3 + 5 and "in the traced process" in shown[3] and "12–25" in shown[3]
+
+
 def test_the_counters_chart_draws_what_was_sampled(tmp_path):
     report = sampled(tmp_path / "chart.sqlite", [0, 100] * 100)
     for number in range(200):

@@ -11,14 +11,15 @@ import html
 
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from pygments.lexers import get_lexer_by_name
 
 PRE_STYLE = "line-height: 1.35; margin: 0; white-space: pre-wrap; word-break: normal; overflow-wrap: break-word"
 
 
-def coloured(source: str) -> list[str]:
-    """The lines of Python code as HTML, each whole by itself: what spans several lines is marked in each."""
-    marked = highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+def coloured(source: str, language: str = "python") -> list[str]:
+    """The lines of code as HTML, each whole by itself: what spans several lines is marked in each."""
+    lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    marked = highlight(source, lexer, HtmlFormatter(nowrap=True))
     return marked.removesuffix("\n").split("\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from labkit.display import code
@@ -16,6 +17,7 @@ class Listing:
 
     file: str
     text: str
+    language: str = "python"
 
     def __str__(self) -> str:
         return f"# {self.file}\n{self.text}"
@@ -23,12 +25,13 @@ class Listing:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/html": code.block(self.file, code.coloured(self.text)), "text/plain": str(self)}
+        return {"text/html": code.block(self.file, code.coloured(self.text, self.language)), "text/plain": str(self)}
 
 
 def listing(file: str, *names: str) -> Listing:
     """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``.
 
+    Of constants that hold a program in CUDA C++, that program.
     LabError where there is no such file, or no such piece in it.
     """
     path = ROOT / file
@@ -36,4 +39,16 @@ def listing(file: str, *names: str) -> Listing:
         there = [one.relative_to(ROOT).as_posix() for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise LabError(f"there is no file {file} in the checkout. {near(file, sorted(there))}")
     source = path.read_text(encoding="utf-8")
-    return Listing(file, "\n".join(part(source, name) for name in names).rstrip())
+    pieces = [part(source, name) for name in names]
+    kernels = [_kernel(piece) for piece in pieces]
+    if all(kernels):
+        return Listing(file, "\n".join(kernels).strip(), "cuda")
+    return Listing(file, "\n".join(pieces).rstrip())
+
+
+def _kernel(piece: str) -> str:
+    """The CUDA C++ that a constant holds; nothing where it holds something else."""
+    (statement,) = ast.parse(piece).body
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    held = value.value if isinstance(value, ast.Constant) else None
+    return held if isinstance(held, str) and "__global__" in held else ""

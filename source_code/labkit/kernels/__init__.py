@@ -11,6 +11,6 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 ``weights``    the parameters, their gradients and Adadelta's state, each as one flat array
 =============  =====================================================================================================
 
-Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` belongs to no step: it is a product to learn
-from, measured by bench_matmul.
+Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
+one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma.
 """

@@ -51,7 +51,15 @@ class Cpu(Replay):
 
     told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
     needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
-    needs_gpu += ("bench_nvml", "one_kernel", "bench_formats", "bench_fp8", "bench_attention", "bench_lstm")
+    needs_gpu += (
+        "bench_nvml",
+        "one_kernel",
+        "bench_formats",
+        "bench_fp8",
+        "bench_attention",
+        "bench_lstm",
+        "bench_wmma",
+    )
     slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
 
     def run(self, words: str, file: Path) -> dict:
@@ -130,6 +138,7 @@ class Turing(Replay):
             "bench_peaks.py": lambda: _as_fp32(record, ("what", "size")),
             "bench_shapes.py": lambda: self._shapes(record),
             "bench_matmul.py": lambda: self._types(record),
+            "bench_wmma.py": lambda: _rows(record, lambda row: row["what"] != "bf16"),
             "bench_tf32.py": lambda: self._switches(record),
             "bench_sin_fit.py": lambda: self._fits(record),
             "bench_gan.py": lambda: _without_bf16(record),

@@ -54,6 +54,7 @@ BENCHMARKS = [
     "bench_peaks.py",
     "bench_matmul.py",
     "bench_startup.py",
+    "bench_wmma.py",
 ]
 PART_1_BENCHMARKS = BENCHMARKS[:4]
 LAUNCHES = "bench_launches.py"  # once: each of its numbers is a median over epochs, and it compiles for a minute

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -18,6 +20,7 @@ from labkit.source import running, visible
 from labkit.training import machine
 from stepbudget.errors import ReportError
 from stepbudget.export import profile
+from stepbudget.export.leftovers import sweep
 from stepbudget.export.nsys import Nsys, need_nsys
 
 PROFILE_FLAGS = [*profile.TRACED, *profile.CAPTURED, profile.METRICS, "all"]
@@ -31,6 +34,10 @@ NO_GPU_LIMIT = [
     "--batch-size",
     "256",
 ]  # a CPU needs minutes for a full epoch
+ON_JAX = "--backend jax"
+JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
+# JAX would not keep what was compiled within a second, or what is small.
+KEEPS_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 
 def profile_command(name: str, program: str, more: Sequence[str] = (), processes: int = 1) -> str:
@@ -139,9 +146,33 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
         show(f"| {remark}")
     check_writable(report.parent)
     try:
-        profile.record(run, report, nsys, lambda line: show(f"| {line}"), ROOT)
+        with compiled_before(run, report.parent, show) if has_gpu else nullcontext() as variables:
+            profile.record(run, report, nsys, lambda line: show(f"| {line}"), ROOT, variables)
     except ReportError as error:
         raise LabError(str(error)) from None
+
+
+@contextmanager
+def compiled_before(words: Sequence[str], folder: Path, show: Callable[[str], None]) -> Iterator[dict[str, str]]:
+    """Variables with which a program on JAX finds XLA's code in a cache; of a program without JAX none.
+
+    Where XLA compiles in the traced process, the report breaks off (lab 17). So the program of the command, as
+    ``adapt`` gave it, runs once alone, and leaves its code in ``folder`` until this ends. LabError where it fails,
+    ReportError where it hangs.
+    """
+    program = [word for word in words[words.index(sys.executable) :] if word != "--profile"]
+    if ON_JAX not in shlex.join(program):
+        yield {}
+        return
+    sweep(folder, running.SCRATCH)
+    with tempfile.TemporaryDirectory(prefix=running.SCRATCH, dir=folder) as cache:
+        variables = {JAX_CACHE: cache, **KEEPS_ALL}
+        show("| first without the profiler: XLA compiles there, and JAX keeps the code")
+        status, said = profile.stream(program, lambda line: None, ROOT, variables)
+        if status:
+            last = said.strip().splitlines()[-1:] or ["it said nothing"]
+            raise LabError(f"the program failed without the profiler, with status {status}: {last[0]}")
+        yield variables
 
 
 def stream(words: list[str], show: Callable[[str], None]) -> tuple[int, str]:

@@ -20,7 +20,7 @@ class Programs:
 
     def missing(self, *packages: str) -> list[str]:
         """Those of the packages that cannot be imported here."""
-        return [package for package in packages if importlib.util.find_spec(package) is None]
+        return [package for package in packages if not _is_there(package)]
 
     def turn(self, what: str, show: Callable[[str], None], gpus: int = 1) -> AbstractContextManager[None]:
         """While this lasts, no other live run is on the GPU, or on so many of them."""
@@ -49,3 +49,10 @@ class Programs:
     def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:
         """Run an ``ncu`` command; afterwards ``log`` holds its CSV."""
         counting.run(words, log, show)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it lies in is missing: ``cuda`` of ``cuda.bindings``
+        return False

@@ -12,11 +12,12 @@ from labkit.errors import LabError
 EPOCHS, ROUNDS = 3, 2  # of a quick run: a first epoch, which is left out, and two to compare; twice, to see the noise
 FULL_EPOCHS, FULL_ROUNDS = 10, 3  # as recorded
 TRAINING = ("main_", "keras_")  # what the scripts that train are called
-FEWER = {  # benchmarks of minutes: the flag that says how often they do the same, and how often when quick
+FEWER = {  # longer benchmarks: the flag that says how often they do the same, and how often when quick
     "bench_sin_fit.py": ("seeds", 2),
     "bench_gan.py": ("seeds", 3),
     "bench_formats.py": ("seeds", 3),
     "bench_startup.py": ("repeats", 1),
+    "bench_wmma.py": ("sizes", 5),
 }
 ON_SPARE_CORES = ("main_opt1.py", "main_opt2.py", "main_opt3.py")  # their workers are as many as the cores to spare
 WORDS = ("quick", "full")

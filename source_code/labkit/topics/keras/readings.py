@@ -5,6 +5,7 @@ What ran on TensorFlow, on a CPU, is shipped and never run again by the labs.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ KIND = "keras"
 KERAS_STEP = "Keras's step"  # as bench_keras_step.py calls it
 # In the JAX reports that the course ships the SMs pause for 3.1 ms at most between two steps, 10.9 before the test.
 PAUSE_NS = 4_000_000
+BROKEN_OFF = "jax_reports.json"  # made once, by hand, as it says: no part of the plan
 PAUSE_PCT = 1  # of SMs Active: what a single small kernel makes of a sample
 
 
@@ -54,7 +56,7 @@ def parts(records: Sequence[dict]) -> pd.Series:
 
 
 def profile(command: str) -> Report:
-    """The report of an ``nsys profile`` command, as ``lab.profile``."""
+    """The report of an ``nsys profile`` command, as ``lab.profile``; live, what runs on JAX was compiled before."""
     return _source(command).profile(command)
 
 
@@ -129,6 +131,17 @@ def last_event_ms(report: Report) -> float:
 def flushes(report: Report) -> int:
     """How often, as the report has it, the profiler fetched the events that it had collected in the program."""
     return int(report.overhead["name"].str.contains("flush").sum()) if len(report.overhead) else 0
+
+
+def broken_off() -> pd.DataFrame:
+    """The shipped trial of what breaks a report off, a row a report of ``keras_mixed.py``.
+
+    ``compiled``: where XLA compiled; ``changed``: what else was; ``whole``: has it all of the epoch, and the test after
+    it; ``name_not_found``: did Nsight Systems say that it missed an event's name; what the report holds; and where and
+    when that was.
+    """
+    trial = json.loads((recorded.RECORDED / recorded.DEFAULT / BROKEN_OFF).read_text(encoding="utf-8"))
+    return pd.DataFrame(trial["rows"]).assign(gpu=trial["gpu"], run_at=trial["run_at"])
 
 
 def _sms_active(report: Report, window: Window) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from labkit.topics.keras import readings as keras_records
 from stepbudget.report import Report
 from stepbudget.signs import signed
 
+SETTING = "a setting"  # as the trial of broken reports has it
 USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
 Tried = Mapping[str, Mapping[str, pd.DataFrame]]  # backend → the tables that keras_records.tried() gives
 
@@ -113,6 +114,30 @@ def held(reports: Mapping[str, Report]) -> Table:
     frame = pd.DataFrame(rows)
     formats = dict.fromkeys(frame.columns[1:].drop("range test"), "{:,.0f}")
     return table(frame, "What the reports hold, times from the beginning of the training on", formats, list(formats))
+
+
+def broken_off(found: pd.DataFrame) -> Table:
+    """Which reports of the trial are whole (``readings.broken_off``), a row a place of compiling and change."""
+    rows = []
+    for (compiled, changed), own in found.groupby(["compiled", "changed"], sort=False):
+        rows.append(
+            {
+                "XLA compiled": compiled,
+                "changed besides": changed if changed != SETTING else f"one of {own['variant'].nunique()} settings",
+                "reports": len(own),
+                "whole": own["whole"].sum(),
+                "a name not found": own["name_not_found"].sum(),
+                "kernels": _range(own["kernels"]),
+                "last event at ms": _range(own["last_event_ms"]),
+            }
+        )
+    gpu, date = found["gpu"].iloc[0], found["run_at"].iloc[0][:10]
+    return table(pd.DataFrame(rows), f"Reports of keras_mixed.py, by where XLA compiled ({gpu}, {date})")
+
+
+def _range(values: pd.Series) -> str:
+    """``186–377``, or the one value that there is."""
+    return "–".join(f"{value:,.0f}" for value in dict.fromkeys((values.min(), values.max())))
 
 
 def counters(reports: Mapping[str, Report]) -> Table:

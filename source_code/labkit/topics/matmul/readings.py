@@ -1,4 +1,4 @@
-"""What do the records of ``bench_matmul.py`` say?"""
+"""What do the records of ``bench_matmul.py`` and ``bench_wmma.py`` say?"""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from labkit import source
+
+HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
+
 
 def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows of one kind out of the records of ``bench_matmul.py``: each number the median over the records."""
+    """The rows of one kind out of the records of a benchmark: each number the median over the records."""
     rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
     numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
     return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
+
+
+def in_cuda() -> list[dict]:
+    """The records of ``bench_wmma.py``; the shipped ones where what compiles CUDA C++ is not installed."""
+    return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
+
+
+def fp16_over_bf16(records: Sequence[dict]) -> float:
+    """How many times as fast the same WMMA kernel is in FP16 as in BF16; not a number where a GPU has no BF16."""
+    rows = [row for record in records for row in record["rows"] if row["what"] in ("way", "bf16")]
+    shorter = {row["way"] for row in rows if row["what"] == "bf16"}
+    took = pd.DataFrame([row for row in rows if row["way"] in shorter] or rows).groupby("what")["product_us"].median()
+    return float(took.get("bf16", float("nan")) / took["way"])
 
 
 def narrow_type(records: Sequence[dict]) -> str:

@@ -83,3 +83,43 @@ def types(records: Sequence[dict]) -> Table:
     formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
     size = records[0]["size"]
     return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats, list(formats))
+
+
+def ways(records: Sequence[dict]) -> Table:
+    """One product in CUDA C++, each kernel with one thing more than the one above it; Triton and cuBLAS below."""
+    found = median_rows(records, "way", ["way"])
+    of_cublas = found.set_index("way")["product_tflops"]["cuBLAS"]
+    frame = pd.DataFrame(
+        {
+            "product": found["way"],
+            "µs": found["product_us"],
+            "TFLOP/s": found["product_tflops"],
+            "% of cuBLAS": 100 * found["product_tflops"] / of_cublas,
+            "error / bound": found["product_error_of_bound"],
+        }
+    )
+    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "% of cuBLAS": "{:.0f}", "error / bound": "{:.2f}"}
+    size = records[0]["size"]
+    return table(frame, f"{size:,} × {size:,} × {size:,} in FP16, way by way", formats, list(formats))
+
+
+def in_cuda(records: Sequence[dict]) -> Table:
+    """WMMA, Triton and cuBLAS by size, smallest first, each with the fastest of its tiles: their shares of cuBLAS."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    work = found["rows"].astype(float) * found["columns"] * found["inner"]
+    found = found.loc[work.sort_values(kind="stable").index]
+    sizes = zip(found["rows"], found["columns"], found["inner"], strict=True)
+    frame = pd.DataFrame(
+        {
+            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
+            "WMMA / cuBLAS": found["wmma_tflops"] / found["cublas_tflops"],
+            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+            "WMMA TFLOP/s": found["wmma_tflops"],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+            "error / bound": found["wmma_error_of_bound"],
+        }
+    )
+    formats = dict.fromkeys(["WMMA / cuBLAS", "Triton / cuBLAS", "error / bound"], "{:.2f}")
+    formats |= dict.fromkeys(["WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    return table(frame, "The same product in FP16 by size: medians over the runs, GPU time", formats, list(formats))
