@@ -65,7 +65,7 @@ def convolution(x, weight):
 
 
 def logits(weight, images, first):
-    """``(N, 10)`` float32 for uint8 ``(N, 28, 28)``; a pooling goes before bias and ReLU, which is the same function."""
+    """``(N, 10)`` float32 for uint8 ``(N, 28, 28)``; to pool before bias and ReLU is the same, and less work."""
     x = normalise(images).to(weight["conv1"].dtype)
     for layer, convolve in (("conv1", first), ("conv2", convolution)):
         x = F.max_pool2d(convolve(x, weight[layer]), 2)
@@ -75,7 +75,7 @@ def logits(weight, images, first):
 
 
 class Trainer:
-    def __init__(self, images, labels, engine, first, batch, epochs, shift, smoothing, sizes, **rates):
+    def __init__(self, images, labels, engine, first, sizes, batch, epochs, shift, smoothing, **rates):
         device = images.device
         self.batches = Batches(images, labels, batch, epochs, shift)
         self.optimizer = Optimizer(SmallNet(*sizes).to(device), MATRICES, rates)
@@ -87,7 +87,8 @@ class Trainer:
         def loss(digits, targets):
             return F.cross_entropy(logits(self.leaves, digits, self.first), targets, label_smoothing=smoothing)
 
-        self.loss = torch.compile(loss, dynamic=False, disable=device.type != "cuda" or engine != "compiled")
+        compiled = engine == "compiled" and device.type == "cuda"
+        self.loss = torch.compile(loss, dynamic=False) if compiled else loss
         self.launch = one_launch(self.all_steps, device)
 
     def start(self, seed):

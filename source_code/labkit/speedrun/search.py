@@ -76,8 +76,8 @@ def tried(
 def _tidy(device: torch.device) -> None:
     """Give back the memory of what was prepared."""
     gc.collect()
-    torch.compiler.reset()
     if device.type == "cuda":
+        torch.compiler.reset()
         torch.cuda.empty_cache()
 
 
