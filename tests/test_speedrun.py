@@ -26,7 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 CPU = torch.device("cpu")
 FOLDER = paths.SOURCE_CODE / "speedrun"
 SMALL = {
-    "any_net": {"sizes": (16, 5, 16, 3, 32), "batch": 32, "epochs": 4.0},
+    "any_net": {"sizes": (16, 16, 32), "batch": 32, "epochs": 4.0},
+    "own_kernels": {"sizes": (16, 16, 32), "batch": 32, "epochs": 3.0},
     "course_net": {"batch": 20, "epochs": 1.0},
 }
 
@@ -302,7 +303,15 @@ def test_digits_are_shifted_both_ways_and_by_no_more():
 
 
 def test_each_start_draws_the_seeds_weights_and_forgets_the_rest():
-    rates = {"muon_rate": 0.1, "momentum": 0.6, "adam_rate": 0.1, "betas": (0.7, 0.9), "decay": 0.0, "warm": 0.5}
+    rates = {
+        "muon_rate": 0.1,
+        "momentum": 0.6,
+        "rows": 128,
+        "adam_rate": 0.1,
+        "betas": (0.7, 0.9),
+        "decay": 0.0,
+        "warm": 0.5,
+    }
     optimizer = pieces.Optimizer(Net(), ("conv2.weight",), rates)
     found = []
     for seed in (1, 2, 1):
@@ -369,6 +378,24 @@ def test_the_small_net_is_two_pooled_convolutions_and_two_layers(first, digits):
     expected = F.linear(x, weight["linear2"], weight["linear2_bias"])
     found = script("speedrun/any_net.py").logits(weight, digits.data[:20], trainer.first)
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_own_kernels_gradients_are_those_of_the_same_network_in_pytorch(digits):
+    ours, theirs = prepared("own_kernels", digits, smoothing=0.2), prepared("any_net", digits, smoothing=0.2)
+    for trainer in (ours, theirs):
+        trainer.start(4)
+    images, labels, loss = digits.data[:32], digits.targets[:32], torch.zeros(())
+    with torch.no_grad():
+        ours.gradients(images, labels, loss)
+    expected = theirs.loss(images, labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for (name, leaf), slope in zip(
+        theirs.leaves.items(), torch.autograd.grad(expected, [*theirs.leaves.values()]), strict=True
+    ):
+        found = ours.optimizer.weights.gradients[name]
+        assert found.shape == leaf.shape and (found - slope).norm() < 1e-4 * slope.norm(), name
+    assert torch.equal(ours.predict(images), theirs.predict(images))
+    assert ours.parameters() == theirs.parameters()
 
 
 # Scripts and table

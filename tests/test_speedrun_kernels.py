@@ -11,12 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit.kernels import adam, muon, triton_or_not
+from labkit.kernels import adam, muon, pooled, triton_or_not
 from labkit.kernels.adam import Adam, adam_reference
 from labkit.kernels.muon import Muon, muon_reference
 from labkit.kernels.shifted import shifted, shifted_reference
 from labkit.kernels.smooth_head import smooth_head, smooth_head_reference
 from labkit.kernels.weights import Weights
+from labkit.training.data import normalise
 from labkit.training.model import Net
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -59,9 +60,11 @@ def fill(weights: Weights) -> None:
         gradient.copy_(1e-3 * (low + 0.05 * torch.randn_like(low)).view_as(gradient))
 
 
-def test_kernel_muon(device):
+@pytest.mark.parametrize("most", [32, 128])
+def test_kernel_muon(device, most):
     weights, names = Weights(Three().to(device)), ("first", "second", "third")
-    muon = Muon(weights, names)
+    muon = Muon(weights, names, most)
+    assert len(muon.matrices) == {32: 4, 128: 3}[most], "64 rows are two blocks of 32"
     bias = weights.values["bias"].clone()
     for number in range(3):
         fill(weights)
@@ -141,6 +144,63 @@ def test_kernel_shifted(device):
     assert torch.equal(out, shifted_reference(images, order, by))
 
 
+class Layers:
+    """Random inputs of both pooled layers: ``count`` samples, 16 and 32 channels."""
+
+    def __init__(self, device: torch.device, count: int) -> None:
+        narrow = triton_or_not.NARROW
+        self.images = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8, device=device)
+        self.images[:, :6] = 0  # windows of equals, as in every digit
+        self.first = torch.randn(16, 5, 5, 1, device=device).to(narrow)
+        self.second = torch.randn(32, 3, 3, 16, device=device).to(narrow)
+        self.bias1, self.bias2 = torch.randn(16, device=device), torch.randn(32, device=device)
+        self.x = torch.randn(count, 12, 12, 16, device=device).relu().to(narrow)
+        self.upstream = torch.randn(count, 5, 5, 32, device=device).to(narrow)
+        self.winner1 = torch.randint(0, 5, self.x.shape, dtype=torch.uint8, device=device)
+        self.winner2 = torch.randint(0, 5, self.upstream.shape, dtype=torch.uint8, device=device)
+        self.bound = 1e-5 if narrow == torch.float32 else 1e-2
+
+
+@pytest.fixture
+def layers(device) -> Layers:
+    return Layers(device, 3)
+
+
+def test_kernel_first_pooled(layers):
+    found, winner = pooled.first_pooled(layers.images, layers.first, layers.bias1)
+    pixels = normalise(layers.images).permute(0, 2, 3, 1).double()
+    expected, place = pooled.pooled_reference(pixels, layers.first.double(), layers.bias1.double())
+    assert error(found, expected) < layers.bound
+    black = torch.zeros_like(place, dtype=torch.bool)
+    black[:, :1] = True  # all four outputs are equal there: the kernel takes the first, and so may anyone
+    assert ((winner != place) & ~black).float().mean() < 1e-3, "but for ties within rounding"
+    assert set(winner[:, 0].unique().tolist()) <= {0, 4}
+
+
+def test_kernel_second_pooled(layers):
+    found, winner = pooled.second_pooled(layers.x, layers.second, layers.bias2)
+    doubles = (one.double() for one in (layers.x, layers.second, layers.bias2))
+    expected, place = pooled.pooled_reference(*doubles)
+    assert error(found, expected) < layers.bound
+    assert (winner != place).float().mean() < 1e-3, "but for ties within rounding"
+
+
+def test_kernel_second_weight_gradient(layers):
+    found = [torch.ones(*shape, device=layers.x.device) for shape in ((32, 3, 3, 16), (32,))]
+    pooled.second_weight_gradient(layers.x, layers.upstream, layers.winner2, *found)
+    expected = pooled.weight_gradient_reference(layers.x.double(), layers.upstream.double(), layers.winner2, 3)
+    assert all(error(one - 1, other) < layers.bound for one, other in zip(found, expected, strict=True))
+
+
+def test_kernel_first_gradient(layers):
+    found = [torch.ones(*shape, device=layers.x.device) for shape in (layers.first.shape, (16,))]
+    pooled.first_gradient(layers.images, layers.winner1, layers.upstream, layers.winner2, layers.second, *found)
+    below = pooled.data_gradient_reference(layers.upstream.double(), layers.winner2, layers.second.double())
+    pixels = normalise(layers.images).permute(0, 2, 3, 1).double()
+    expected = pooled.weight_gradient_reference(pixels, below, layers.winner1, 5)
+    assert all(error(one - 1, other) < layers.bound for one, other in zip(found, expected, strict=True))
+
+
 @pytest.mark.skipif(GPU or triton_or_not.INTERPRETED, reason="the kernels themselves run here")
 def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
@@ -149,7 +209,7 @@ def test_the_kernels_in_tritons_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "9 passed" in done.stdout, done.stdout
+    assert "14 passed" in done.stdout, done.stdout
 
 
 # What the references say
@@ -177,15 +237,45 @@ def test_adam_is_pytorchs_adamw():
     assert torch.allclose(value, parameter, rtol=1e-12)
 
 
+@pytest.mark.skipif(triton_or_not.INTERPRETED, reason="FP64 is the references'")
+def test_the_pooled_layers_references_are_autograds():
+    torch.manual_seed(2)
+    images = torch.randint(0, 256, (3, 28, 28), dtype=torch.uint8)
+    first, second = torch.randn(16, 5, 5, 1).double(), torch.randn(32, 3, 3, 16).double()
+    leaves = [one.requires_grad_() for one in (first, torch.randn(16).double(), second, torch.randn(32).double())]
+    x = normalise(images).double()
+    for weight, bias in (leaves[:2], leaves[2:]):
+        x = F.max_pool2d(F.relu(F.conv2d(x, weight.permute(0, 3, 1, 2), bias)), 2)
+    upstream = torch.randn_like(x)
+    expected = torch.autograd.grad(x, leaves, upstream)
+    with torch.no_grad():
+        hidden, winner1 = pooled.first_pooled(images, *leaves[:2])
+        out, winner2 = pooled.second_pooled(hidden, *leaves[2:])
+        assert torch.allclose(out.permute(0, 3, 1, 2), x)
+        found = [torch.zeros_like(one) for one in leaves]
+        upstream = upstream.permute(0, 2, 3, 1)
+        pooled.second_weight_gradient(hidden, upstream, winner2, *found[2:])
+        pooled.first_gradient(images, winner1, upstream, winner2, second, *found[:2])
+    assert all(error(one, other) < 1e-6 for one, other in zip(found, expected, strict=True))
+
+
 def test_a_shift_moves_a_digit_down_and_to_the_right():
     image = torch.arange(784).remainder(251).to(torch.uint8).view(1, 28, 28)
     moved = shifted_reference(image, torch.tensor([0]), torch.tensor([[2, -1]]))
     assert torch.equal(moved[0], F.pad(image, (0, 1, 2, 0))[0, :28, 1:])
 
 
-def test_muon_says_when_a_matrix_has_too_many_rows():
-    with pytest.raises(ValueError, match="256 rows"):
-        Muon(Weights(torch.nn.Linear(3, 200)), ("weight",))
+def test_muon_steps_a_matrix_of_many_rows_in_blocks():
+    weights = Weights(torch.nn.Linear(30, 200))
+    gradient = torch.randn(200, 30)
+    weights.gradients["weight"].copy_(gradient)
+    before = weights.values["weight"].clone()
+    Muon(weights, ("weight",), most=64).step(0, 0.05, 0.6)
+    expected = [
+        muon_reference(one, slope, torch.zeros_like(one), 0.05, 0.6)[0]
+        for one, slope in zip(before.split(64), gradient.split(64), strict=True)
+    ]
+    assert error(weights.values["weight"], torch.cat(expected)) < 1e-6
 
 
 def test_on_the_cpu_each_optimizer_steps_what_is_its_own():

@@ -6,62 +6,19 @@ first layer as a ``convolution`` of one channel, for which there is no good kern
 ``sizes``: those of ``SmallNet``.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
-from torch import nn
 
+from labkit.speedrun.nets import MATRICES, SmallNet, convolution, first_product
 from labkit.speedrun.pieces import Batches, Optimizer, one_launch
 from labkit.training.data import normalise
 
 TRACK = "any net"
 RECIPE = {
-    "engine": "compiled", "first": "product", "batch": 512, "epochs": 0.8, "shift": 0, "smoothing": 0.1,
-    "muon_rate": 0.05, "momentum": 0.6, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0, "warm": 0.2,
-    "sizes": (32, 5, 64, 3, 128),
+    "engine": "compiled", "first": "product", "sizes": (32, 64, 128),
+    "batch": 512, "epochs": 0.8, "shift": 0, "smoothing": 0.1, "warm": 0.2,
+    "muon_rate": 0.05, "momentum": 0.6, "rows": 128, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
-MATRICES = ("conv1", "conv2", "linear1")
-
-
-class SmallNet(nn.Module):
-    """Weights only; those of the convolutions are channels-last: ``(out, height, width, in)``.
-
-    ``first`` channels of ``wide`` by ``wide`` pixels, ``second`` of ``narrow`` by ``narrow``, then ``units``.
-    """
-
-    def __init__(self, first, wide, second, narrow, units):
-        super().__init__()
-        side = ((28 - wide + 1) // 2 - narrow + 1) // 2
-        shapes = {
-            "conv1": (first, wide, wide, 1), "conv1_bias": (first,),
-            "conv2": (second, narrow, narrow, first), "conv2_bias": (second,),
-            "linear1": (units, side * side * second), "linear1_bias": (units,),
-            "linear2": (10, units), "linear2_bias": (10,),
-        }  # fmt: skip
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-
-    @torch.no_grad()
-    def reset_parameters(self):
-        for name, parameter in self.named_parameters():
-            inputs = getattr(self, name.removesuffix("_bias"))[0].numel()
-            parameter.uniform_(-1 / math.sqrt(inputs), 1 / math.sqrt(inputs))  # as PyTorch's own layers do
-
-
-def first_product(x, weight):
-    """The convolution of ``(N, 1, 28, 28)`` by ``(C, k, k, 1)``: each sample's patches, in rows of a multiple of 8."""
-    count, size = len(x), weight.shape[1]
-    side, fill = 29 - size, -size * size % 8
-    patches = x[:, 0].unfold(1, size, 1).unfold(2, size, 1).reshape(count, side * side, size * size)
-    matrix = F.pad(weight.flatten(1), (0, fill)).t()
-    y = torch.bmm(F.pad(patches, (0, fill)), matrix.expand(count, *matrix.shape))
-    return y.view(count, side, side, -1).permute(0, 3, 1, 2)
-
-
-def convolution(x, weight):
-    """Of ``(N, C, height, width)`` by ``(out, k, k, C)``."""
-    return F.conv2d(x, weight.permute(0, 3, 1, 2))
 
 
 def logits(weight, images, first):
@@ -79,7 +36,6 @@ class Trainer:
         device = images.device
         self.batches = Batches(images, labels, batch, epochs, shift)
         self.optimizer = Optimizer(SmallNet(*sizes).to(device), MATRICES, rates)
-        self.start(0)
         self.first = {"product": first_product, "convolution": convolution}[first]
         narrow = self.optimizer.weights.copies
         self.leaves = {name: copy.detach().requires_grad_() for name, copy in narrow.items()}

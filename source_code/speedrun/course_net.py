@@ -14,9 +14,8 @@ from labkit.training.model import Net
 
 TRACK = "the course's net"
 RECIPE = {
-    "batch": 512, "epochs": 1.0, "shift": 0, "smoothing": 0.1,
-    "muon_rate": 0.05, "momentum": 0.6, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0, "warm": 0.2,
-    "fc1": "muon",
+    "fc1": "muon", "batch": 512, "epochs": 1.0, "shift": 0, "smoothing": 0.1, "warm": 0.2,
+    "muon_rate": 0.05, "momentum": 0.6, "rows": 128, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
 
@@ -29,7 +28,6 @@ class Trainer:
         self.optimizer = Optimizer(Net().to(images.device), matrices, rates)
         self.losses = torch.zeros(self.batches.steps, device=images.device)
         self.places = torch.arange(batch, device=images.device)
-        self.start(0)
         self.launch = one_launch(self.all_steps, images.device)
 
     def start(self, seed):

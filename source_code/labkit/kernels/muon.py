@@ -14,7 +14,8 @@ from labkit.kernels.weights import Weights
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: small singular values grow fast, large ones stay near 1
 ITERATIONS = 3
 TINY = 1e-20  # a gradient of zeros stays zeros
-COLUMNS = 64  # a program's
+COLUMNS, PARTS = 64, 4  # at a time, and how many times a program takes so many
+ROWS = 128  # of a block that is stepped as one: the Gram matrix of it stays in a program's registers
 
 
 def stretch(rows: int, columns: int) -> float:
@@ -37,35 +38,45 @@ def muon_reference(
 
 
 @triton.jit
-def _part(table, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A program's part of its matrix: where it lies in the flat arrays, what of it is there, and its Gram matrix."""
-    entry = table + tl.program_id(0) * 5  # of each program: matrix, begin, rows, columns, first column
-    matrix, rows, columns = tl.load(entry), tl.load(entry + 2), tl.load(entry + 3)
-    row, column = tl.arange(0, ROWS)[:, None], tl.load(entry + 4) + tl.arange(0, COLUMNS)[None, :]
-    at = tl.load(entry + 1) + row * columns + column
-    gram = matrix * ROWS * ROWS + row * ROWS + tl.arange(0, ROWS)[None, :]
-    return matrix, at, (row < rows) & (column < columns), gram
+def _part(table, part, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Some columns of a program's block: where they lie in the flat arrays, and what of them is there."""
+    entry = table + tl.program_id(0) * 5  # of each program: block, begin, rows, columns, first column
+    rows, columns = tl.load(entry + 2), tl.load(entry + 3)
+    row, column = tl.arange(0, ROWS)[:, None], tl.load(entry + 4) + part * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    return tl.load(entry + 1) + row * columns + column, (row < rows) & (column < columns)
 
 
 @triton.jit
-def _momentum_and_gram(table, gradients, momenta, grams, beta, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    _, at, inside, gram = _part(table, ROWS, COLUMNS)
-    fresh = tl.load(gradients + at, mask=inside, other=0.0)
-    moving = beta * tl.load(momenta + at, mask=inside, other=0.0) + fresh
-    tl.store(momenta + at, moving, mask=inside)
-    ahead = fresh + beta * moving
-    tl.store(gradients + at, ahead, mask=inside)
-    tl.atomic_add(grams + gram, tl.dot(ahead, tl.trans(ahead), input_precision="tf32x3"), sem="relaxed")
+def _gram(table, ROWS: tl.constexpr):
+    """Where the Gram matrix of a program's block lies."""
+    row, across = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    return tl.load(table + tl.program_id(0) * 5) * ROWS * ROWS + row * ROWS + across
+
+
+@triton.jit
+def _momentum_and_gram(
+    table, gradients, momenta, grams, beta, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr
+):
+    share = tl.zeros((ROWS, ROWS), tl.float32)
+    for part in range(PARTS):
+        at, inside = _part(table, part, ROWS, COLUMNS)
+        fresh = tl.load(gradients + at, mask=inside, other=0.0)
+        moving = beta * tl.load(momenta + at, mask=inside, other=0.0) + fresh
+        tl.store(momenta + at, moving, mask=inside)
+        ahead = fresh + beta * moving
+        tl.store(gradients + at, ahead, mask=inside)
+        share = tl.dot(ahead, tl.trans(ahead), share, input_precision="tf32x3")
+    tl.atomic_add(grams + _gram(table, ROWS), share, sem="relaxed")
 
 
 @triton.jit
 def _orthogonal_step(
     table, stretches, values, copies, gradients, grams, next_grams, rate,
     A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, ITERATIONS: tl.constexpr, TINY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     # Each program iterates on the Gram matrix for itself: it is small, and waiting for another one takes longer.
-    matrix, at, inside, gram = _part(table, ROWS, COLUMNS)
+    gram = _gram(table, ROWS)
     one = tl.where(tl.arange(0, ROWS)[:, None] == tl.arange(0, ROWS)[None, :], 1.0, 0.0)
     square = tl.load(grams + gram)
     length = tl.sqrt(tl.sum(tl.sum(square * one, axis=1), axis=0)) + TINY
@@ -77,45 +88,51 @@ def _orthogonal_step(
         factor = tl.dot(change, factor, input_precision="tf32x3")
         if iteration < ITERATIONS - 1:
             square = tl.dot(tl.dot(change, square, input_precision="tf32x3"), change, input_precision="tf32x3")
-    ahead = tl.load(gradients + at, mask=inside, other=0.0) / length
-    step = tl.dot(factor, ahead, input_precision="tf32x3") * tl.load(stretches + matrix)
-    new = tl.load(values + at, mask=inside, other=0.0) - rate * step
-    tl.store(values + at, new, mask=inside)
-    tl.store(copies + at, new.to(copies.dtype.element_ty), mask=inside)
-    tl.store(gradients + at, tl.zeros_like(ahead), mask=inside)
-    tl.store(next_grams + gram, tl.zeros_like(one))  # every program of the matrix writes the same
+    factor = factor * (rate * tl.load(stretches + tl.load(table + tl.program_id(0) * 5)) / length)
+    for part in range(PARTS):
+        at, inside = _part(table, part, ROWS, COLUMNS)
+        ahead = tl.load(gradients + at, mask=inside, other=0.0)
+        step = tl.dot(factor, ahead, input_precision="tf32x3")
+        new = tl.load(values + at, mask=inside, other=0.0) - step
+        tl.store(values + at, new, mask=inside)
+        tl.store(copies + at, new.to(copies.dtype.element_ty), mask=inside)
+        tl.store(gradients + at, tl.zeros_like(ahead), mask=inside)
+    tl.store(next_grams + gram, tl.zeros_like(one))  # every program of the block writes the same
 
 
-def _place(weights: Weights, name: str) -> tuple[int, int, int]:
-    """Where a parameter begins in the flat arrays, its rows and its columns."""
+def _blocks(weights: Weights, name: str, most: int) -> list[tuple[int, int, int]]:
+    """A parameter's blocks of ``most`` rows at most: where each begins in the flat arrays, its rows, its columns."""
     view = weights.values[name]
-    return view.storage_offset() - weights.flat_values.storage_offset(), len(view), view.numel() // len(view)
+    begin, columns = view.storage_offset() - weights.flat_values.storage_offset(), view.numel() // len(view)
+    return [(begin + row * columns, min(most, len(view) - row), columns) for row in range(0, len(view), most)]
 
 
 class Muon:
-    """Muon for the parameters of ``weights`` that are named; their first axes, the rows, are 128 at most.
+    """Muon for the parameters of ``weights`` that are named; the rows of each are its first axis.
 
-    It keeps its momentum where Adadelta and Adam keep their second state, ``weights.delta_average``.
+    A matrix of more than ``most`` rows (128 at most) is stepped in blocks of so many, as if they were matrices of their
+    own. The momentum is kept where Adadelta and Adam keep their second state, in ``weights.delta_average``.
     """
 
-    def __init__(self, weights: Weights, names: tuple[str, ...]) -> None:
-        """ValueError where a parameter has more rows than a program holds."""
+    def __init__(self, weights: Weights, names: tuple[str, ...], most: int = ROWS) -> None:
         self.weights = weights
         flats = (weights.flat_values, weights.flat_copies, weights.flat_gradients, weights.delta_average)
-        self.places = [_place(weights, name) for name in names]
-        self.matrices = [[flat[begin : begin + rows * columns].view(rows, columns) for flat in flats]
-                         for begin, rows, columns in self.places]  # fmt: skip
+        blocks = [block for name in names for block in _blocks(weights, name, min(most, ROWS))]
+        self.matrices = [
+            [flat[begin : begin + rows * columns].view(rows, columns) for flat in flats]
+            for begin, rows, columns in blocks
+        ]
         device = weights.flat_values.device
-        self.rows = max(16, *(1 << (rows - 1).bit_length() for _, rows, _ in self.places))
-        if self.rows > 128:
-            raise ValueError(f"a matrix of {self.rows} rows: Muon's programs hold 128")
+        self.rows = max(16, *(1 << (rows - 1).bit_length() for _, rows, _ in blocks))
         entries = [
-            (matrix, *place, first) for matrix, place in enumerate(self.places) for first in range(0, place[2], COLUMNS)
+            (number, *block, first)
+            for number, block in enumerate(blocks)
+            for first in range(0, block[2], COLUMNS * PARTS)
         ]
         self.table = torch.tensor(entries, dtype=torch.int32, device=device)
-        self.stretches = torch.tensor([stretch(rows, columns) for _, rows, columns in self.places], device=device)
+        self.stretches = torch.tensor([stretch(rows, columns) for _, rows, columns in blocks], device=device)
         # One set is added to while the other is emptied for the next step.
-        self.grams = torch.zeros(2, len(names), self.rows, self.rows, device=device)
+        self.grams = torch.zeros(2, len(blocks), self.rows, self.rows, device=device)
 
     def begin(self) -> None:
         """Forget what a training before has left."""
@@ -133,7 +150,7 @@ class Muon:
                 gradient.zero_()
             return
         gram, following = self.grams[number % 2], self.grams[(number + 1) % 2]
-        sizes = {"ROWS": self.rows, "COLUMNS": COLUMNS, "num_warps": 8 if self.rows > 64 else 4}
+        sizes = {"ROWS": self.rows, "COLUMNS": COLUMNS, "PARTS": PARTS, "num_warps": 8 if self.rows > 64 else 4}
         grid, gradients = (len(self.table),), weights.flat_gradients
         _momentum_and_gram[grid](self.table, gradients, weights.delta_average, gram, beta, **sizes)
         a, b, c = COEFFICIENTS

@@ -75,10 +75,10 @@ class Optimizer:
     """Muon for the matrices that are named, AdamW for the rest, both with rates that rise and fall."""
 
     def __init__(self, net: nn.Module, matrices: tuple[str, ...], recipe: dict) -> None:
-        """``recipe``: ``muon_rate``, ``momentum``, ``adam_rate``, ``betas``, ``decay``, ``warm``."""
+        """``recipe``: ``muon_rate``, ``momentum``, ``rows`` of a block; ``adam_rate``, ``betas``, ``decay``; ``warm``."""
         self.net, self.recipe = net, recipe
         self.weights = Weights(net)
-        self.muon = Muon(self.weights, matrices)
+        self.muon = Muon(self.weights, matrices, recipe["rows"])
         self.adam = Adam(self.weights, but=matrices)
 
     def start(self, seed: int) -> None:
