@@ -75,7 +75,7 @@ class Optimizer:
     """Muon for the matrices that are named, AdamW for the rest, both with rates that rise and fall."""
 
     def __init__(self, net: nn.Module, matrices: tuple[str, ...], recipe: dict) -> None:
-        """``recipe``: ``muon_rate``, ``momentum``, ``rows`` of a block; ``adam_rate``, ``betas``, ``decay``; ``warm``."""
+        """``recipe``: ``muon_rate``, ``momentum``, ``rows``, ``adam_rate``, ``betas``, ``decay`` and ``warm``."""
         self.net, self.recipe = net, recipe
         self.weights = Weights(net)
         self.muon = Muon(self.weights, matrices, recipe["rows"])
