@@ -16,7 +16,7 @@ from labkit import paths
 from labkit.errors import LabError
 from labkit.speedrun import pieces, referee, rules, search
 from labkit.topics.speedrun import __main__ as command
-from labkit.topics.speedrun import readings, tables
+from labkit.topics.speedrun import charts, readings, tables
 from labkit.training.data import DigitSet, normalise, read_bundled
 from labkit.training.model import Net
 from support.scripts import script
@@ -188,10 +188,13 @@ def test_a_file_that_is_no_entry_is_named(text, tmp_path):
         referee.read(file)
     with pytest.raises(LabError, match="no entry at"):
         referee.read(tmp_path / "other.py")
+    with pytest.raises(LabError, match=r"Near it: .*any_net"):
+        referee.read("anynet")
 
 
 def test_settings_are_changed_by_name():
-    found = referee.read(FOLDER / "any_net.py")
+    found = referee.read("any_net")
+    assert found.file == FOLDER / "any_net.py"
     other = found.but(batch=7)
     assert other.recipe == found.recipe | {"batch": 7} and found.recipe["batch"] != 7
     with pytest.raises(LabError, match=r"no setting 'bach'. Near it: batch"):
@@ -489,3 +492,12 @@ def test_what_is_shipped_are_entries():
     assert len(tables.standing(records).cells()) == len(records) + len(readings.published())
     assert [row[0] for row in tables.goals(records).cells()] == [*rules.TRACKS]
     assert len(tables.seeds(record()).cells()) == 30
+
+
+def test_the_chart_shows_every_seed_of_every_entry():
+    other = record(entry="theirs.py", rows=rows_but(accuracy_pct=98.5))
+    (ax,) = charts.seeds([record(), other]).axes
+    shown = [tuple(place) for dots in ax.collections for place in dots.get_offsets().tolist()]
+    expected = [row["accuracy_pct"] for one in (record(), other) for row in one["rows"]]
+    assert sorted(accuracy for accuracy, _ in shown) == sorted(expected)
+    assert [label.get_text().split("\n")[0] for label in ax.get_yticklabels()] == ["mine", "theirs"]

@@ -40,7 +40,7 @@ def log(entry, rows):
 def main():
     parser = steps.script_parser(__doc__, "the entry's record")
     add = parser.add_argument
-    add("entry", help="the entry's file, such as source_code/speedrun/any_net.py")
+    add("entry", help="the entry's file, or one of the course's: any_net, own_kernels, course_net")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting than the entry's own")
     add("--seeds", type=steps.at_least(1), default=rules.SEEDS, help="trainings (default: %(default)s)")
     add("--author", default="", help="who made the entry, for the table")
@@ -60,16 +60,16 @@ def main():
     print(f"{entry.file.name}, track '{entry.track}' | {where} | data: {digits.source}\n{entry.recipe}")
 
     chosen_by, play = played(entry, train, held_out, device, min(args.seeds, rules.HOLD_OUT_SEEDS), "held out")
+    parameters, warm_up_s = play.trainer.parameters(), play.warm_up_s
     del play
     rows, opened = [], 0
     closed = referee.summary(chosen_by)["mean_pct"] < rules.GATE_PCT and not args.open_anyway
-    parameters, warm_up_s = {}, 0.0
     if args.hold_out or closed:
         if closed:
             print(f"The test set stays closed: on held-out digits the mean is below {rules.GATE_PCT} %.")
     else:
         rows, play = played(entry, digits.train, digits.test, device, args.seeds, "test set")
-        parameters, warm_up_s = play.trainer.parameters(), play.warm_up_s
+        warm_up_s = play.warm_up_s
         opened = log(entry, rows) if digits.is_mnist and len(digits.test) == rules.TEST_SAMPLES else 0
     record = {
         "track": entry.track, "entry": entry.file.name, "entry_hash": entry.hash, "author": args.author,

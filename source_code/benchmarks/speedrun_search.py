@@ -21,7 +21,7 @@ def line(row):
 def main():
     parser = steps.script_parser(__doc__)
     add = parser.add_argument
-    add("entry", help="the entry's file, such as source_code/speedrun/any_net.py")
+    add("entry", help="the entry's file, or one of the course's: any_net, own_kernels, course_net")
     add("--over", action="append", default=[], metavar="NAME=VALUE,VALUE", help="settings to try, in all combinations")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting than the entry's own")
     add("--minutes", type=steps.positive, default=3.0, help="at most; two thirds for the first round (%(default)s)")
