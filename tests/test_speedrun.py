@@ -309,7 +309,7 @@ def test_each_start_draws_the_seeds_weights_and_forgets_the_rest():
     rates = {
         "muon_rate": 0.1,
         "momentum": 0.6,
-        "rows": 128,
+        "rows": 64,
         "adam_rate": 0.1,
         "betas": (0.7, 0.9),
         "decay": 0.0,
@@ -492,6 +492,14 @@ def test_what_is_shipped_are_entries():
     assert len(tables.standing(records).cells()) == len(records) + len(readings.published())
     assert [row[0] for row in tables.goals(records).cells()] == [*rules.TRACKS]
     assert len(tables.seeds(record()).cells()) == 30
+
+
+def test_two_records_of_one_recipe_are_told_from_two_of_two():
+    one = record(recipe={"batch": 512, "epochs": 0.8, "engine": "compiled"})
+    assert readings.steps(one) == 93
+    assert readings.same_recipe(one, record(recipe={"batch": 512, "epochs": 0.8}))
+    assert not readings.same_recipe(one, record(recipe={"batch": 256, "epochs": 0.8}))
+    assert not readings.same_recipe(one, record(recipe=one["recipe"], parameters={}))
 
 
 def test_the_chart_shows_every_seed_of_every_entry():

@@ -60,11 +60,11 @@ def fill(weights: Weights) -> None:
         gradient.copy_(1e-3 * (low + 0.05 * torch.randn_like(low)).view_as(gradient))
 
 
-@pytest.mark.parametrize("most", [32, 128])
+@pytest.mark.parametrize("most", [32, 64])
 def test_kernel_muon(device, most):
     weights, names = Weights(Three().to(device)), ("first", "second", "third")
     muon = Muon(weights, names, most)
-    assert len(muon.matrices) == {32: 4, 128: 3}[most], "64 rows are two blocks of 32"
+    assert len(muon.matrices) == {32: 4, 64: 3}[most], "64 rows are two blocks of 32"
     bias = weights.values["bias"].clone()
     for number in range(3):
         fill(weights)
@@ -97,7 +97,7 @@ def test_kernel_muon_begins_anew(device):
             fill(weights)
             muon.step(number, 0.05, 0.6)
             found.append(weights.values["third"].clone())
-    assert torch.equal(found[0], found[1])
+    assert error(found[1], found[0]) < 1e-6
 
 
 def test_kernel_adam(device):

@@ -15,7 +15,7 @@ from labkit.training.model import Net
 TRACK = "the course's net"
 RECIPE = {
     "fc1": "muon", "batch": 512, "epochs": 1.0, "shift": 0, "smoothing": 0.1, "warm": 0.2,
-    "muon_rate": 0.05, "momentum": 0.6, "rows": 128, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+    "muon_rate": 0.05, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
 

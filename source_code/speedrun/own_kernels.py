@@ -11,7 +11,7 @@ from labkit.speedrun.pieces import Batches, Optimizer, one_launch
 TRACK = "any net"
 RECIPE = {
     "sizes": (32, 64, 128), "batch": 512, "epochs": 0.8, "shift": 0, "smoothing": 0.1, "warm": 0.2,
-    "muon_rate": 0.05, "momentum": 0.6, "rows": 128, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+    "muon_rate": 0.05, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 HEAD = ("linear1_bias", "linear2", "linear2_bias")
 

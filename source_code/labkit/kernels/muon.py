@@ -15,7 +15,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: small singular values grow 
 ITERATIONS = 3
 TINY = 1e-20  # a gradient of zeros stays zeros
 COLUMNS, PARTS = 64, 4  # at a time, and how many times a program takes so many
-ROWS = 128  # of a block that is stepped as one: the Gram matrix of it stays in a program's registers
+ROWS = 64  # of a block that is stepped as one: of 128, the products would need more shared memory than there is
 
 
 def stretch(rows: int, columns: int) -> float:
@@ -110,7 +110,7 @@ def _blocks(weights: Weights, name: str, most: int) -> list[tuple[int, int, int]
 class Muon:
     """Muon for the parameters of ``weights`` that are named; the rows of each are its first axis.
 
-    A matrix of more than ``most`` rows (128 at most) is stepped in blocks of so many, as if they were matrices of their
+    A matrix of more than ``most`` rows (64 at most) is stepped in blocks of so many, as if they were matrices of their
     own. The momentum is kept where Adadelta and Adam keep their second state, in ``weights.delta_average``.
     """
 
@@ -150,7 +150,7 @@ class Muon:
                 gradient.zero_()
             return
         gram, following = self.grams[number % 2], self.grams[(number + 1) % 2]
-        sizes = {"ROWS": self.rows, "COLUMNS": COLUMNS, "PARTS": PARTS, "num_warps": 8 if self.rows > 64 else 4}
+        sizes = {"ROWS": self.rows, "COLUMNS": COLUMNS, "PARTS": PARTS, "num_warps": 4, "num_stages": 2}
         grid, gradients = (len(self.table),), weights.flat_gradients
         _momentum_and_gram[grid](self.table, gradients, weights.delta_average, gram, beta, **sizes)
         a, b, c = COEFFICIENTS

@@ -308,5 +308,5 @@ def first_gradient(
     _first_gradient[grid](
         images, first_winner, upstream, winner, weight, weight_gradient, bias_gradient, positions,
         MEAN=MEAN, STD=STD, SIZE=weight_gradient.shape[1], CHANNELS=len(weight_gradient), OUTPUTS=upstream.shape[3],
-        TAPS=TAPS, BLOCK=BLOCK,
+        TAPS=TAPS, BLOCK=BLOCK, num_stages=1,
     )  # fmt: skip

@@ -14,7 +14,7 @@ ROW = 0.8  # of the height between two entries that the seeds take
 
 
 def seeds(records: Sequence[dict]) -> Figure:
-    """A row an entry, a dot a seed, in their order from below: its test accuracy; the mean as a line."""
+    """A row an entry, a dot a seed, in their order from above: its test accuracy; the mean as a line."""
     lines = [readings.line(record) for record in records]
     with style.house_style():
         fig = style.figure(1.2 + 0.9 * len(records))

@@ -64,3 +64,16 @@ def published() -> list[Line]:
 def standing(records: Iterable[dict]) -> list[Line]:
     """All lines, fastest first: the records', and the published ones."""
     return sorted([*map(line, records), *published()], key=lambda one: one.training_ms)
+
+
+def steps(record: dict) -> int:
+    """Steps of a training of this recipe over all training digits; what does not fill a batch is left out."""
+    recipe = record["recipe"]
+    return int(recipe["epochs"] * record["train_samples"] / recipe["batch"])
+
+
+def same_recipe(one: dict, other: dict) -> bool:
+    """Did both train the same parameters with the same settings, as far as both have them?"""
+    shared = one["recipe"].keys() & other["recipe"].keys()
+    settings = all(one["recipe"][name] == other["recipe"][name] for name in shared)
+    return settings and one["parameters"] == other["parameters"]
