@@ -109,9 +109,9 @@ class Play:
         """Prepare and rehearse, which is warm-up: ``warm_up_s``. LabError where the entry's training breaks."""
         self.digits = DigitSet(digits.data.to(device), digits.targets.to(device))
         self.device = device
-        noise = torch.Generator().manual_seed(0)
-        self.images = torch.randint(0, 256, digits.data.shape, dtype=torch.uint8, generator=noise).to(device)
-        self.labels = torch.randint(0, 10, digits.targets.shape, generator=noise).to(device)
+        noise = {"generator": torch.Generator(device).manual_seed(0), "device": device}
+        self.images = torch.randint(0, 256, digits.data.shape, dtype=torch.uint8, **noise)
+        self.labels = torch.randint(0, 10, digits.targets.shape, **noise)
         start = time.perf_counter()
         self.trainer = entry.prepare(self.images, self.labels, **entry.recipe)
         for seed in range(REHEARSALS):

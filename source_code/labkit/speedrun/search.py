@@ -56,7 +56,7 @@ def tried(
 
     ``sets``: digits to train on, and to choose by. What breaks (a tile too large for the GPU, say) has ``failed``.
     """
-    train, judged = sets
+    train, judged = (DigitSet(one.data.to(device), one.targets.to(device)) for one in sets)
     for one in settings:
         if time.monotonic() > until:
             return
