@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from labkit import paths
 from labkit.errors import LabError
-from labkit.speedrun import pieces, referee, rules, search
+from labkit.speedrun import pieces, ranking, referee, rules, search
 from labkit.topics.speedrun import __main__ as command
 from labkit.topics.speedrun import charts, readings, tables
 from labkit.training.data import DigitSet, normalise, read_bundled
@@ -248,7 +248,7 @@ def test_a_search_goes_on_after_what_breaks_and_ends_in_time(digits):
     settings = [{"batch": 1}, {"batch": 2}, {"batch": 3}]
     rows = [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() + 60)]
     assert [row.get("failed") for row in rows] == [None, "RuntimeError: out of resources", None]
-    assert len(search.ranked(rows)) == 2
+    assert len(ranking.ranked(rows)) == 2
     assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() - 1)]
 
 
@@ -257,7 +257,7 @@ def test_what_reaches_99_percent_comes_first_by_time_then_by_accuracy():
         return {"mean_pct": mean, "error_pct": error, "median_ms": ms}
 
     fast, slow, near, low = row(99.1, 0.02, 5.0), row(99.3, 0.02, 9.0), row(99.01, 0.02, 1.0), row(98.0, 0.0, 0.5)
-    assert search.ranked([low, near, slow, fast, {"failed": "so"}]) == [fast, slow, near, low]
+    assert ranking.ranked([low, near, slow, fast, {"failed": "so"}]) == [fast, slow, near, low]
 
 
 def test_a_summary_has_the_standard_error():

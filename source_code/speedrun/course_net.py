@@ -14,8 +14,12 @@ from labkit.training.model import Net
 
 TRACK = "the course's net"
 RECIPE = {
-    "fc1": "muon", "batch": 512, "epochs": 1.0, "shift": 0, "smoothing": 0.1, "warm": 0.2,
-    "muon_rate": 0.05, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+    "fc1": "muon", "batch": 384, "epochs": 0.9, "shift": 0, "smoothing": 0.2, "warm": 0.1,
+    "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+}  # fmt: skip
+SPACE = {
+    "batch": [256, 384, 512], "epochs": [0.5, 0.7, 0.9, 1.1], "muon_rate": [0.03, 0.05, 0.08], "warm": [0.1, 0.25],
+    "smoothing": [0.1, 0.2], "fc1": ["muon", "adam"],
 }  # fmt: skip
 HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
 

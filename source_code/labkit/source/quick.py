@@ -17,6 +17,8 @@ FEWER = {  # benchmarks of minutes: the flag that says how often they do the sam
     "bench_gan.py": ("seeds", 3),
     "bench_formats.py": ("seeds", 3),
     "bench_startup.py": ("repeats", 1),
+    "speedrun.py": ("seeds", 5),
+    "speedrun_search.py": ("minutes", 0.3),
 }
 ON_SPARE_CORES = ("main_opt1.py", "main_opt2.py", "main_opt3.py")  # their workers are as many as the cores to spare
 WORDS = ("quick", "full")

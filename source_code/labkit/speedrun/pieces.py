@@ -7,10 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from labkit.errors import LabError
 from labkit.kernels.adam import Adam
 from labkit.kernels.muon import Muon
 from labkit.kernels.shifted import shifted
 from labkit.kernels.weights import Weights
+from labkit.training import machine
 
 
 def one_launch(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -75,7 +77,12 @@ class Optimizer:
     """Muon for the matrices that are named, AdamW for the rest, both with rates that rise and fall."""
 
     def __init__(self, net: nn.Module, matrices: tuple[str, ...], recipe: dict) -> None:
-        """``recipe``: ``muon_rate``, ``momentum``, ``rows``, ``adam_rate``, ``betas``, ``decay`` and ``warm``."""
+        """``recipe``: ``muon_rate``, ``momentum``, ``rows``, ``adam_rate``, ``betas``, ``decay`` and ``warm``.
+
+        LabError on a GPU without BF16, in which the products of the entries' kernels are.
+        """
+        if next(net.parameters()).is_cuda and not machine.has_bf16():
+            raise LabError(f"this entry multiplies in BF16, and {machine.gpu_name()} has none (Ampere and newer do).")
         self.net, self.recipe = net, recipe
         self.weights = Weights(net)
         self.muon = Muon(self.weights, matrices, recipe["rows"])

@@ -7,7 +7,7 @@ An entry is a file with three names:
 ``prepare``  ``(images, labels, **recipe)`` → a trainer; ``images`` uint8 ``(N, 28, 28)`` and ``labels`` int64 ``(N,)``
              lie on the device, and keep their places there
 
-and a trainer has
+and, if it likes, ``SPACE``: settings by name, each with a list of values, that a search tries. A trainer has
 
 ``start(seed)``      fresh weights, an optimizer that has seen nothing: not timed
 ``train()``          the training, from bytes to final weights: timed
@@ -20,9 +20,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -47,6 +48,7 @@ class Entry:
     track: str
     recipe: dict
     prepare: Callable
+    space: dict[str, list] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
@@ -58,7 +60,7 @@ class Entry:
         for name in settings:
             if name not in self.recipe:
                 raise LabError(f"{self.file.name} has no setting '{name}'. {near(name, [*self.recipe])}")
-        return Entry(self.file, self.track, self.recipe | settings, self.prepare)
+        return replace(self, recipe=self.recipe | settings)
 
 
 def read(file: str | Path) -> Entry:
@@ -77,12 +79,12 @@ def read(file: str | Path) -> Entry:
     missing = [name for name in PARTS if not hasattr(module, name)]
     if missing:
         raise LabError(f"{path} is no entry: it does not say {missing[0]}.")
-    return Entry(path, module.TRACK, dict(module.RECIPE), module.prepare)
+    return Entry(path, module.TRACK, dict(module.RECIPE), module.prepare, dict(getattr(module, "SPACE", {})))
 
 
 def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"entry_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # so that the record's manifest names it
     spec.loader.exec_module(module)
     return module
 

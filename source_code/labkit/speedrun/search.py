@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from labkit.errors import LabError
-from labkit.speedrun import rules
 from labkit.speedrun.referee import Entry, Play, summary
 from labkit.training.data import DigitSet
 
@@ -79,14 +78,3 @@ def _tidy(device: torch.device) -> None:
     if device.type == "cuda":
         torch.compiler.reset()
         torch.cuda.empty_cache()
-
-
-def ranked(rows: list[dict]) -> list[dict]:
-    """Rows that ran: first those that reach 99 % with an error to spare, by time; then by accuracy."""
-    ran = [row for row in rows if "failed" not in row]
-    return sorted(ran, key=lambda row: (0, row["median_ms"]) if reaches(row) else (1, -row["mean_pct"]))
-
-
-def reaches(row: dict) -> bool:
-    """Is the mean accuracy at 99 % or above, with a standard error to spare?"""
-    return row["mean_pct"] - row["error_pct"] >= rules.GOAL_PCT

@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m labkit.topics.speedrun", description="The table of all entries.")
     parser.add_argument("folder", nargs="?", type=Path, default=readings.ENTRIES, help="records of speedrun.py")
     with one_sentence():
-        records = readings.entries(parser.parse_args().folder)
+        records = [*readings.own(), *readings.entries(parser.parse_args().folder)]
     refused = {record["entry"]: found for record in records if (found := rules.broken(record))}
     print(tables.standing(record for record in records if record["entry"] not in refused))
     for name, sentences in refused.items():

@@ -1,4 +1,4 @@
-"""Which entry is fastest, and how far does each seed stray?"""
+"""Which entry is fastest, how far does each seed stray, and what did it take beside the training?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def standing(records: Iterable[dict]) -> Table:
 
 def seeds(record: dict) -> Table:
     """Each seed of an entry."""
-    frame = pd.DataFrame(record["rows"])[["seed", "training_ms", "untrained_pct", "accuracy_pct"]]
+    frame = pd.DataFrame(record["rows"], columns=["seed", "training_ms", "untrained_pct", "accuracy_pct"])
     frame.columns = ["seed", "training ms", "before it %", "after it %"]
     formats = {"training ms": "{:,.2f}", "before it %": "{:.1f}", "after it %": "{:.2f}"}
     return table(frame, f"{record['entry']}, seed by seed", formats, list(formats))
@@ -43,6 +43,69 @@ def goals(records: Iterable[dict]) -> Table:
     lines = [readings.line(record) for record in records]
     rows = []
     for track in rules.TRACKS.values():
-        best = min((one.training_ms for one in lines if one.track == track.name), default=float("nan"))
+        best = min((one.training_ms for one in lines if one.track == track.name), default=readings.NAN)
         rows.append({"track": track.name, "goal ms": track.goal_ms, "best ms": best})
     return table(pd.DataFrame(rows), None, {"goal ms": "{:.0f}", "best ms": "{:.1f}"}, ["best ms"])
+
+
+def hidden(records: Iterable[dict]) -> Table:
+    """What an entry's median does not say: the range of its times, its worst seed, and its whole process."""
+    rows = []
+    for record in records:
+        times = [row["training_ms"] for row in record["rows"]] or [readings.NAN]
+        count, seconds = readings.trainings(record)
+        rows.append(
+            {
+                "entry": readings.line(record).name,
+                "fastest ms": min(times),
+                "slowest ms": max(times),
+                "worst seed %": min((row["accuracy_pct"] for row in record["rows"]), default=readings.NAN),
+                "trainings": count,
+                "all of them s": seconds,
+                "whole process s": record["process_s"],
+            }
+        )
+    formats = {"fastest ms": "{:.1f}", "slowest ms": "{:.1f}", "worst seed %": "{:.2f}", "all of them s": "{:.2f}"}
+    formats["whole process s"] = "{:.0f}"
+    return table(pd.DataFrame(rows), "What the median hides", formats, list(formats))
+
+
+def cost(searches: Iterable[dict]) -> Table:
+    """What it took to find a recipe: combinations, trainings, and where the seconds went."""
+    rows = []
+    for search in searches:
+        ran = [row for number in (1, 2) for row in readings.tried(search, number)]
+        rows.append(
+            {
+                "entry": search["entry"].removesuffix(".py"),
+                "combinations": search["combinations"],
+                "tried": len(readings.tried(search, 1)),
+                "again": len(readings.tried(search, 2)),
+                "trainings": sum(row["seeds"] for row in ran),
+                "all of them s": sum(row["seeds"] * row["median_ms"] for row in ran) / 1e3,
+                "preparing s": sum(row["warm_up_s"] for row in ran),
+                "whole process s": search["process_s"],
+            }
+        )
+    formats = {"tried": "{}", "again": "{}", "trainings": "{}", "all of them s": "{:.1f}", "preparing s": "{:.1f}"}
+    formats["whole process s"] = "{:.0f}"
+    return table(pd.DataFrame(rows), "What the search took", formats, list(formats))
+
+
+def recipes(searches: Iterable[dict]) -> Table:
+    """The settings that each search ends with, and what held-out digits say of them."""
+    found = [(search["entry"].removesuffix(".py"), readings.chosen(search)) for search in searches]
+    frame = pd.DataFrame(
+        [
+            {
+                "entry": name,
+                **{key: str(value) for key, value in row["settings"].items()},
+                "held out %": row["mean_pct"],
+                "± %": row["error_pct"],
+            }
+            for name, row in found
+            if row
+        ]
+    ).fillna("–")
+    formats = {"held out %": "{:.3f}", "± %": "{:.3f}"}
+    return table(frame, "The recipe that each search chose, by digits held out", formats, list(frame.columns[1:]))
