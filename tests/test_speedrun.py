@@ -14,6 +14,8 @@ import torch.nn.functional as F
 
 from labkit import paths
 from labkit.errors import LabError
+from labkit.recording import plan
+from labkit.source import recorded
 from labkit.speedrun import pieces, ranking, referee, rules, search
 from labkit.topics.speedrun import __main__ as command
 from labkit.topics.speedrun import charts, readings, tables
@@ -336,8 +338,24 @@ def test_each_start_draws_the_seeds_weights_and_forgets_the_rest():
 
 
 def prepared(name: str, digits: DigitSet, **settings: object) -> object:
-    found = referee.read(FOLDER / f"{name}.py").but(**SMALL[name], **settings)
-    return found.prepare(digits.data, digits.targets, **found.recipe)
+    found = referee.read(FOLDER / f"{name}.py").but(**(SMALL[name] | settings))
+    return found.prepare(digits.data.clone(), digits.targets.clone(), **found.recipe)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_nothing_of_a_training_reaches_the_next(name, digits):
+    """Not the weights, not a state of the optimizer, not what the rehearsal on noise left."""
+    trainer, weights = prepared(name, digits, epochs=0.4), []
+    trainer.batches.images.random_(0, 256)
+    for seed in (3, 1, 2, 1):
+        if seed == 1:
+            trainer.batches.images.copy_(digits.data)
+        trainer.start(seed)
+        trainer.train()
+        weights.append(trainer.optimizer.weights.flat_values.clone())
+        trainer.batches.images.random_(0, 256)
+    assert torch.equal(weights[1], weights[3])
+    assert not torch.equal(weights[1], weights[2]), "another seed is another training"
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -478,20 +496,100 @@ def test_the_table_has_entries_and_what_is_published(tmp_path, capsys, monkeypat
     monkeypatch.setattr(sys, "argv", ["speedrun", str(tmp_path)])
     assert command.main() == 1
     printed = capsys.readouterr().out
+    assert all(name in printed for name in readings.OWN)
     assert printed.index("mine") < printed.index("tuomaso") < printed.index("broken.py is not in the table")
-    with pytest.raises(LabError, match=r"broken\.py is no entry"):
-        readings.standing(readings.entries(tmp_path))
     (tmp_path / "c.json").write_text("[]")
     with pytest.raises(LabError, match="holds no record"):
         readings.entries(tmp_path)
 
 
 def test_what_is_shipped_are_entries():
-    records = readings.entries()
+    records = [*readings.own(), *readings.entries()]
     assert not [rules.broken(one) for one in records if rules.broken(one)]
     assert len(tables.standing(records).cells()) == len(records) + len(readings.published())
     assert [row[0] for row in tables.goals(records).cells()] == [*rules.TRACKS]
     assert len(tables.seeds(record()).cells()) == 30
+
+
+def searches() -> dict[str, dict]:
+    names = [line.split()[1] for line in plan.SPEEDRUN if line.startswith("speedrun_search.py")]
+    return {name: recorded.records("benchmarks", f"speedrun_search.py {name}")[0] for name in names}
+
+
+def test_the_entries_play_what_was_recorded_and_what_the_search_chose():
+    found = searches()
+    for own in readings.own():
+        name = own["entry"].removesuffix(".py")
+        entry, search = referee.read(name), found.get(name, found["own_kernels"])
+        assert own["recipe"] == as_kept(entry.recipe), "the recipe in the file is the one that was recorded"
+        assert readings.is_recipe_of(readings.chosen(search), own)
+        assert own["test_opened"] == 1
+        assert f"speedrun/{name}.py" in own["manifest"]["modules"]
+    for name, search in found.items():
+        space = referee.read(name).space
+        assert search["combinations"] == len(search_for(space))
+        allowed = [as_kept(one) for one in search_for(space)]
+        assert all(row["settings"] in allowed for row in search["rows"])
+
+
+def search_for(space: dict) -> list[dict]:
+    return search.combinations([*space.items()])
+
+
+def as_kept(settings: dict) -> dict:
+    return json.loads(json.dumps(settings))
+
+
+def tries(*rows: tuple) -> dict:
+    keys = ("round", "settings", "mean_pct", "error_pct", "median_ms", "seeds", "warm_up_s")
+    found = [dict(zip(keys, (*row, 3, 0.5), strict=True)) for row in rows]
+    return {"entry": "mine.py", "combinations": 9, "process_s": 7.0, "rows": found}
+
+
+def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
+    one, two = {"batch": 1}, {"batch": 2}
+    found = tries((1, one, 99.2, 0.01, 9.0), (1, two, 99.3, 0.01, 5.0), (2, one, 99.1, 0.01, 9.0))
+    found["rows"].append({"round": 2, "settings": two, "failed": "so"})
+    chosen = readings.chosen(found)
+    assert chosen["mean_pct"] == 99.1 and readings.first_round(found, chosen)["mean_pct"] == 99.2
+    assert readings.is_recipe_of(chosen, {"recipe": {"batch": 1, "epochs": 3}})
+    assert not readings.is_recipe_of(chosen, {"recipe": {"batch": 2}})
+    assert tables.recipes([found]).cells() == [["mine", "~99.100", "~0.010", "1"]]
+    assert tables.cost([found]).cells() == [["mine", "9", "~2", "~1", "~9", "~0.1", "~1.5", "~7"]]
+    found["rows"] = found["rows"][:2]
+    assert readings.chosen(found)["settings"] == two, "without a second round the first"
+
+
+def test_a_search_without_a_result_has_no_numbers():
+    nothing = tries()
+    assert not readings.is_recipe_of(readings.chosen(nothing), {"recipe": {}})
+    assert tables.recipes([nothing]).cells() == [["mine", "–", "–"]]
+    assert charts.tries(nothing).axes
+
+
+def test_the_chart_of_a_search_has_every_recipe_and_rings_the_chosen_one():
+    found = tries((1, {"a": 1}, 98.0, 0.01, 9.0), (1, {"a": 2}, 99.3, 0.01, 5.0), (2, {"a": 2}, 99.1, 0.01, 6.0))
+    (ax,) = charts.tries(found).axes
+    dots = [place for one in ax.collections if hasattr(one, "get_sizes") for place in one.get_offsets().tolist()]
+    assert dots == [pytest.approx(place) for place in ([9.0, 2.0], [5.0, 0.7], [6.0, 0.9])]
+    rings = [line for line in ax.get_lines() if line.get_label() == "chosen"]
+    assert [list(line.get_xdata()) for line in rings] == [[6.0]]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1], "fewer wrong digits are higher up"
+
+
+def test_a_record_without_a_seed_has_no_numbers():
+    closed = record(rows=[])
+    assert tables.standing([closed]).cells()[-1][4:] == ["–", "–", "–", "0"]
+    assert tables.hidden([closed | {"process_s": 3.0}]).cells() == [["mine", "–", "–", "–", "10", "~0.21", "~3"]]
+
+
+def test_operations_of_the_course_s_network_are_those_that_pytorch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    net = Net()
+    with FlopCounterMode(display=False) as counted:
+        F.cross_entropy(net(torch.randn(2, 1, 28, 28)), torch.tensor([1, 2])).backward()
+    assert readings.mflop() == pytest.approx(counted.get_total_flops() / 2e6, rel=1e-6)
 
 
 def test_two_records_of_one_recipe_are_told_from_two_of_two():

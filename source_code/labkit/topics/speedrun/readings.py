@@ -120,12 +120,18 @@ def tried(search: dict, number: int) -> list[dict]:
     return [row for row in search["rows"] if row["round"] == number and "failed" not in row]
 
 
-def chosen(search: dict) -> dict | None:
-    """The settings that a search ends with: of its second round, else of its first; None where nothing ran."""
+def chosen(search: dict) -> dict:
+    """The row that a search ends with: of its second round, else of its first; of no settings where nothing ran."""
     rows = ranking.ranked(tried(search, 2)) or ranking.ranked(tried(search, 1))
-    return rows[0] if rows else None
+    return rows[0] if rows else {"settings": {}, "seeds": 0, "mean_pct": NAN, "error_pct": NAN, "median_ms": NAN}
 
 
-def is_recipe_of(settings: dict, record: dict) -> bool:
-    """Was an entry trained with these settings?"""
-    return all(record["recipe"][name] == value for name, value in settings.items())
+def first_round(search: dict, row: dict) -> dict:
+    """What the first round said of a row's settings; the row itself where they had no other."""
+    return next((one for one in tried(search, 1) if one["settings"] == row["settings"]), row)
+
+
+def is_recipe_of(row: dict, record: dict) -> bool:
+    """Was an entry trained with this row's settings?"""
+    settings = row["settings"]
+    return bool(settings) and all(record["recipe"][name] == value for name, value in settings.items())

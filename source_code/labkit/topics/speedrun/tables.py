@@ -94,18 +94,12 @@ def cost(searches: Iterable[dict]) -> Table:
 
 def recipes(searches: Iterable[dict]) -> Table:
     """The settings that each search ends with, and what held-out digits say of them."""
-    found = [(search["entry"].removesuffix(".py"), readings.chosen(search)) for search in searches]
-    frame = pd.DataFrame(
-        [
-            {
-                "entry": name,
-                **{key: str(value) for key, value in row["settings"].items()},
-                "held out %": row["mean_pct"],
-                "± %": row["error_pct"],
-            }
-            for name, row in found
-            if row
-        ]
-    ).fillna("–")
+    rows = []
+    for search in searches:
+        row = readings.chosen(search)
+        settings = {name: str(value) for name, value in row["settings"].items()}
+        name = search["entry"].removesuffix(".py")
+        rows.append({"entry": name, "held out %": row["mean_pct"], "± %": row["error_pct"], **settings})
+    frame = pd.DataFrame(rows)
     formats = {"held out %": "{:.3f}", "± %": "{:.3f}"}
     return table(frame, "The recipe that each search chose, by digits held out", formats, list(frame.columns[1:]))

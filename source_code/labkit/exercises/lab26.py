@@ -1,7 +1,4 @@
-"""The exercises of lab 26: seeds that reach 99 % themselves, what a step's gaps allow, smoothed labels by hand.
-
-To become source_code/labkit/exercises/lab26.py.
-"""
+"""The exercises of the lab on the speedrun: seeds that reach 99 % themselves, a floor of its time, smoothed labels."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ def _own(record: dict) -> list[float]:
 
 THEMSELVES = Number(
     READ,
-    "Count the dots that do not lie left of the line, or the rows of the table.",
+    "Count the rows of the table that have the goal or more in the last column; a dot on the line reaches it.",
     right=lambda record: sum(one >= rules.GOAL_PCT for one in _own(record)),
     wrong={
         "that is all of them: the rule asks for the mean, and single seeds may fall below it": lambda record: len(
@@ -30,6 +27,8 @@ THEMSELVES = Number(
     },
     within=1e-9,
 )
+
+# --- What the products alone would take -----------------------------------------------------------------------
 
 
 def _bound_ms(steps: int, batch: int, mflop: float, tflops: float) -> float:
