@@ -80,6 +80,15 @@ def standing(records: Iterable[dict]) -> list[Line]:
     )
 
 
+def best(records: Iterable[dict]) -> dict[str, float]:
+    """Milliseconds of the fastest entry of each track; NaN where a track has none."""
+    lines = [line(record) for record in records]
+    return {
+        name: min((one.training_ms for one in lines if one.track == name and one.seeds), default=NAN)
+        for name in rules.TRACKS
+    }
+
+
 def steps(record: dict) -> int:
     """Steps of a training of this recipe over all training digits; what does not fill a batch is left out."""
     recipe = record["recipe"]

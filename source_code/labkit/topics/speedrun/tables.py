@@ -40,11 +40,10 @@ def seeds(record: dict) -> Table:
 
 def goals(records: Iterable[dict]) -> Table:
     """Each track's goal, and the fastest entry in it so far."""
-    lines = [readings.line(record) for record in records]
-    rows = []
-    for track in rules.TRACKS.values():
-        best = min((one.training_ms for one in lines if one.track == track.name), default=readings.NAN)
-        rows.append({"track": track.name, "goal ms": track.goal_ms, "best ms": best})
+    best = readings.best(records)
+    rows = [
+        {"track": track.name, "goal ms": track.goal_ms, "best ms": best[track.name]} for track in rules.TRACKS.values()
+    ]
     return table(pd.DataFrame(rows), None, {"goal ms": "{:.0f}", "best ms": "{:.1f}"}, ["best ms"])
 
 
