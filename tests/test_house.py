@@ -37,10 +37,19 @@ FLOORS = (
         "labkit.cases",
         "labkit.without_torch",
     },
-    {"labkit.training", "labkit.kernels"},
+    {"labkit.training", "labkit.kernels", "labkit.speedrun"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},
     {"labkit.topics", "labkit.exercises"},
-    {"labkit.lab", "labkit.images", "labkit.doctor", "labkit.classroom", "labkit.site", "benchmarks", *SCRIPTS},
+    {
+        "labkit.lab",
+        "labkit.images",
+        "labkit.doctor",
+        "labkit.classroom",
+        "labkit.site",
+        "benchmarks",
+        "speedrun",
+        *SCRIPTS,
+    },
 )
 IN_A_STEP = {"labkit.training", "labkit.kernels"}
 THROUGH_A_STEP = {"benchmarks.bench_launches": "times the step's own training function, piece by piece"}

@@ -97,6 +97,8 @@ STEPS = (
 )
 # fmt: on
 
+IN_BF16 = ("speedrun.py", "speedrun_search.py")  # benchmarks whose kernels multiply in it
+
 SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
     "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",
     "main_ddp_on_gpu.py": "step 4 on several GPUs",
@@ -109,6 +111,7 @@ PARTS = {
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
     4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
+    5: "**Part 5, a challenge:** a race with rules, open to your own entry; after labs 7 and 11.",
 }
 
 # fmt: off
@@ -163,6 +166,8 @@ LABS = (
         "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
+    Lab("26_time_to_99.ipynb", "Time to 99 %",
+        "a speedrun with an open recipe: fewer steps, shorter steps, rules that hold, and your own entry", 22, 5),
 )
 # fmt: on
 

@@ -12,5 +12,6 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 =============  =====================================================================================================
 
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
-one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma.
+one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma. ``adam``, ``muon``,
+``smooth_head`` and ``shifted`` are the speedrun's.
 """

@@ -336,6 +336,7 @@ class Live(Source):
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         def run() -> list[dict]:
+            self._has_what_is_needed(command.split())
             return [self._once(command, "benchmarks", show)]
 
         return self._else_recorded(run, lambda other: other._benchmark(command, show), show)
@@ -438,9 +439,9 @@ class Live(Source):
         return self._else_recorded(run, lambda other: other._trace(command, show), show)
 
     def _has_what_is_needed(self, words: Sequence[str]) -> None:
-        """NotHere where a step of the ladder needs arithmetic that this machine's GPU does not have."""
+        """NotHere where a step, or a benchmark, needs arithmetic that this machine's GPU does not have."""
         scripts = {Path(word).name for word in words}
-        needs = [step.script for step in course.STEPS if step.needs_bf16 and step.script in scripts]
+        needs = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
         if needs and self.facts.gpu and not self.facts.bf16:
             raise NotHere(f"{needs[0]} needs BF16, and {self.facts.gpu} has none.")
 

@@ -1,0 +1,85 @@
+"""Entry: the course's network, main_opt7's kernels, and another recipe: Muon and smoothed labels, few epochs.
+
+Layers and sizes are those of every step of the ladder; dropout is left out, which is part of the recipe.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from labkit.kernels.conv1 import conv1_relu
+from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
+from labkit.kernels.smooth_head import smooth_head
+from labkit.speedrun.pieces import Batches, Optimizer, one_launch
+from labkit.training.model import Net
+
+TRACK = "the course's net"
+RECIPE = {
+    "fc1": "muon", "batch": 384, "epochs": 0.9, "shift": 0, "smoothing": 0.2, "warm": 0.1,
+    "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+}  # fmt: skip
+SPACE = {
+    "batch": [256, 384, 512], "epochs": [0.5, 0.7, 0.9, 1.1], "muon_rate": [0.03, 0.05, 0.08], "warm": [0.1, 0.25],
+    "smoothing": [0.1, 0.2], "fc1": ["muon", "adam"],
+}  # fmt: skip
+HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
+
+
+class Trainer:
+    def __init__(self, images, labels, batch, epochs, shift, smoothing, fc1, **rates):
+        self.smoothing = smoothing
+        self.batches = Batches(images, labels, batch, epochs, shift)
+        matrices = ("conv1.weight", "conv2.weight", *(["fc1.weight"] if fc1 == "muon" else []))
+        self.optimizer = Optimizer(Net().to(images.device), matrices, rates)
+        self.losses = torch.zeros(self.batches.steps, device=images.device)
+        self.places = torch.arange(batch, device=images.device)
+        self.launch = one_launch(self.all_steps, images.device)
+
+    def start(self, seed):
+        self.optimizer.start(seed)
+
+    def parameters(self):
+        return self.optimizer.shapes()
+
+    def train(self):
+        self.batches.draw()
+        self.launch()
+
+    @torch.no_grad()
+    def all_steps(self):
+        self.losses.zero_()
+        self.batches.gather()
+        for step in range(self.batches.steps):
+            place = self.batches.place(step)
+            self.gradients(self.batches.digits[place], self.batches.targets[place], self.losses[step])
+            self.optimizer.step(step, self.batches.steps)
+
+    def gradients(self, digits, targets, loss_sum):
+        weights, order = self.optimizer.weights, self.places
+        value, copy, gradient = weights.values, weights.copies, weights.gradients
+        hidden = conv1_relu(digits, order, value["conv1.weight"], value["conv1.bias"])
+        pooled, winner = conv2_pool(hidden, copy["conv2.weight"], value["conv2.bias"])
+        linear = pooled.flatten(1) @ copy["fc1.weight"].t()
+        parameters, slopes = ([of[name] for name in HEAD] for of in (value, gradient))
+        back = smooth_head(linear, parameters, slopes, targets, order, loss_sum, self.smoothing)
+        gradient["fc1.weight"].copy_(back.t() @ pooled.flatten(1))
+        upstream = (back @ copy["fc1.weight"]).view_as(pooled)
+        conv2_weight_gradient(hidden, upstream, winner, gradient["conv2.weight"], gradient["conv2.bias"], kept=1.0)
+        conv1_gradient(
+            digits, order, hidden, upstream, winner, copy["conv2.weight"], gradient["conv1.weight"],
+            gradient["conv1.bias"], kept=1.0,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def predict(self, images):
+        value, copy = self.optimizer.weights.values, self.optimizer.weights.copies
+        found = []
+        for batch in torch.arange(len(images), device=images.device).split(1000):
+            hidden = conv1_relu(images, batch, value["conv1.weight"], value["conv1.bias"])
+            pooled, _ = conv2_pool(hidden, copy["conv2.weight"], value["conv2.bias"])
+            linear = (pooled.flatten(1) @ copy["fc1.weight"].t()).float()
+            found.append(F.linear(F.relu(linear + value["fc1.bias"]), value["fc2.weight"], value["fc2.bias"]).argmax(1))
+        return torch.cat(found)
+
+
+def prepare(images, labels, **recipe):
+    return Trainer(images, labels, **recipe)

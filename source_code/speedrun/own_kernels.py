@@ -1,0 +1,80 @@
+"""Entry: the network of any_net.py in kernels of our own; a step is twelve launches, and one graph holds them all."""
+
+import torch
+import torch.nn.functional as F
+
+from labkit.kernels.pooled import first_gradient, first_pooled, second_pooled, second_weight_gradient
+from labkit.kernels.smooth_head import smooth_head
+from labkit.speedrun.nets import MATRICES, SmallNet
+from labkit.speedrun.pieces import Batches, Optimizer, one_launch
+
+TRACK = "any net"
+RECIPE = {
+    "sizes": (32, 64, 128), "batch": 256, "epochs": 0.6, "shift": 0, "smoothing": 0.2, "warm": 0.1,
+    "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+}  # fmt: skip
+SPACE = {
+    "batch": [192, 256, 384, 512], "epochs": [0.3, 0.4, 0.5, 0.6, 0.8], "muon_rate": [0.03, 0.05, 0.08],
+    "warm": [0.1, 0.25], "smoothing": [0.1, 0.2], "sizes": [(32, 64, 128), (32, 32, 128), (16, 32, 64)],
+}  # fmt: skip
+HEAD = ("linear1_bias", "linear2", "linear2_bias")
+
+
+class Trainer:
+    def __init__(self, images, labels, sizes, batch, epochs, shift, smoothing, **rates):
+        self.smoothing = smoothing
+        self.batches = Batches(images, labels, batch, epochs, shift)
+        self.optimizer = Optimizer(SmallNet(*sizes).to(images.device), MATRICES, rates)
+        self.losses = torch.zeros(self.batches.steps, device=images.device)
+        self.places = torch.arange(batch, device=images.device)
+        self.launch = one_launch(self.all_steps, images.device)
+
+    def start(self, seed):
+        self.optimizer.start(seed)
+
+    def parameters(self):
+        return self.optimizer.shapes()
+
+    def train(self):
+        self.batches.draw()
+        self.launch()
+
+    @torch.no_grad()
+    def all_steps(self):
+        self.losses.zero_()
+        self.batches.gather()
+        for step in range(self.batches.steps):
+            place = self.batches.place(step)
+            self.gradients(self.batches.digits[place], self.batches.targets[place], self.losses[step])
+            self.optimizer.step(step, self.batches.steps)
+
+    def gradients(self, digits, targets, loss_sum):
+        weights = self.optimizer.weights
+        value, copy, gradient = weights.values, weights.copies, weights.gradients
+        hidden, winner1 = first_pooled(digits, copy["conv1"], value["conv1_bias"])
+        pooled, winner2 = second_pooled(hidden, copy["conv2"], value["conv2_bias"])
+        linear = pooled.flatten(1) @ copy["linear1"].t()
+        parameters, slopes = ([of[name] for name in HEAD] for of in (value, gradient))
+        back = smooth_head(linear, parameters, slopes, targets, self.places, loss_sum, self.smoothing)
+        gradient["linear1"].copy_(back.t() @ pooled.flatten(1))
+        upstream = (back @ copy["linear1"]).view_as(pooled)
+        second_weight_gradient(hidden, upstream, winner2, gradient["conv2"], gradient["conv2_bias"])
+        first_gradient(
+            digits, winner1, upstream, winner2, copy["conv2"], gradient["conv1"], gradient["conv1_bias"]
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def predict(self, images):
+        value, copy = self.optimizer.weights.values, self.optimizer.weights.copies
+        found = []
+        for part in images.split(1000):
+            hidden, _ = first_pooled(part, copy["conv1"], value["conv1_bias"])
+            pooled, _ = second_pooled(hidden, copy["conv2"], value["conv2_bias"])
+            linear = (pooled.flatten(1) @ copy["linear1"].t()).float()
+            hidden = F.relu(linear + value["linear1_bias"])
+            found.append(F.linear(hidden, value["linear2"], value["linear2_bias"]).argmax(1))
+        return torch.cat(found)
+
+
+def prepare(images, labels, **recipe):
+    return Trainer(images, labels, **recipe)
