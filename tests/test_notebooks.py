@@ -185,7 +185,7 @@ WITHOUT = {
     "25_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
     "24_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
     # another recipe, with a referee's clock and tables of its own: no step of the ladder
-    "26_time_to_99": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "28_time_to_99": {"nsys profile", "lab.wall_clock(", "lab.diff("},
 }
 
 

@@ -166,7 +166,7 @@ LABS = (
         "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
-    Lab("26_time_to_99.ipynb", "Time to 99 %",
+    Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe: fewer steps, shorter steps, rules that hold, and your own entry", 22, 5),
 )
 # fmt: on

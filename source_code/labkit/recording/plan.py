@@ -104,7 +104,7 @@ LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 # Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
 FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
 
-# Lab 26: entries of the speedrun, each once, with its seeds inside, and the searches that chose their recipes.
+# Lab 28: entries of the speedrun, each once, with its seeds inside, and the searches that chose their recipes.
 SPEEDRUN = [f"speedrun.py {entry}" for entry in ("own_kernels", "course_net", "any_net")]
 SPEEDRUN += [f"speedrun_search.py {entry}" for entry in ("own_kernels", "course_net")]
 
