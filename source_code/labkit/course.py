@@ -109,6 +109,7 @@ PARTS = {
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
     4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
+    5: "**Part 5, kernels in depth:** two labs for those who write their own, after lab 10.",
 }
 
 # fmt: off
@@ -163,6 +164,10 @@ LABS = (
         "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
+    Lab("26_attention.ipynb", "Softmax and attention",
+        "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 20, 5),
+    Lab("27_inside.ipynb", "Inside a multiprocessor",
+        "latency, shared memory's banks, the line that waits, split-K and stream-K", 20, 5),
 )
 # fmt: on
 

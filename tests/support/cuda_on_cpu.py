@@ -64,10 +64,12 @@ def run(
     names = [f"a{number}" for number in range(len(arguments))]
     parameters = "".join(f", {kind}{own}" for kind, own in zip(types, names, strict=True))
     text = AROUND.format(source=source, name=name, parameters=parameters, arguments=", ".join(names))
-    file, library = folder / "kernel.cpp", folder / f"kernel{abs(hash((text, *defines)))}.so"
-    file.write_text(text)
-    command = [COMPILER, "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread", *defines, str(file)]
-    subprocess.run([*command, "-o", str(library)], check=True, capture_output=True, text=True)
+    library = folder / f"kernel{abs(hash((text, *defines)))}.so"
+    if not library.exists():  # the same kernel again, of other sizes
+        file = folder / "kernel.cpp"
+        file.write_text(text)
+        command = [COMPILER, "-std=c++20", "-w", "-shared", "-fPIC", "-pthread", *defines, str(file)]
+        subprocess.run([*command, "-o", str(library)], check=True, capture_output=True, text=True)
     values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a)
               if isinstance(a, int) else ctypes.c_float(a) for a in arguments]  # fmt: skip
     ctypes.CDLL(str(library)).run(Place(*grid), Place(*block), *values)

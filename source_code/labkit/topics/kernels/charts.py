@@ -130,8 +130,9 @@ def waves(records: Sequence[dict]) -> Figure:
         for round_ in range(1, int(found.index.max() / sms) + 1):
             ax.axvline(round_ * sms, color=style.GRID, lw=1.5, zorder=0)
             times = "once" if round_ == 1 else f"{round_} times"
-            where = {"xytext": (3, -3), "textcoords": "offset points", "va": "top", "size": SMALL}
-            ax.annotate(f"{round_ * sms} tiles:\nthe GPU {times}", (round_ * sms, 0.2), color=style.MUTED, **where)
+            where = {"xytext": (3, 3), "textcoords": "offset points", "va": "bottom", "size": SMALL}
+            place = {"xycoords": ("data", "axes fraction"), "color": style.MUTED}
+            ax.annotate(f"{round_ * sms} tiles:\nthe GPU {times}", (round_ * sms, 0), **place, **where)
         _lines(ax, found)
         ax.set(ylim=(0, 1.1 * np.nanmax(found)), xlim=(0, None), xlabel="tiles of the result", ylabel="µs")
         ax.set_title("The same inner dimension, more and more tiles")

@@ -144,6 +144,13 @@ def chains(records: Sequence[dict]) -> pd.DataFrame:
     return rows(records, "chains").pivot(index="warps", columns="chains", values="per_clock")
 
 
+def warps_enough(records: Sequence[dict], share: float = 0.9) -> pd.Series:
+    """By chains a thread, the fewest warps measured that come to this share of the best; NaN where none does."""
+    found = chains(records)
+    good = found >= share * float(found.max().max())
+    return good.idxmax().where(good.any()).astype(float)
+
+
 def latency_clocks(records: Sequence[dict]) -> float:
     """Clocks from one step of a chain to the next: of one warp with one chain, which waits for nothing else."""
     found = rows(records, "chains").set_index(["warps", "chains"])
@@ -166,6 +173,15 @@ def warps_that_fit(registers: int, warps_a_block: int, most: int = 64) -> int:
     """
     each = -(-registers // 8) * 8 * 32 * warps_a_block
     return min(most // warps_a_block, REGISTERS // each) * warps_a_block
+
+
+def room(records: Sequence[dict]) -> pd.DataFrame:
+    """Attention's choices that run here, the fastest first, with ``fit``: the warps that their registers allow."""
+    tried = rows(records, "tuning").dropna(subset=["us"]).sort_values("us")
+    choices = pd.DataFrame(tried["choice"].tolist(), columns=["rows", "places", "warps", "stages"])
+    registers = tried["registers"].astype(int).tolist()
+    fit = [warps_that_fit(own, warps) for own, warps in zip(registers, choices["warps"], strict=True)]
+    return choices.assign(registers=registers, fit=fit, us=tried["us"].tolist())
 
 
 def passes(words: Iterable[int]) -> int:
@@ -207,6 +223,12 @@ def lines(records: Sequence[dict], case: str, count: int = 3) -> pd.DataFrame:
     ]
     shown = own.assign(share=own["waited"] / total, reason=worst)
     return shown[["file", "line", "text", "share", "reason"]].head(count).reset_index(drop=True)
+
+
+def shared_passes(records: Sequence[dict]) -> pd.Series:
+    """By kernel, how often shared memory was asked, over how often it had to be; NaN where this was not counted."""
+    found = rows(records, "kernel").set_index("case").reindex(columns=["shared_passes", "shared_passes_ideal"])
+    return (found["shared_passes"] / found["shared_passes_ideal"]).where(found["shared_passes_ideal"] > 0)
 
 
 # --- products with few tiles --------------------------------------------------------------------------------

@@ -78,6 +78,15 @@ def tuning(records: Sequence[dict]) -> Table:
     return table(frame, f"Causal attention of {length:,} places, by choice, the fastest first", formats, measured)
 
 
+def registers(records: Sequence[dict]) -> Table:
+    """The same choices, the fastest first: registers of a thread, and how many warps find room beside one another."""
+    found = readings.room(records)
+    names = {"warps": "warps a program", "fit": "warps that fit, by registers", "us": "µs"}
+    shown = found.rename(columns=names)
+    measured = ["registers", "warps that fit, by registers", "µs"]
+    return table(shown, "Attention by choice, the fastest first", {"µs": "{:,.0f}"}, measured)
+
+
 def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
     """The same matrix transposed in each form: µs, and the passes that a column takes in shared memory."""
     found = readings.rows(records, "transpose")
