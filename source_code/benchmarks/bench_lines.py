@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
-from labkit.errors import LabError, one_sentence
+from labkit.errors import LabError, NotHere
 from labkit.kernels import attention, softmax, transpose
 from labkit.source import counting
+from labkit.source.running import NOT_HERE
 from labkit.training import steps
 from labkit.training.devices import reduced_precision
+from stepbudget.errors import ReportError
 from stepbudget.ncu import lines
-from stepbudget.ncu.counters import what_went_wrong
+from stepbudget.ncu.counters import DENIED, what_went_wrong
 
 SIDE, ROWS, COLUMNS = 8192, 16384, 4096
 SHAPE = (4, 16, 4096, 64)  # of attention: batch, heads, length, width
@@ -56,7 +58,7 @@ def looked_at(name, ncu, module, folder):
     words = [ncu, *lines.flags(str(report)), sys.executable, __file__, "--once", name]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if problem := what_went_wrong(done.stdout, done.returncode):
-        raise LabError(problem)
+        raise (NotHere if DENIED in problem else LabError)(problem)
     if not report.is_file():
         raise LabError(f"ncu wrote no report: {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else '-'}")
     (kernel,) = lines.kernels(report, module)
@@ -66,6 +68,16 @@ def looked_at(name, ncu, module, folder):
         text = NUMBERED.get(line.file, "").splitlines()[line.number - 1 : line.number]
         row = {"what": "line", "case": name, "file": line.file, "line": line.number, "executed": line.executed}
         yield row | {"text": text[0].strip() if text else "", "waited": line.waited, "samples": line.samples}
+
+
+def all_rows(ncu, folder):
+    """The rows of all kernels; NotHere where ncu may not count, or its Python module is missing."""
+    try:
+        module = lines.reader(ncu)
+    except ReportError as missing:
+        raise NotHere(str(missing)) from missing
+    for name in NAMES:
+        yield from looked_at(name, ncu, module, folder)
 
 
 def main():
@@ -78,15 +90,17 @@ def main():
         run_once(args.once, device)
         return
     rows = []
-    with one_sentence(), tempfile.TemporaryDirectory() as folder:
-        ncu = counting.find_ncu()
-        if ncu is None:
-            raise LabError(counting.NOT_FOUND)
-        module = lines.reader(ncu)
-        for name in NAMES:
-            for row in looked_at(name, ncu, module, folder):
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            ncu = counting.find_ncu()
+            if ncu is None:
+                raise NotHere(counting.NOT_FOUND)
+            for row in all_rows(ncu, folder):
                 rows.append(row)
                 print(" ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    except NotHere as missing:
+        print(f"error: {missing}", file=sys.stderr)
+        sys.exit(NOT_HERE)
     steps.write_benchmark_record(args, device, rows, ncu=counting.version())
 
 

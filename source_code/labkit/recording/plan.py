@@ -19,7 +19,7 @@ from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes", "loss_scaling", "formats",
+    "shapes", "loss_scaling", "formats", "kernels",
     "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
@@ -102,6 +102,9 @@ LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
 # Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
 FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
+
+# Labs 26 and 27: each once, the first with its rounds inside, the second by Nsight Compute.
+KERNELS = ["bench_kernels.py", "bench_lines.py"]
 
 # Worked examples, each mend added to those before it; name of the mended program's report → flags.
 EXAMPLES = {
@@ -250,6 +253,7 @@ def plan(
         *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
+        *(_timed("kernels", script, "benchmarks", 1) for script in KERNELS),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
         *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import LabError, NotHere
 from labkit.paths import ROOT
 from labkit.scripts import script
 from labkit.source import container
@@ -29,6 +29,7 @@ from stepbudget.export import processes
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
+NOT_HERE = 3  # exit status of a benchmark that this machine cannot run as it is: a tool or a permission is missing
 TORCHRUN = "torchrun --standalone"
 OF_TORCHRUN = re.compile(r"^.*torch[./]distributed[./]elastic.*$", re.MULTILINE)  # its own words on a rank that failed
 HANGS_S, PATIENCE_S = 240, 40  # no command of the plan takes so long; and torchrun waits 30 s for its ranks to end
@@ -38,7 +39,8 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
     """Run ``source_code/<command>`` as a process of its own and keep its record in ``file``, with ``process_s`` added.
 
     ``environment`` holds variables beside those that the process has anyway. A script that loads no module of ours is
-    all of our code that ran. Raises LabError with the script's last words where it fails; ``file`` is then not written.
+    all of our code that ran. Raises LabError with the script's last words where it fails (NotHere where it ends with
+    status NOT_HERE); ``file`` is then not written.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
@@ -52,7 +54,8 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             words = [sys.executable, *_script(command), *more]
             done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, errors="replace")
             if done.returncode != 0:
-                raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
+                kind = NotHere if done.returncode == NOT_HERE else LabError
+                raise kind(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
         process_s = time.perf_counter() - start
         record = json.loads(draft.read_text())
         record["arguments"].pop("record", None)

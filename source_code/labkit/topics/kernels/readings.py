@@ -46,7 +46,7 @@ def rows(records: Sequence[dict], what: str) -> pd.DataFrame:
 def timed(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
     """µs by ``keys``, a column for each way; NaN where it was refused."""
     found = rows(records, what)
-    return found.pivot(index=list(keys), columns="way", values="us")
+    return found.pivot(index=list(keys), columns="way", values="us").reindex(columns=found["way"].unique())
 
 
 # --- softmax ------------------------------------------------------------------------------------------------
@@ -246,6 +246,4 @@ def wave_times(records: Sequence[dict]) -> pd.DataFrame:
 
 def few_times(records: Sequence[dict]) -> pd.DataFrame:
     """µs by rows, columns, inner; a column for each way to share the product out."""
-    found = timed(records, "few", ["rows", "columns", "inner"])
-    order = dict.fromkeys(rows(records, "few")["way"])
-    return found.reindex(columns=list(order))
+    return timed(records, "few", ["rows", "columns", "inner"])
