@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from labkit import paths
 from labkit.kernels import attention, chains, matmul, nvrtc, shared_out, softmax, transpose
 from labkit.paths import SOURCE_CODE
 from support import cuda_on_cpu
+from support.scripts import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:TRITON_DEFAULT_FP_FUSION")
 GPU = torch.cuda.is_available()
@@ -287,10 +289,10 @@ def test_chains_make_their_steps(count, tmp_path):
 
 
 @pytest.mark.skipif(GPU, reason="with a GPU the benchmarks run")
-@pytest.mark.parametrize("script", ["bench_kernels.py", "bench_lines.py"])
-def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
+@pytest.mark.parametrize("name", ["bench_kernels.py", "bench_lines.py"])
+def test_without_a_gpu_the_benchmarks_end_in_one_sentence(name, tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(paths.script(script)), "--record", str(file)]
+    words = [sys.executable, str(paths.script(name)), "--record", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1
@@ -306,3 +308,49 @@ def test_a_tiny_benchmark_leaves_a_whole_record(tmp_path):
     assert record["status"] == "complete" and record["dtype"] in ("bf16", "fp16")
     assert {"softmax", "attention", "few", "waves"} <= {row["what"] for row in record["rows"]}
     assert all(row["low_us"] <= row["us"] <= row["high_us"] for row in record["rows"] if "us" in row)
+
+
+# --- where next: the same tile in other languages -----------------------------------------------------------
+
+
+def test_each_piece_of_code_on_the_page_stands_in_its_file():
+    page = (paths.ROOT / "labs" / "where_next.md").read_text()
+    pieces = re.findall(r"\(`(source_code/\S+)`\):\n\n```\w+\n(.*?)```", page, re.DOTALL)
+    assert len(pieces) == 4
+    for file, piece in pieces:
+        lines = (paths.ROOT / file).read_text().splitlines()
+        at = [lines.index(line) for line in piece.splitlines() if "…" not in line]
+        assert at == sorted(at), f"{file}: in another order than on the page"
+
+
+@needs_triton
+def test_gluons_tile_is_compiled_to_one_instruction_of_the_tensor_cores():
+    gluon = pytest.importorskip("triton.experimental.gluon._runtime", reason="this Triton has no Gluon")
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    kernel = script("examples/tile_gluon.py").tile
+    names = kernel.arg_names
+    types = {"a": "*bf16", "b": "*bf16", "c": "*bf16", "columns": "i32", "inner": "i32"}
+    sizes = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}
+    source = gluon.GluonASTSource(
+        fn=kernel,
+        signature={name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in sizes.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
+    assert made.metadata.shared == 2 * (128 * 64 + 64 * 128)
+    assert set(matmul.MULTIPLIES.findall(made.asm["ptx"])) == {"wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16"}
+    assert "ld.global.v4" in made.asm["ptx"], "16 bytes at a time"
+
+
+def test_cutes_tile_compiles():
+    pytest.importorskip("cutlass.cute", reason="nvidia-cutlass-dsl is in an environment of its own")
+    assert script("examples/tile_cute.py").compiled_for_hopper() is not None
+
+
+@pytest.mark.skipif(not GPU or torch.cuda.get_device_capability()[0] != 9, reason="wgmma is Hopper's")
+def test_gluons_tile_is_right_on_a_hopper():
+    done = subprocess.run([sys.executable, str(SOURCE_CODE / "examples" / "tile_gluon.py")], timeout=300)
+    assert done.returncode == 0
