@@ -1,6 +1,9 @@
 """What several tests stand on lies in tests/support; property tests have no deadline, since a machine can be busy."""
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,29 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 settings.register_profile("course", deadline=None)
 settings.load_profile("course")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory) -> Iterator[Path]:
+    """The cache folder of all tests, and of what they start; matplotlib's list of fonts, slow to make, stays in use."""
+    usual, folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"), tmp_path_factory.mktemp("cache")
+    (folder / "gpu-performance-lab").mkdir()
+    with contextlib.suppress(OSError):
+        (usual / "matplotlib").mkdir(parents=True, exist_ok=True)
+        (folder / "matplotlib").symlink_to(usual / "matplotlib")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def no_mnist(_cache) -> Path:
+    """A cache folder in which a download has just failed: the bundled digits, and no network.
+
+    Else every process that trains would ask the network, two ranks at once, and what is trained on would depend on it.
+    """
+    (_cache / "gpu-performance-lab" / ".download-failed").touch()
+    return _cache
 
 
 @pytest.fixture

@@ -112,6 +112,25 @@ def test_a_report_reveals_host_home_checkout_and_variables(monkeypatch):
         assert anonymous.revealed(clean + text, environment) == found
 
 
+def test_a_folder_within_this_machines_own_reveals_nothing_more(monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/scratch/of-ada")
+    report = b"\x00TMPDIR=/scratch/of-ada/run\x00"
+    assert anonymous.revealed(report, {"TMPDIR": "/scratch/of-ada/run"}) == []
+    assert anonymous.revealed(report, {"TMPDIR": "/elsewhere"}) == ["TMPDIR=/scratch/of-ada"]
+
+
+def test_a_user_without_a_home_reveals_no_less(monkeypatch):
+    def unknown(user):
+        raise KeyError(user)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr(socket, "gethostname", lambda: "adas-laptop")
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert anonymous.revealed(b"on adas-laptop, in ~/course", {}) == ["adas-laptop"]
+
+
 # --- recording one -------------------------------------------------------------------------------------------
 
 LOOKING = """#!/bin/sh

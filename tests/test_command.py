@@ -15,7 +15,7 @@ import pytest
 
 from labkit import source
 from labkit.errors import LabError
-from labkit.source import Live, Programs, Recorded, command, door, recorded
+from labkit.source import Live, Programs, Recorded, command, door, recorded, turns, visible
 from labkit.training import machine
 from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
@@ -127,12 +127,73 @@ def test_an_old_nsys_gets_the_older_spelling(version, flag):
     assert len(adapted) == len(words)
 
 
-@pytest.mark.parametrize("visible, sampled", [("2", "2"), ("1,3", "1,3"), ("", "all"), ("GPU-8f3a", "all")])
-def test_the_counters_are_those_of_the_gpus_that_the_program_may_use(visible, sampled, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+# As the driver prints it, with its spaces; the second GPU is cut in slices.
+LISTED = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-5e4a-11d0-8d34-c5f4e9f0b7a1)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-5d7c0e11-0c52-4e0f-93a1-2b1d8c6f7e55)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
+  MIG 3g.20gb     Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
+GPU 2: NVIDIA A100-SXM4-40GB (UUID: GPU-8f3a2c44-77aa-4b6e-8b0e-0c9a1e2d3f40)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """An nvidia-smi that lists GPUs, and counts how often it was asked."""
+    tool = tmp_path / "driver" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\n[ "$1" = -L ] && echo asked >> "$0.asked"\ncat <<END\n{LISTED}END\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    visible.listed.cache_clear()
+    yield tool
+    visible.listed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("names", "sampled", "remark"),
+    [
+        ("2", "2", None), ("0,2", "0,2", None), ("", "all", None),
+        ("GPU-8f3a", "2", None), ("GPU-8f3a, 0", "2,0", None),
+        ("MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb", "1", "of the whole GPU, of which MIG-cba663e8"),
+        ("MIG-c6d4,MIG-cba6", "1", "of the whole GPU, of which MIG-c6d4 is a slice"),
+        ("GPU-5d", "all", "knows no GPU-5d: the counters in the report are of all GPUs"),  # two begin so
+        ("GPU-0000", "all", "knows no GPU-0000"),
+    ],
+)  # fmt: skip
+def test_the_counters_are_those_of_the_gpus_that_the_program_may_use(
+    names, sampled, remark, driver, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
     words = command.check(command.profile_command("demo", "main_opt1.py --profile"))
     adapted = command.adapt(words, NEW, has_gpu=True)
     assert adapted[adapted.index("--gpu-metrics-devices") + 1] == sampled
+    said: list[str] = []
+    monkeypatch.setattr(command.profile, "record", lambda *_: None)
+    monkeypatch.setattr(command, "need_nsys", lambda: NEW)
+    monkeypatch.setattr(command.machine, "gpu_name", lambda: "a GPU")
+    command.run_profile(words, tmp_path / "reports" / "demo.nsys-rep", said.append)
+    assert [line for line in said if remark and remark in line] == said and len(said) == bool(remark)
+    assert not names or (driver.parent / "nvidia-smi.asked").read_text() == "asked\n", "once is enough"
+
+
+def test_where_no_driver_tells_numbers_are_taken_as_they_are(monkeypatch, tmp_path):
+    visible.listed.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert command.sampled() == ("1,3", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f3a")
+    assert command.sampled()[0] == "all"
+    visible.listed.cache_clear()
+
+
+def test_a_gpu_has_one_lock_whatever_it_is_called(driver, monkeypatch):
+    """By number, by UUID or by none: in another container the same GPU may have another number."""
+    whole = "GPU-5d5ba0d6-5e4a-11d0-8d34-c5f4e9f0b7a1"
+    for names in ("", "0", whole, "GPU-5d5b"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+        assert turns.gpus() == [whole], names
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert [name[:8] for name in turns.gpus(3)] == ["GPU-5d5b", "GPU-5d7c", "GPU-8f3a"]
 
 
 def test_without_a_gpu_only_the_cpu_is_traced_on_few_digits():
@@ -311,12 +372,13 @@ def test_of_a_progress_bar_only_the_last_state_is_shown(reports, nsys, gpu):
     assert said == ["| [1/1] [100%] demo", "| Generated:"]
 
 
-def test_output_is_shown_as_it_comes_and_not_at_the_end():
-    seen: list[float] = []
-    script = "import time; print('one', flush=True); time.sleep(0.6); print('two')"
-    status, said = command.stream([sys.executable, "-c", script], lambda line: seen.append(time.monotonic()))
-    assert (status, said) == (0, "one\ntwo")
-    assert seen[1] - seen[0] > 0.4
+def test_output_is_shown_as_it_comes_and_not_at_the_end(tmp_path):
+    """The program says its second line only once its first was seen; after a minute it gives up and says another."""
+    seen = tmp_path / "seen"
+    script = "import pathlib, time; print('one', flush=True); until = time.monotonic() + 60\n"
+    script += f"while not pathlib.Path({str(seen)!r}).exists() and time.monotonic() < until: time.sleep(0.01)\n"
+    script += f"print('two' if pathlib.Path({str(seen)!r}).exists() else 'nobody saw it')"
+    assert command.stream([sys.executable, "-c", script], lambda line: seen.touch()) == (0, "one\ntwo")
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_output():
@@ -501,12 +563,9 @@ def real_nsys(monkeypatch):
     exports.find_nsys.cache_clear()
 
 
-def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch, tmp_path):
-    cache = tmp_path / "cache" / "gpu-performance-lab"
-    cache.mkdir(parents=True)
-    (cache / ".download-failed").touch()
-    for name, value in {"XDG_CACHE_HOME": cache.parent, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}.items():
-        monkeypatch.setenv(name, str(value))
+def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
     text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))

@@ -25,12 +25,8 @@ FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu"
 
 
 @pytest.fixture(autouse=True)
-def no_mnist(monkeypatch, tmp_path):
-    """A cache folder in which a download has just failed: the bundled digits, and no network."""
-    folder = tmp_path / "cache" / "gpu-performance-lab"
-    folder.mkdir(parents=True)
-    (folder / ".download-failed").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+def plain(monkeypatch):
+    """One thread, the bundled digits."""
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(ranges, "_on", False)
@@ -137,7 +133,7 @@ def test_a_process_of_its_own_ends_with_status_2_and_no_traceback(tmp_path, flag
     assert done.returncode == 2
     assert done.stdout == ""
     the_sentence(done.stderr)
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert not [*tmp_path.iterdir()]
 
 
 # Failures in the middle
@@ -202,6 +198,8 @@ def test_an_interruption_ends_with_status_130(failing):
 
 # Signals to a real process with loader workers
 
+START_S, END_S = 240, 60  # on a machine that is busy: until the first record, and from a signal to the end of all
+
 
 class Started:
     """A long training with two loader workers, in a session of its own."""
@@ -222,10 +220,10 @@ class Started:
         )
 
     def wait_for_first_record(self) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + START_S
         while not self.record.exists():
             assert self.process.poll() is None, self.process.stderr.read()
-            assert time.monotonic() < until, "no record after a minute"
+            assert time.monotonic() < until, f"no record after {START_S} s"
             time.sleep(0.02)
 
     def children(self) -> list[psutil.Process]:
@@ -256,7 +254,7 @@ def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, num
         os.killpg(started.process.pid, number)
     else:
         started.process.send_signal(number)
-    _, said = started.process.communicate(timeout=60)
+    _, said = started.process.communicate(timeout=END_S)
     assert started.process.returncode == status
     assert "Traceback" not in said
     kept = f" The record in {started.record} is marked 'interrupted'."
@@ -264,7 +262,7 @@ def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, num
     record = json.loads(started.record.read_text())
     assert record["status"] == "interrupted"
     assert record["epochs"][0]["test_accuracy_pct"] >= 0
-    _, alive = psutil.wait_procs(workers, timeout=15)
+    _, alive = psutil.wait_procs(workers, timeout=END_S)
     assert not alive
     assert not list(started.record.parent.glob("*.tmp"))
 
@@ -272,11 +270,11 @@ def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, num
 def test_a_second_sigterm_cuts_nothing_off(started):
     """Slurm, torchrun and a shell may all send one."""
     started.wait_for_first_record()
-    until = time.monotonic() + 60
+    until = time.monotonic() + END_S
     while started.process.poll() is None and time.monotonic() < until:
         started.process.terminate()
         time.sleep(0.005)
-    _, said = started.process.communicate(timeout=10)
+    _, said = started.process.communicate(timeout=END_S)
     assert started.process.returncode == 143 and "Traceback" not in said
     assert json.loads(started.record.read_text())["status"] == "interrupted"
 
@@ -285,19 +283,19 @@ def test_a_killed_worker_is_said_and_the_partial_record_kept(started):
     started.wait_for_first_record()
     workers = [child for child in started.children() if "resource_tracker" not in " ".join(child.cmdline())]
     workers[0].kill()
-    _, said = started.process.communicate(timeout=60)
+    _, said = started.process.communicate(timeout=END_S)
     assert started.process.returncode == 1 and "Traceback" not in said
     assert "error: a loader worker was killed" in said and "marked 'failed'" in said
     record = json.loads(started.record.read_text())
     assert record["status"] == "failed" and record["epochs"][0]["test_accuracy_pct"] >= 0
-    _, alive = psutil.wait_procs(workers, timeout=15)
+    _, alive = psutil.wait_procs(workers, timeout=END_S)
     assert not alive
 
 
 def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):
     """While the digits are read, or a benchmark measures: no record was begun, and none is left."""
     program = "import sys, time; from labkit.training import flags; flags.script_parser('A program.').parse_args(); "
-    program += "print('begun', flush=True); time.sleep(60)"
+    program += "print('begun', flush=True); time.sleep(600)"
     for number, status, sentence in (
         (signal.SIGTERM, 143, "interrupted by SIGTERM."),
         (signal.SIGINT, 130, "interrupted."),
@@ -308,7 +306,7 @@ def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):
         with subprocess.Popen(words, **pipes, **usual) as process:
             assert process.stdout.readline() == "begun\n"
             process.send_signal(number)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=END_S)
         assert process.returncode == status and said.strip() == f"-c: {sentence}"
     assert not (tmp_path / "run.json").exists()
 
@@ -318,7 +316,7 @@ def test_a_killed_run_leaves_a_whole_record_that_says_running(started):
     started.wait_for_first_record()
     workers = started.children()
     seen = set()
-    soon, late = time.monotonic() + 1.5, time.monotonic() + 60
+    soon, late = time.monotonic() + 1.5, time.monotonic() + START_S
     while time.monotonic() < (late if len(seen) < 2 else soon):  # the record is written at each epoch's end
         text = started.record.read_text()
         assert json.loads(text)["status"] == "running"
@@ -329,7 +327,7 @@ def test_a_killed_run_leaves_a_whole_record_that_says_running(started):
     assert record["status"] == "running"
     assert len(seen) > 1, "the record was written more than once meanwhile"
     assert len(record["epochs"]) > 1
-    _, alive = psutil.wait_procs(workers, timeout=30)
+    _, alive = psutil.wait_procs(workers, timeout=END_S)
     assert not alive, "loader workers notice that their parent is gone"
 
 

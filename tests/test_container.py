@@ -83,6 +83,13 @@ def test_the_morning_check_has_a_line_on_counters(inside, name, counters, said):
     assert (what, found) == ("container", f"{name}'s") and (said in so if said else so == "")
 
 
+@pytest.mark.parametrize(("name", "said"), [("Docker", "--ipc=host"), ("Podman", "--ipc=host"), ("Apptainer", None)])
+def test_the_morning_check_says_whose_live_runs_wait_for_whom(inside, name, said):
+    inside(name)
+    assert [so.split()[-1] for _, _, so in doctor.turn_taking("NVIDIA H200")] == ([said] if said else [])
+    assert not [*doctor.turn_taking(None)], "without a GPU nothing waits"
+
+
 def test_the_morning_check_asks_for_the_container(inside, monkeypatch):
     inside("Podman")
     nothing = source.Machine(None, None, 2, None, None, False, False)

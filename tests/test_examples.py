@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -49,6 +50,39 @@ def test_an_example_trains_on_a_cpu_and_says_how_long_a_step_takes(name, tmp_pat
     assert record["status"] == "complete" and record["step_ms"] > 0
     assert len(record["losses"]) == 3 and all(loss > 0 for loss in record["losses"])
     assert f"{record['step_ms']:.2f} ms a step" in done.stdout
+
+
+@pytest.mark.parametrize("name", plan.EXAMPLES)
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("", "it is no file"), (".", "it is no file"), ("/dev/null", "it is no file"), ("pipe", "it is no file"),
+     ("none/here.json", "No such file or directory"), ("kept.json/here.json", "Not a directory")],
+)  # fmt: skip
+def test_a_record_that_cannot_be_written_is_refused_before_training(name, given, why, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept.json").write_text("kept")
+    os.mkfifo("pipe")
+    module = script(f"examples/{name}.py")
+    monkeypatch.setattr(module, "train", lambda args: pytest.fail("it trains"))
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--record", given])
+    with pytest.raises(SystemExit) as end:
+        module.main()
+    said = capsys.readouterr()
+    assert end.value.code == 2 and said.out == ""
+    assert said.err.splitlines()[-1].endswith(f"argument --record: cannot write into '{given}': {why}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "pipe"]
+    assert (tmp_path / "kept.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", plan.EXAMPLES)
+def test_looking_at_a_record_changes_nothing(name, tmp_path):
+    parse = script(f"examples/{name}.py").parse_args
+    old, link = tmp_path / "old.json", tmp_path / "link.json"
+    old.write_text("kept")
+    link.symlink_to("new.json")
+    assert parse(["--record", str(old)]).record == str(old) and old.read_text() == "kept"
+    assert parse(["--record", str(link)]).record == str(link)
+    assert link.is_symlink() and not link.exists()
 
 
 @pytest.mark.parametrize("name", plan.EXAMPLES)

@@ -5,6 +5,7 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from folders import other_file_system, read_only, unchangeable
 from labkit import course
 from labkit.display import own_folder
 from labkit.errors import LabError
-from labkit.paths import SOURCE_CODE
+from labkit.paths import ROOT, SOURCE_CODE
 from labkit.pretend import machines
 from labkit.training import data, flags, ranges, record
 from stepbudget.export.nsys import find_nsys
@@ -39,12 +41,8 @@ NO_RECORD = {"benchmarks/one_kernel.py", "benchmarks/sleeping.py"} | {name for n
 
 
 @pytest.fixture(autouse=True)
-def no_mnist(monkeypatch, tmp_path):
-    """A cache folder in which a download has just failed: the bundled digits, and no network."""
-    folder = tmp_path / "cache" / "gpu-performance-lab"
-    folder.mkdir(parents=True)
-    (folder / ".download-failed").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))
+def plain(monkeypatch):
+    """No GPU, one thread, the bundled digits."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -68,7 +66,7 @@ def start(monkeypatch, capsys, tmp_path):
 
 
 def left_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "cache" not in path.parts)
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 # Wrong arguments
@@ -170,30 +168,6 @@ def test_a_write_protected_record_is_refused_before_training(start, tmp_path):
         status, said, against = start("main_baseline.py", *FEW, "--record", "run.json")
     assert status == 2 and said == "" and "it is write-protected" in against.splitlines()[-1]
     assert kept.read_text() == "{}"
-
-
-@contextlib.contextmanager
-def other_file_system(folder: Path, size: str = "64k"):
-    """A small file system of its own in a folder, as long as the block takes; skips where nobody may mount one."""
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-@contextlib.contextmanager
-def unchangeable(file: Path):
-    """A file that even root may not change; skips where the file system knows no such thing."""
-    made = subprocess.run(["chattr", "+i", file], capture_output=True)
-    if made.returncode != 0:
-        pytest.skip("no file can be protected from root here")
-    try:
-        yield
-    finally:
-        subprocess.run(["chattr", "-i", file], check=True)
 
 
 def test_a_disk_that_is_full_at_the_end_loses_no_result_and_leaves_no_draft(tmp_path):
@@ -315,25 +289,17 @@ def test_no_home_and_one_that_cannot_be_written_is_no_matter(private, monkeypatc
         own_folder.choose()
         return os.environ.get(own_folder.VARIABLE)
 
-    monkeypatch.setattr(own_folder.tempfile, "gettempdir", lambda: "/tmp")
+    temporary = (
+        private.parent / "temporary"
+    )  # of this test: another one on this machine may be at the same place in /tmp
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.setattr(own_folder.tempfile, "gettempdir", lambda: str(temporary))
     for home in (str(private), "/proc/nowhere", ""):
         monkeypatch.setenv("HOME", home)
-        assert as_nobody(chosen) == "/tmp/gpu-performance-lab-matplotlib-65534"
-    shutil.rmtree("/tmp/gpu-performance-lab-matplotlib-65534")
+        assert as_nobody(chosen) == f"{temporary}/gpu-performance-lab-matplotlib-65534"
     monkeypatch.setenv("HOME", str(private))
     assert chosen() is None, "a home that can be written is left alone"
-
-
-@contextlib.contextmanager
-def read_only(folder: Path):
-    """A folder that not even root can write; skips where nobody may mount."""
-    for words in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,bind,ro", folder]):
-        if subprocess.run(words, capture_output=True).returncode != 0:
-            pytest.skip("no folder can be made read-only here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def test_reports_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):
@@ -385,24 +351,125 @@ def test_a_rank_that_hangs_in_a_collective_ends_after_sigterm(tmp_path):
         killed.cancel()
 
 
-def test_sigterm_to_torchrun_marks_the_record_and_leaves_no_rank(tmp_path):
-    kept = tmp_path / "run.json"
-    few = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu", "--workers", "0"]
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SOURCE_CODE / "main_ddp.py", *few]
+LONG = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu"]
+TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@contextlib.contextmanager
+def in_training(kept: Path, *words: object, **variables: str):
+    """A training in a session of its own, from its first record on, and all processes that it has started by then."""
     with subprocess.Popen(
-        [sys.executable, *map(str, words), "--record", str(kept)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, *map(str, words), "--record", str(kept)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables,
+        start_new_session=True,
     ) as job:
         until = time.monotonic() + 240
         while not kept.exists():
             assert job.poll() is None and time.monotonic() < until
             time.sleep(0.05)
-        ranks = psutil.Process(job.pid).children(recursive=True)
-        job.terminate()
-        _, said = job.communicate(timeout=60)
-    assert json.loads(kept.read_text())["status"] == "interrupted", said.decode()
-    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked 'interrupted'." in said.decode()
-    _, alive = psutil.wait_procs(ranks, timeout=15)
-    assert not alive
+        try:
+            yield job, psutil.Process(job.pid).children(recursive=True)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("to", ["torchrun", "all of them, as Slurm does", "the rank that does not lead"])
+def test_sigterm_marks_the_record_of_several_ranks_and_leaves_none(to, tmp_path):
+    """By gloo, on the CPU: ranks that wait inside NCCL take two GPUs."""
+    kept = tmp_path / "run.json"
+    with in_training(kept, *TWO_RANKS, SOURCE_CODE / "main_ddp.py", *LONG, "--workers", "0") as (job, started):
+        if to == "torchrun":
+            job.terminate()
+        elif to.startswith("all"):
+            os.killpg(job.pid, signal.SIGTERM)
+        else:
+            (second,) = [one for one in started if one.environ().get("RANK") == "1"]
+            second.terminate()
+        _, said = job.communicate(timeout=300)
+        _, alive = psutil.wait_procs(started, timeout=60)
+    assert job.returncode != 0 and not alive
+    status = json.loads(kept.read_text())["status"]
+    # Where another rank ends first, the leading one may find its connection broken before its own signal comes.
+    assert status in (["interrupted", "failed"] if "not lead" in to else ["interrupted"]), said
+    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked '{status}'." in said
+
+
+FULL = "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "statuses"),
+    [
+        ("0", ["main_opt1.py", "--workers", "2"], ["failed"]),
+        ("0", ["main_ddp.py", "--workers", "1"], ["failed"]),
+        # Rank 0 keeps the record: it is ended by torchrun, or finds its connection broken first.
+        ("1", ["main_ddp.py", "--workers", "1"], ["interrupted", "failed"]),
+    ],
+    ids=["one process", "the rank that leads", "another rank"],
+)
+def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, words, statuses, tmp_path):
+    kept, altered = tmp_path / "run.json", ROOT / "tests" / "support" / "altered.py"
+    script, *more = words
+    launcher = TWO_RANKS if script == "main_ddp.py" else []
+    program = [*launcher, altered, "out-of-memory", SOURCE_CODE / script, *LONG, *more]
+    with in_training(kept, *program, OUT_OF_MEMORY=rank) as (job, started):
+        assert len(started) >= (2 if launcher else 1)
+        _, said = job.communicate(timeout=300)
+        _, alive = psutil.wait_procs(started, timeout=60)
+    assert job.returncode == 1 and not alive
+    own = f" The record in {kept} is marked 'failed'." if rank == "0" else ""
+    assert said.count(f"{script}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
+    record = json.loads(kept.read_text())
+    assert record["status"] in statuses and record["epochs"][0]["test_accuracy_pct"] >= 0
+
+
+def test_a_benchmark_on_a_full_gpu_is_one_sentence_too(tmp_path):
+    """Any program of the course: no record was begun, and none is left."""
+    program = "import torch; from labkit.training import flags; flags.script_parser('A program.').parse_args(); "
+    program += "raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    words = [sys.executable, "-c", program, "--record", str(tmp_path / "run.json")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and done.stderr.strip() == f"-c: {FULL}"
+    assert left_in(tmp_path) == []
+
+
+# Network
+
+
+def test_without_any_network_a_training_takes_the_bundled_digits_and_says_so(tmp_path):
+    """Not even this machine's own address answers there, and no download has failed yet."""
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no network namespaces here")
+    kept, cache = tmp_path / "run.json", tmp_path / "fresh"
+    words = ["unshare", "--net", sys.executable, SOURCE_CODE / "main_opt1.py", *FEW, "--record", kept]
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "bundled 5,000 digits" in done.stdout and json.loads(kept.read_text())["status"] == "complete"
+    assert [path.name for path in (cache / "gpu-performance-lab").iterdir()] == [".download-failed"]
+
+
+# Shared memory
+
+
+@pytest.mark.parametrize("size", ["64k", "512k"], ids=["before the first batch", "after some"])
+def test_loader_workers_without_shared_memory_name_the_flag_that_mends_it(size, tmp_path):
+    """A /dev/shm of its own, as a container gets one, smaller than what two workers hand over."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    kept = tmp_path / "run.json"
+    few = ["--limit", "512", "--batch-size", "128", "--epochs", "3", "--device", "cpu", "--workers", "2"]
+    words = [sys.executable, SOURCE_CODE / "main_opt1.py", *few, "--record", kept]
+    small = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "sh"]
+    done = subprocess.run(list(map(str, [*small, *words])), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = "the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
+    assert done.stderr.endswith(f"main_opt1.py: error: {said} The record in {kept} is marked 'failed'.\n")
+    assert json.loads(kept.read_text())["status"] == "failed"
 
 
 # Terminals

@@ -22,6 +22,7 @@ from labkit.display.charts import results, timelines
 from labkit.display.fingerprint import drawn_data
 from labkit.display.spread import Spread, without_marks
 from labkit.display.table import short_kernel, table
+from labkit.errors import LabError
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
@@ -165,7 +166,7 @@ def test_cells_without_a_format(values, shown):
 
 
 def test_a_table_refuses_columns_that_it_does_not_have():
-    with pytest.raises(ValueError, match="no column secnods"):
+    with pytest.raises(LabError, match=r"no column secnods\. Near it: seconds\."):
         table(NUMBERS, measured=["secnods"])
 
 
@@ -385,7 +386,7 @@ def test_rows_without_content_say_so(tmp_path):
     made = SyntheticReport(tmp_path / "cpu.sqlite").range(0, 100, "training").api(1, 2, "cudaFree_v3020")
     with Report(made.write()) as report:
         said = texts(charts.timeline(report))
-        with pytest.raises(ValueError, match="no such row: memory"):
+        with pytest.raises(LabError, match="no such row: memory"):
             charts.timeline(report, rows=("memory",))
     assert {"no NVTX ranges in this report", "no kernels in this stretch", "Tensor Active was not sampled"} <= {*said}
 

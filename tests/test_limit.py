@@ -21,6 +21,7 @@ from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.head import head, head_reference
 from labkit.kernels.weights import Weights
+from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
 from labkit.training import run as training_run
 from labkit.training.data import normalise
@@ -213,7 +214,13 @@ def test_kernel_conv1(case):
     assert error(found, expected) < case.bound
 
 
-def test_kernel_conv2_pool(case):
+@pytest.fixture(params=[232_448, 101_376], ids=["taps held", "taps read at each use"])
+def tile(request, monkeypatch):
+    """Both forms of the kernels: for a GPU with as much shared memory a program as Hopper's, and as GeForce's."""
+    monkeypatch.setattr(conv2, "shared_memory", lambda tensor: request.param)
+
+
+def test_kernel_conv2_pool(case, tile):
     arguments = case.hidden, case.copies["conv2.weight"], case.values["conv2.bias"]
     pooled, winner = conv2_pool(*arguments)
     expected, expected_winner = conv2.conv2_pool_reference(*doubles(*arguments))
@@ -246,7 +253,7 @@ def test_kernel_conv2_weight_gradient(case):
         assert error(one - 1, other) < case.bound, "added to what was there"
 
 
-def test_kernel_conv1_gradient(case):
+def test_kernel_conv1_gradient(case, tile):
     weight = case.copies["conv2.weight"]
     found = torch.ones(32, 1, 3, 3, device=weight.device), torch.ones(32, device=weight.device)
     conv1_gradient(case.images, case.order, case.hidden, case.upstream, case.winner, weight, *found)
@@ -300,7 +307,38 @@ def test_the_kernels_in_tritons_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "8 passed" in done.stdout, done.stdout
+    assert "10 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(triton_or_not.INTERPRETED, reason="nothing is compiled in the interpreter")
+@pytest.mark.parametrize(("capability", "there"), [(80, 166_912), (89, 101_376), (120, 101_376)])
+def test_the_convolutions_fit_into_shared_memory(capability, there, monkeypatch):
+    """Compiled without such a GPU. NVIDIA, "CUDA C++ Programming Guide": shared memory a block, by capability."""
+    triton = pytest.importorskip("triton")
+    compiler, backends = pytest.importorskip("triton.compiler"), pytest.importorskip("triton.backends.compiler")
+    monkeypatch.setattr(conv2, "shared_memory", lambda tensor: there)
+    numbers = {"positions": "i32", "squares": "i32", "chunk": "i32", "step": "i32"}
+    types = {"seeds": "*i64", "order": "*i64", "images": "*u8", "winner": "*u8", "bias": "*fp32"} | numbers
+    types |= dict.fromkeys(["hidden", "weight", "upstream", "pooled"], "*bf16")
+    values = {"DROPOUT": True, "SCALE": 4 / 3, "MEAN": 0.13, "STD": 0.31, "KEPT": 0.75}
+    for kernel, stages in ((conv2._conv2_pool, 1), (conv2._conv1_gradient, 1), (conv2._conv2_weight_gradient, 2)):
+        tile = conv2._tile(torch.empty(0)) if stages == 1 else {"BLOCK": 64}
+        names = kernel.arg_names
+        constants = {name: value for name, value in (values | tile).items() if name in names}
+        signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in names}
+        aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if signature[name][0] == "*"}
+        source = compiler.ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
+        options = {"num_stages": stages, "num_warps": tile.get("num_warps", 4)}
+        made = triton.compile(source, target=backends.GPUTarget("cuda", capability, 32), options=options)
+        assert made.metadata.shared <= there, kernel
+
+
+def test_without_triton_the_step_runs_in_plain_pytorch():
+    """As with PyTorch for macOS, for Windows, and in its builds for the CPU."""
+    code = "import sys; sys.modules['triton'] = None; import main_opt7; from labkit.kernels import matmul"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_largest_of_a_window_is_the_first_of_equals():

@@ -18,6 +18,23 @@ from labkit.recording.live_check import NAME, merged, run_lab
 
 
 @pytest.fixture
+def called(monkeypatch, capsys):
+    """``python3 -m labkit.recording.live_check`` in this process: status, and what it complains of."""
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setenv("LAB_MODE", "live")  # as it does itself
+        monkeypatch.setattr(sys, "argv", ["live_check", *words])
+        status = 0
+        try:
+            live_check.main()
+        except SystemExit as end:
+            status = end.code
+        return status, capsys.readouterr().err
+
+    return call
+
+
+@pytest.fixture
 def notebook(tmp_path, monkeypatch):
     """Makes a notebook of these cells."""
     monkeypatch.chdir(tmp_path)  # running one changes into its folder
@@ -48,18 +65,20 @@ def test_no_cell_begins_after_the_time(notebook):
     }  # fmt: skip
 
 
-def test_a_lab_that_ran_whole_is_not_run_again(tmp_path):
-    words = [sys.executable, "-m", "labkit.recording.live_check", "--labs", "0", "--pretend", "h200"]
-    words += ["--into", str(tmp_path / "new")]
-    kept = []
-    for _ in range(2):
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        kept.append((tmp_path / "new" / NAME).read_text())
-    first, second = (json.loads(text)["labs"]["start_here"] for text in kept)
+def test_a_lab_that_ran_whole_is_not_run_again(called, tmp_path):
+    words = ["--labs", "0", "--pretend", "h200", "--into", str(tmp_path / "new")]
+    program = [sys.executable, "-m", "labkit.recording.live_check"]
+    done = subprocess.run([*program, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first = json.loads((tmp_path / "new" / NAME).read_text())["labs"]["start_here"]
+    assert called(*words) == (0, "")
+    second = json.loads((tmp_path / "new" / NAME).read_text())["labs"]["start_here"]
     assert first["status"] == "whole" and first == second
-    words[words.index("0")] = "99"
-    assert "there is no lab 99" in subprocess.run(words, capture_output=True, text=True).stderr
+
+
+def test_a_lab_that_is_not_there_is_named(called, tmp_path):
+    status, said = called("--labs", "99", "--pretend", "h200", "--into", str(tmp_path))
+    assert status and "there is no lab 99" in said and not [*tmp_path.iterdir()]
 
 
 def test_before_each_cell_the_result_so_far_is_kept(notebook):
@@ -141,11 +160,9 @@ def test_of_several_results_the_newest_whole_run_of_each_lab_is_kept():
         merged([first, second | {"live": "full"}])
 
 
-def test_results_are_merged_by_the_command_line(tmp_path):
+def test_results_are_merged_by_the_command_line(called, tmp_path):
     files = [tmp_path / f"{number}.json" for number in range(2)]
     for file, name in zip(files, live_check.names(), strict=False):
         file.write_text(json.dumps({"machine": {}, "live": "quick", "labs": {name: lab("whole", 1, 1)}}))
-    words = [sys.executable, "-m", "labkit.recording.live_check", "--into", str(tmp_path), "--merge", *map(str, files)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert called("--into", str(tmp_path), "--merge", *map(str, files)) == (0, "")
     assert list(live_check.read(tmp_path / NAME)["labs"]) == live_check.names()[:2]

@@ -6,6 +6,7 @@ import itertools
 import sys
 import time
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -22,13 +23,13 @@ POWER_W = 250.0
 
 
 class PretendNVML:
-    """A GPU that draws 250 W, whose first second is idle, and that knows neither temperature nor PCIe."""
+    """A GPU that draws 250 W, whose first 0.1 s are idle, and that knows neither temperature nor PCIe."""
 
     NVMLError, NVMLError_NotSupported = pynvml.NVMLError, pynvml.NVMLError_NotSupported
     NVMLError_NoPermission = pynvml.NVMLError_NoPermission
 
     def __init__(self) -> None:
-        self.started = time.perf_counter()
+        self.now_s = 0.0
         self.asked: list[object] = []
         for name in ("NVML_CLOCK_SM", "NVML_TEMPERATURE_GPU", "NVML_FI_DEV_POWER_INSTANT"):
             setattr(self, name, getattr(pynvml, name))
@@ -46,7 +47,7 @@ class PretendNVML:
         return "gpu"
 
     def nvmlDeviceGetUtilizationRates(self, gpu):
-        return SimpleNamespace(gpu=0 if time.perf_counter() - self.started < 0.1 else 100, memory=7)
+        return SimpleNamespace(gpu=0 if self.now_s < 0.1 else 100, memory=7)
 
     def nvmlDeviceGetMemoryInfo(self, gpu):
         return SimpleNamespace(used=2_000_000_000)
@@ -64,7 +65,7 @@ class PretendNVML:
         raise self._unsupported()
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
-        return round(1000 * POWER_W * (time.perf_counter() - self.started))
+        return round(1000 * POWER_W * self.now_s)
 
     def nvmlDeviceGetPcieThroughput(self, gpu, counter):
         raise self._unsupported()
@@ -96,11 +97,33 @@ class PretendNVML:
         return pynvml.NVMLError_NotSupported(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
+class Stepped(nvml.Sampler):
+    """Every sample is a period later, on the stand-in's clock: how busy this machine is cannot be seen."""
+
+    def now_s(self):
+        self._nvml.now_s += self.period_s
+        return self._nvml.now_s
+
+
 @pytest.fixture(scope="module")
-def sampled():
-    with nvml.Sampler(0.005, PretendNVML()) as sampler:
-        time.sleep(0.4)
+def sampler():
+    with Stepped(0.005, PretendNVML()) as sampler:
+        sampler._stop = waiting = Mock(wraps=sampler._stop)
+        deadline = time.monotonic() + 60
+        while len(sampler.samples) < 80 or sampler.samples["tensor_pct"].isna().iloc[-1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    sampler.waits_s = {call.args[0] for call in waiting.wait.call_args_list}
+    return sampler
+
+
+@pytest.fixture(scope="module")
+def sampled(sampler):
     return sampler.samples
+
+
+def test_samples_are_a_period_apart_and_what_is_slow_is_asked_less_often(sampler):
+    assert sampler.waits_s == {0.005, nvml.GPM_PERIOD_S} and nvml.GPM_PERIOD_S > 0.005
 
 
 def test_the_stand_in_has_names_that_nvml_has():
@@ -111,7 +134,7 @@ def test_the_stand_in_has_names_that_nvml_has():
 
 def test_samples(sampled):
     assert list(sampled.columns) == list(nvml.COLUMNS)
-    assert len(sampled) >= 20
+    assert len(sampled) >= 80
     assert (sampled["t_s"].diff().dropna() > 0).all()
     assert (sampled["power_w"] == POWER_W).all()
     assert (sampled["instant_w"] == 260).all()
@@ -140,7 +163,7 @@ def test_a_gpu_without_performance_monitoring_is_sampled_all_the_same():
 
 
 def test_energy_is_power_by_time(sampled):
-    assert nvml.energy_j(sampled, 0.1, 0.3) == pytest.approx(0.2 * POWER_W, rel=0.05)
+    assert nvml.energy_j(sampled, 0.1, 0.3) == pytest.approx(0.2 * POWER_W)
     assert np.isnan(nvml.energy_j(sampled.assign(energy_j=np.nan), 0.1, 0.3))
 
 

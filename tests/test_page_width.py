@@ -73,7 +73,7 @@ def lab(page, server):  # noqa: F811
     address, token = server
     page.set_viewport_size({"width": 1366, "height": SIZES[1366]})
     page.goto(f"{address}/lab?token={token}&reset")
-    page.wait_for_selector("#jp-main-dock-panel .lm-TabBar-tab", timeout=60_000)
+    page.wait_for_selector("#jp-main-dock-panel .lm-TabBar-tab")
     assert page.locator("#filebrowser").bounding_box()["width"] > 150  # the sidebar takes its room
     return page
 
@@ -81,7 +81,7 @@ def lab(page, server):  # noqa: F811
 def open_page(lab, path: str) -> None:
     lab.evaluate(OPEN, [path, "Notebook" if path.endswith(".ipynb") else "Markdown Preview"])
     if path.endswith(".md"):
-        lab.wait_for_selector(f"{PREVIEW} .jp-RenderedMarkdown :is(h1, p)", timeout=60_000)
+        lab.wait_for_selector(f"{PREVIEW} .jp-RenderedMarkdown :is(h1, p)")
         return
     cells = json.loads((ROOT / path).read_text())["cells"]
     ready = """([shown, cells]) => {
@@ -89,10 +89,10 @@ def open_page(lab, path: str) -> None:
       return count('.jp-Cell') === cells && count('.jp-MarkdownCell') === count('.jp-MarkdownCell .jp-RenderedMarkdown')
         && count('.jp-CodeCell') === count('.jp-CodeCell .jp-Cell-inputWrapper .cm-content');
     }"""
-    lab.wait_for_function(ready, arg=[SHOWN, len(cells)], timeout=60_000)
+    lab.wait_for_function(ready, arg=[SHOWN, len(cells)])
     lab.evaluate("window.jupyterapp.commands.execute('notebook:show-all-cell-outputs')")
     pictures = f"[...document.querySelectorAll('{SHOWN} img')].every(image => image.complete)"
-    lab.wait_for_function(pictures, timeout=60_000)
+    lab.wait_for_function(pictures)
 
 
 def close_page(lab) -> None:
@@ -145,7 +145,7 @@ def test_what_is_too_wide_or_torn_is_seen(lab, server):  # noqa: F811
     address, token = server
     body = json.dumps({"type": "notebook", "content": json.loads(writes(new_notebook(cells=cells)))}).encode()
     request = urllib.request.Request(f"{address}/api/contents/wide.ipynb?token={token}", body, method="PUT")
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=120).close()
     lab.evaluate(OPEN, ["wide.ipynb", "Notebook"])
     lab.wait_for_function(f"document.querySelectorAll('{SHOWN} .jp-OutputArea-output').length === {len(WIDE)}")
     found = measured(lab)
@@ -168,6 +168,6 @@ def test_the_wheel_turns_the_page_over_the_timeline_too(lab):
     top = lab.evaluate(at)
     for _ in range(20):
         lab.mouse.wheel(0, 20)
-    lab.wait_for_function(f"{at} > {top} + 300", timeout=10_000)
+    lab.wait_for_function(f"{at} > {top} + 300")
     assert settled_axis(lab) == before  # nothing was zoomed
     close_page(lab)

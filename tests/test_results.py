@@ -16,7 +16,7 @@ import pytest
 from labkit import course, exercises, lines
 from labkit.errors import LabError
 from labkit.exercises import exercises_of, results
-from labkit.exercises.__main__ import handed_in
+from labkit.exercises.__main__ import handed_in, main
 from labkit.exercises.results import AGAIN, DOUBT, NOT_TRIED, RIGHT, RUN, STORED, WRONG
 
 LAB = {lab.number: lab for lab in course.LABS}
@@ -169,7 +169,23 @@ def command(*words: str | Path) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-m", "labkit.exercises", *words], capture_output=True, text=True)
 
 
-def test_one_command_prints_a_row_a_reader(tmp_path):
+@pytest.fixture
+def called(monkeypatch, capsys):
+    """The same in this process: status, what it prints, what it complains of."""
+
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["labkit.exercises", *map(str, words)])
+        status = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_one_command_prints_a_row_a_reader(called, tmp_path):
     ok = ("9.1", "my_intensity = None", f"my_intensity = {RIGHT_9_1!r}", printed("9.1", RIGHT_9_1))
     hand_in(tmp_path / "=ada", 9, ok)
     hand_in(tmp_path / "=ada", 2)
@@ -181,13 +197,13 @@ def test_one_command_prints_a_row_a_reader(tmp_path):
     assert "broken.ipynb is no notebook that can be read" in done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[3:]]
     assert rows == [["=ada", "1", "0", "6", "0", "0/3", "1/4"], ["bo", "0", "0", "4", "0", "–", "0/4"]]
-    ada, bo = csv.DictReader(io.StringIO(command(tmp_path, "--csv").stdout))
+    ada, bo = csv.DictReader(io.StringIO(called(tmp_path, "--csv")[1]))
     assert (ada["reader"], ada["9.1"], ada["2.1"], ada["right"]) == ("'=ada", RIGHT, NOT_TRIED, "1")
     assert (bo["reader"], bo["9.1"], bo["2.1"]) == ("bo", NOT_TRIED, "")
 
 
-def test_one_reader_gets_a_row_an_exercise_and_nothing_is_said_to_be_nothing(tmp_path):
-    found = command(hand_in(tmp_path / "ada", 2)).stdout
+def test_one_reader_gets_a_row_an_exercise_and_nothing_is_said_to_be_nothing(called, tmp_path):
+    found = called(hand_in(tmp_path / "ada", 2))[1]
     assert found.startswith("ada: 0 of 3 right\n") and found.count(NOT_TRIED) == 3
     (tmp_path / "none").mkdir()
     for words, why in (
@@ -195,8 +211,8 @@ def test_one_reader_gets_a_row_an_exercise_and_nothing_is_said_to_be_nothing(tmp
         ([tmp_path / "missing"], "there is no "),
         (["--csv"], "need notebooks"),
     ):
-        done = command(*words)
-        assert done.returncode == 2 and why in done.stderr
+        status, said, against = called(*words)
+        assert status == 2 and said == "" and why in against
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "none" / "other.ipynb")
     with pytest.raises(LabError, match="none of these notebooks is a lab"):
         handed_in([tmp_path / "none"])

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -164,19 +163,10 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def no_mnist(tmp_path_factory) -> Path:
-    """A cache folder in which a download has just failed: scripts read the bundled digits and ask no network."""
-    folder = tmp_path_factory.mktemp("cache") / "gpu-performance-lab"
-    folder.mkdir()
-    (folder / ".download-failed").touch()
-    return folder.parent
-
-
-@pytest.fixture(scope="session")
-def run_script(no_mnist, tmp_path_factory):
+def run_script(tmp_path_factory):
     """Runs a script as a process of its own, once for each set of flags, and returns its Outcome."""
     environment = {name: value for name, value in os.environ.items() if name != "LAB_DATA_DIR"}
-    environment |= {"XDG_CACHE_HOME": str(no_mnist), "OMP_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1"}
 
     @cache
     def run(script: str, *flags) -> Outcome:
@@ -190,9 +180,8 @@ def run_script(no_mnist, tmp_path_factory):
 
 
 @pytest.fixture
-def run_here(no_mnist, monkeypatch, tmp_path):
+def run_here(monkeypatch, tmp_path):
     """Runs a script, or a changed copy of one, in this process; faster, and it can be watched."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(no_mnist))
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setattr(nvtx_ranges, "_on", False)
     monkeypatch.setattr(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 
 import nbformat
 import pytest
 
-from labkit import course
+from folders import read_only
+from labkit import course, images
+from labkit.recording import slides as recording
 from labkit.recording.slides import USUAL, page, slides
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -42,6 +45,40 @@ def test_slides_hold_every_heading_and_figure_and_no_exercise(lab):
 def test_every_lab_makes_slides_that_load_nothing(lab):
     assert len(slides(lab.path)) > 5
     assert LOADS.findall(page(lab.path)) == []
+
+
+@pytest.mark.parametrize("make", ["slides", "images"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(make, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "argv", ["slides", "--into", str(folder)])
+    with read_only(folder), pytest.raises(SystemExit) as end:
+        recording.main() if make == "slides" else images.main(["--out", str(folder)])
+    said = capsys.readouterr()
+    assert end.value.code == 2 and said.out == ""
+    assert said.err.strip() == (
+        f"error: cannot write into {folder}: Read-only file system. It takes a writable folder there."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.ipynb", None, "No such file or directory. Name a notebook"),
+        ("text.ipynb", "no JSON", "is no notebook (NotJSONError)."),
+        ("other.ipynb", "[1, 2]", "is no notebook ("),
+        ("page.html", b"\xff\xfe", "is no notebook (UnicodeDecodeError)."),
+    ],
+)
+def test_what_is_no_notebook_is_one_sentence_and_leaves_nothing(name, content, said, tmp_path, monkeypatch, capsys):
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr(sys, "argv", ["slides", str(tmp_path / name), "--into", str(tmp_path / "into")])
+    with pytest.raises(SystemExit) as end:
+        recording.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and name in line and said in line
+    assert not list((tmp_path / "into").iterdir())
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -17,13 +17,15 @@ import pytest
 pytest.importorskip("fcntl")
 
 from labkit.paths import SOURCE_CODE
-from labkit.source import Live, Programs, turns
+from labkit.source import Live, Programs, turns, visible
 from stand_in import A_GPU, NO_GPU
 
 # A notebook that measures: it says what it is told to, and when its run began and ended.
 NOTEBOOK = """
 import json, os, sys, time
+from pathlib import Path
 from labkit.source import turns
+turns.SHARED = Path(os.environ["TMPDIR"])
 turns.PATIENCE_S, name, rounds, lasts = float(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 say = lambda line: print(json.dumps(line), flush=True)
 for number in range(rounds):
@@ -39,9 +41,10 @@ for number in range(rounds):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A temporary folder of the test's own, where the locks lie."""
+    """A folder of the test's own, where the locks lie."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(turns, "SHARED", tmp_path)
+    monkeypatch.setattr(visible, "listed", lambda: ())
     return tmp_path
 
 
@@ -130,6 +133,7 @@ def test_what_is_no_lock_of_ours_is_left_alone_and_nobody_waits(kind, folder, mo
     elif kind == "pipe":
         os.mkfifo(file)
     else:
+        monkeypatch.setattr(turns, "SHARED", folder / "none")
         monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
     with turns.turn("main_a.py", pytest.fail):
         assert precious.read_text() == "kept"

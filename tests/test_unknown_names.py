@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+
+import pandas as pd
 import pytest
 
 from labkit import lab
+from labkit.course import DEFAULT_MACHINE
+from labkit.display import given, tables
+from labkit.display.charts import explorer, flow, timelines
 from labkit.errors import LabError, near
+from labkit.paths import RECORDED
 from labkit.source import running
+from stepbudget.errors import ReportError
+
+FEW = pd.DataFrame({"step": ["main_opt1"], "ms": [1.5]})
+
+
+def a_report():
+    return lab.open_report(RECORDED / DEFAULT_MACHINE / "profiles" / "bench_sin_fit.sqlite.xz")
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +38,56 @@ def recorded_mode(monkeypatch):
         (lambda: lab.listing("source_code/main_opt1.py", "mian"), "nothing called mian in this source. Near it: main"),
         (lambda: lab.runs(["main_opt11.py"]), "there is no script called main_opt11.py"),
         (lambda: lab.benchmark("bench_matmull.py"), "Near it: bench_matmul.py"),
+        (lambda: lab.cold_run("main_opt11.py"), "no script called main_opt11.py in source_code/. Near it: main"),
+        (lambda: lab.cold_run("main_moon.py --epochs 3"), "there is no script called main_moon.py"),
+        (lambda: lab.cold_run(""), "there is no script called "),
+        (lambda: lab.table(FEW, formats={"ms_": "{:.1f}"}), "the table has no column ms_. Near it: ms."),
+        (lambda: lab.table(FEW, measured=["moon"]), "the table has no column moon. There are: step, ms."),
+        (lambda: timelines.timeline(a_report(), rows=["kernel"]), "no such row: kernel. Near it: kernels."),
+        (lambda: tables.phases(a_report(), by="text"), "phases are told by process or by thread, not by text."),
         (lambda: lab.runs(["main_opt1.py --epochs 77"]), "was not recorded on the NVIDIA H200: run the lab live"),
     ],
 )  # fmt: skip
 def test_what_there_is_not(ask, said, capsys):
-    with pytest.raises(LabError) as refused:
+    with pytest.raises(ReportError) as refused:
         ask()
     assert said in str(refused.value) and "\n" not in str(refused.value)
     assert refused.value._render_traceback_() == [f"{type(refused.value).__name__}: {refused.value}"]
+
+
+QUESTIONS = [
+    question
+    for module in (tables, timelines, flow, explorer)
+    for question in vars(module).values()
+    if hasattr(question, "__wrapped__") and question.__code__.co_filename == given.__file__
+]
+
+
+def test_the_questions_on_reports_are_all_there():
+    asked = {question.__name__ for question in QUESTIONS}
+    assert asked >= {"phases", "idle", "budget", "kernels", "timeline", "explore", "queue_depth", "step_chart"}
+    for module in (tables, flow):
+        for name, one in vars(module).items():
+            takes = inspect.isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
+            first = next(iter(inspect.signature(one).parameters.values()), None) if takes else None
+            if first and str(first.annotation) in ("Report", "Mapping[str, Report]"):
+                assert name in asked, f"{name} takes anything for a report"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.__name__)
+@pytest.mark.parametrize("handed", ["text", None, 7, ["text"], {"text": "text"}, {}], ids=repr)
+def test_what_is_no_report_is_named_by_its_type(question, handed):
+    several = "report" not in inspect.signature(question).parameters
+    if several and handed == {}:
+        return  # of no reports there is nothing to say
+    parameters = inspect.signature(question).parameters.values()
+    needed = [one for one in parameters if one.default is inspect.Parameter.empty]
+    with pytest.raises(LabError) as refused:
+        question(handed, *[0] * (len(needed) - 1))
+    said = str(refused.value)
+    kind = "nothing" if handed is None else f"a {type(handed).__name__}"
+    expected = "a str among them" if several and isinstance(handed, dict) else kind
+    assert said.startswith(f"{question.__name__}() asks ") and said.endswith(f", and was given {expected}.")
 
 
 def test_nor_is_it_run(tmp_path):

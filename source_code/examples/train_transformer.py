@@ -17,6 +17,21 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
+def unwritable(name):
+    """Why a file for results cannot be written, None if it can: asked before the training rather than after it."""
+    file = Path(os.path.realpath(name))
+    try:
+        there = file.exists()
+        if not name or (there and not file.is_file()):
+            return "it is no file"
+        file.open("a").close()
+        if not there:
+            file.unlink()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
 def parse_args(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -35,7 +50,10 @@ def parse_args(words=None):
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--profile", action="store_true", help="let Nsight Systems see the steps after the warm-up")
     add("--record", metavar="FILE", help="write times and losses, one JSON object, to FILE")
-    return parser.parse_args(words)
+    args = parser.parse_args(words)
+    if args.record is not None and (why := unwritable(args.record)):
+        parser.error(f"argument --record: cannot write into '{args.record}': {why}")
+    return args
 
 
 def watched(loader, skip=10, steps=10):

@@ -17,7 +17,7 @@ from pathlib import Path
 from labkit import source, versions
 from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import RECORDED, REPORTS
-from labkit.source import container, originals
+from labkit.source import container, originals, turns
 from labkit.topics import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
@@ -98,6 +98,14 @@ def shared_memory(workers: int, folder: Path = Path("/dev/shm")) -> Row:
     return "shared memory", found, "" if free > needs else "in a container: docker run --ipc=host"
 
 
+def turn_taking(gpu: str | None) -> Iterator[Row]:
+    """In a container: do live runs there know of those outside of it, on the same GPU? Nothing elsewhere."""
+    inside = container.engine()
+    if gpu and inside and inside.shared:
+        so = f"those of other containers on this GPU wait for them only if all were started with {inside.shared}"
+        yield "live runs", f"take turns through {turns.place()}", so
+
+
 def disk(folder: Path) -> Row:
     """Can reports be written, and is there room for those of all labs?"""
     there = next(path for path in (folder, *folder.parents) if path.is_dir())
@@ -145,6 +153,7 @@ def rows() -> Iterator[Row]:
     yield from container.rows(found.gpu, found.driver, found.counters)
     yield profiler()
     yield shared_memory(max(1, found.cores - 1))
+    yield from turn_taking(found.gpu)
     yield disk(REPORTS)
     yield recordings()
     yield digits()

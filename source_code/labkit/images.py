@@ -23,7 +23,9 @@ from labkit.display.diagrams import nsight as diagrams_nsight
 from labkit.display.diagrams import triton as diagrams_triton
 from labkit.display.diagrams.drawn import DIAGRAMS
 from labkit.display.fingerprint import FINGERPRINT_MARK, description
+from labkit.errors import one_sentence
 from labkit.source import recorded
+from labkit.source.command import check_writable
 from labkit.topics.ladder import charts as ladder_charts
 from labkit.topics.roofline import readings as roofline
 
@@ -132,8 +134,10 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--check", metavar="FOLDER", type=Path, help="compare the pictures there with the code")
     options = parser.parse_args(arguments)
     if options.out:
-        for path in save_all(options.out):
-            print(path)
+        with one_sentence():
+            check_writable(options.out)
+            for path in save_all(options.out):
+                print(path)
         return 0
     complaints = stale(options.check)
     print("\n".join(complaints or [f"all {len(IMAGES)} pictures in {options.check} are what the code draws"]))

@@ -266,11 +266,11 @@ def test_a_hundred_thousand_kernels_take_less_than_two_seconds(made):
         made.kernel(10 * number + 5, 10 * number + 5 + number % 13, "k", call=(10 * number, 10 * number + 2))
     with Report(made.write()) as report:
         assert len(report.kernels) == 100_000 and len(report.api) == 100_000
-        began = time.perf_counter()
+        began = time.process_time()
         found = launch.launch(report)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
     assert found.launches == 100_000
-    assert seconds < 2  # 0.5 on an idle machine
+    assert seconds < 2  # of the CPU, which others may use meanwhile: 0.5
 
 
 # --- the recorded reports -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepbudget.errors import ReportError
@@ -47,9 +48,17 @@ def mark(monkeypatch) -> str:
 
 def wait_until(holds) -> None:
     """While a process is in the middle of exec, Linux shows none of its variables."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for its parent to hear of its end."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @linux
@@ -61,6 +70,20 @@ def test_what_ignores_every_request_ends_with_its_children_once_interrupted(hast
 
     with pytest.raises(KeyboardInterrupt):
         processes.stream([sys.executable, "-c", DEAF], stop)
+    assert not processes.started(mark)
+
+
+@linux
+def test_what_is_interrupted_while_it_starts_ends(mark, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **settings):
+            super().__init__(*words, **settings)
+            wait_until(lambda: processes.started(mark))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        processes.stream(["sleep", "600"], lambda line: None)
     assert not processes.started(mark)
 
 
@@ -163,12 +186,15 @@ def test_ctrl_c_in_a_terminal_ends_an_export_and_leaves_nothing(tmp_path, monkey
     )
     environment = {**os.environ, "LAB_NSYS": str(tool), "PYTHONPATH": str(SOURCE_CODE)}
     words = [sys.executable, "-c", script, str(report)]
-    job = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
+    # where the tests run in the background, SIGINT is ignored, and a child would inherit that
+    usual = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    job = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True, **usual)
+    deadline = time.monotonic() + 240
     while not started.is_file() or not started.read_text().strip():
         assert time.monotonic() < deadline and job.poll() is None
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGINT)
-    assert job.communicate(timeout=60)[0] == "interrupted\n"
-    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+    assert job.communicate(timeout=240)[0] == "interrupted\n"
+    wait_until(lambda: ended(int(started.read_text())))
+    assert ended(int(started.read_text()))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["demo.nsys-rep", "nsys", "started"]

@@ -1,4 +1,7 @@
-"""Run a script with one thing changed: ``python3 altered.py no-dropout|failing SCRIPT …``, also under torchrun."""
+"""Run a script with one thing changed, also under torchrun: ``python3 altered.py CHANGE SCRIPT …``.
+
+CHANGE: ``no-dropout``, ``failing``, or ``out-of-memory`` of the rank that OUT_OF_MEMORY names.
+"""
 
 import os
 import runpy
@@ -24,7 +27,19 @@ def failing() -> None:
     F.nll_loss = broken
 
 
+def out_of_memory(calls: int = 60) -> None:
+    """After some epochs a rank's GPU is full, as PyTorch says it."""
+    loss, left = F.nll_loss, iter(range(calls))
+
+    def full(*args: torch.Tensor, **more: object) -> torch.Tensor:
+        if os.environ.get("RANK", "0") == os.environ["OUT_OF_MEMORY"] and next(left, None) is None:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return loss(*args, **more)
+
+    F.nll_loss = full
+
+
 if __name__ == "__main__":
     how, *sys.argv = sys.argv[1:]
-    {"no-dropout": no_dropout, "failing": failing}[how]()
+    {"no-dropout": no_dropout, "failing": failing, "out-of-memory": out_of_memory}[how]()
     runpy.run_path(sys.argv[0], run_name="__main__")

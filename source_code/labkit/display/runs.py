@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from labkit.display.spread import MEASURED, Spread, paired
 from stepbudget.signs import signed
@@ -53,7 +53,7 @@ def interval(ratio: Spread) -> tuple[float, float]:
     Student's t on the logarithms of the ratios: on that scale, twice as fast and half as fast are as far from 1.
     """
     logs = np.log(ratio.values)
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    half = special.stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs))
     return math.exp(logs.mean() - half), math.exp(logs.mean() + half)
 
 

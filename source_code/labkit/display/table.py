@@ -11,6 +11,7 @@ from numbers import Number
 import pandas as pd
 
 from labkit.display.spread import MEASURED, without_marks
+from labkit.errors import LabError, near
 from stepbudget.errors import visible
 from stepbudget.kernel_names import short as short_kernel  # the format of a column of kernels
 from stepbudget.signs import signed
@@ -126,7 +127,8 @@ def table(
     formats = formats or {}
     unknown = {*formats, *measured} - {*df.columns}
     if unknown:
-        raise ValueError(f"the table has no column {', '.join(sorted(unknown))}")
+        wrong = sorted(map(str, unknown))
+        raise LabError(f"the table has no column {', '.join(wrong)}. {near(wrong[0], map(str, df.columns))}")
     sums = tuple(sorted(row % len(df) for row in totals)) if len(df) else ()
     return Table(df.reset_index(drop=True), caption and visible(caption), dict(formats), tuple(measured), sums)
 

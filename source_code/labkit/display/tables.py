@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from labkit.course import TREATED_IN
+from labkit.display.given import on_reports
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import MEASURED
 from labkit.display.table import Table, short_kernel, table
@@ -21,6 +22,7 @@ TEXT_WIDTH = 60  # characters of an operation's name or sizes that a table shows
 QUANTITY = re.compile(r"(?<![\w.~-])\d[\d,]*(?:\.\d+)?(?= (?:ms|µs|MB|%|of|launches|gaps|copies))|(?<= of )\d[\d,.]*\d")
 
 
+@on_reports
 def phases(report: Report, by: str = "process") -> Table:
     """NVTX phases of the training epoch: CPU time, kernels launched from inside, and those kernels' GPU time."""
     frame = ask.phases.phases(report, by=by).rename(columns={"count": "ranges", "cpu_ms": "CPU ms", "gpu_ms": "GPU ms"})
@@ -28,6 +30,7 @@ def phases(report: Report, by: str = "process") -> Table:
     return table(frame, caption, {"CPU ms": "{:,.1f}", "GPU ms": "{:,.1f}"}, ["CPU ms", "GPU ms"])
 
 
+@on_reports
 def idle(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]] | None = None) -> Table:
     """How one training epoch divides into GPU work and none, a report per row.
 
@@ -44,6 +47,7 @@ def idle(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]] | Non
     return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
 
 
+@on_reports
 def budget(report: Report) -> Table:
     """The step budget of the training epoch: every nanosecond has one cause, and the causes add up to the epoch."""
     found = ask.budget.budget(report)
@@ -57,6 +61,7 @@ def budget(report: Report) -> Table:
     return table(frame, f"{report.name}: where the time of one training epoch goes", formats, measured, totals=[-1])
 
 
+@on_reports
 def steps(reports: Mapping[str, Report]) -> Table:
     """What a training step costs, a report a row; the first step, which starts the workers, left out."""
     rows = []
@@ -77,6 +82,7 @@ def steps(reports: Mapping[str, Report]) -> Table:
     )
 
 
+@on_reports
 def bounds(report: Report) -> Table:
     """What each fix can gain at most in this epoch, as this one report predicts it."""
     found = ask.budget.budget(report)
@@ -107,6 +113,7 @@ def comparison(made: Comparison, caption: str = "The same epoch before and after
     return table(frame, caption, formats, measured, totals=[-1])
 
 
+@on_reports
 def advice(report: Report) -> None:
     """Print what to do next, the costliest cause first: what shows it, what it can gain, which lab treats it."""
     found = ask.budget.budget(report)
@@ -117,6 +124,7 @@ def advice(report: Report) -> None:
         say(f"not looked at: {missing}")
 
 
+@on_reports
 def copies(report: Report) -> Table:
     """Copies of the training epoch by direction and kind of host memory."""
     frame = ask.copies.copies(report).rename(
@@ -136,6 +144,7 @@ def copies(report: Report) -> Table:
     return table(frame, f"{report.name}: copies of one training epoch", formats, measured)
 
 
+@on_reports
 def launch(reports: Mapping[str, Report]) -> Table:
     """Does the GPU wait for launches? A report a row."""
     rows = []
@@ -150,6 +159,7 @@ def launch(reports: Mapping[str, Report]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, formats, [*measured, "verdict"])
 
 
+@on_reports
 def kernels(report: Report, top: int = 8) -> Table:
     """The kernels that take most of the training epoch's GPU time, whether they used Tensor Cores, and what says so."""
     frame = ask.tensor_cores.verdicts(report)
@@ -171,6 +181,7 @@ def kernels(report: Report, top: int = 8) -> Table:
     return table(frame, caption, formats, ["GPU ms", "mean µs", "share %"])
 
 
+@on_reports
 def tensor_active(reports: Mapping[str, Report]) -> Table:
     """Kernel time by verdict, and the sampled counter Tensor Active, a report a row."""
     rows = []
@@ -185,6 +196,7 @@ def tensor_active(reports: Mapping[str, Report]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), "One training epoch, as profiled", formats, columns[1:])
 
 
+@on_reports
 def sampled(reports: Mapping[str, Report]) -> Table:
     """What the counter Tensor Active read inside kernels long enough to be sampled, a kernel name per row."""
     columns = ["step", "kernel", "Tensor Cores", "Tensor Active %", "mean µs", "samples", "told by"]
@@ -200,6 +212,7 @@ def sampled(reports: Mapping[str, Report]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, formats, columns[3:6])
 
 
+@on_reports
 def partition(reports: Mapping[str, Report]) -> Table:
     """Operations by whether they can use Tensor Cores and do, a report a row: DLProf's partition."""
     rows = []
@@ -213,6 +226,7 @@ def partition(reports: Mapping[str, Report]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, formats, columns[1:])
 
 
+@on_reports
 def eligible(report: Report, top: int = 8) -> Table:
     """The operations that could use Tensor Cores, longest first: whether they do, and the likely reason if not."""
     frame = ask.ops.eligible(report).head(top)

@@ -10,11 +10,22 @@ Pooling first, then bias and ReLU, is the same function: both are monotonic. It 
 import torch
 import torch.nn.functional as F
 
-from labkit.kernels.triton_or_not import programs, runs_triton, tl, triton
+from labkit.kernels.triton_or_not import programs, runs_triton, shared_memory, tl, triton
 from labkit.training.data import MEAN, STD, normalise
 
 OUT = 4  # a winner that is no winner
 KEPT = 0.75  # of dropout1
+HOLDING = 114_696  # bytes of shared memory in which a program keeps all taps beside 64 positions' pixels
+
+
+def _tile(tensor: torch.Tensor) -> dict:
+    """How a program's share of the work is laid out on this tensor's GPU.
+
+    Compute capability 8.6, 8.9 and 12.0 (GeForce, RTX, L4) has too little shared memory to keep the taps there. They
+    are then read at each use, from L2, and fewer positions among more warps leave registers for them.
+    """
+    held = shared_memory(tensor) >= HOLDING
+    return {"HELD": held, "BLOCK": 64, "num_warps": 4} if held else {"HELD": held, "BLOCK": 32, "num_warps": 8}
 
 
 # Forward
@@ -36,15 +47,16 @@ def conv2_pool_reference(
 
 
 @triton.jit
-def _row_of_taps(weight, row: tl.constexpr):
+def _row_of_taps(weight, row: tl.constexpr, held: tl.constexpr):
     """Three taps as the right side of a product: ``(4 pixels x 32 channels in, 64 channels out x 2 outputs)``.
 
-    The left output sees pixels 0 to 2, the right one pixels 1 to 3; the weight of the fourth is zero.
+    The left output sees pixels 0 to 2, the right one pixels 1 to 3; the weight of the fourth is zero. ``held``: read
+    once and kept in shared memory; a volatile load is made anew at each use.
     """
     inputs, outputs = tl.arange(0, 128)[:, None], tl.arange(0, 128)[None, :]
     tap = inputs // 32 - outputs % 2
     at = outputs // 2 * 288 + (row * 3 + tap) * 32 + inputs % 32
-    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0)
+    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0, volatile=not held)
 
 
 @triton.jit
@@ -59,11 +71,15 @@ def _kept(seed, position, channel):
 
 @triton.jit(do_not_specialize=["step"])
 def _conv2_pool(
-    hidden, weight, bias, seeds, pooled, winner, positions, step, DROPOUT: tl.constexpr, BLOCK: tl.constexpr
-):
+    hidden, weight, bias, seeds, pooled, winner, positions, step,
+    DROPOUT: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
     four_pixels, channel = tl.arange(0, 128)[None, :], tl.arange(0, 64)[None, :]
     bias = tl.load(bias + channel)
-    taps0, taps1, taps2 = _row_of_taps(weight, 0), _row_of_taps(weight, 1), _row_of_taps(weight, 2)
+    if HELD:
+        taps0 = _row_of_taps(weight, 0, True)
+        taps1 = _row_of_taps(weight, 1, True)
+        taps2 = _row_of_taps(weight, 2, True)
     for tile in range(tl.program_id(0), tl.cdiv(positions, BLOCK), tl.num_programs(0)):
         position = tile * BLOCK + tl.arange(0, BLOCK)
         inside = (position < positions)[:, None]
@@ -72,15 +88,15 @@ def _conv2_pool(
         upper = tl.zeros((BLOCK, 128), tl.float32)  # the window's upper two outputs, side by side in each channel
         lower = tl.zeros((BLOCK, 128), tl.float32)
         pixels = tl.load(corner + four_pixels, mask=inside, other=0.0)
-        upper = tl.dot(pixels, taps0, upper)
+        upper = tl.dot(pixels, taps0 if HELD else _row_of_taps(weight, 0, False), upper)
         pixels = tl.load(corner + 832 + four_pixels, mask=inside, other=0.0)  # 26 x 32 elements on: the row below
-        upper = tl.dot(pixels, taps1, upper)
-        lower = tl.dot(pixels, taps0, lower)
+        upper = tl.dot(pixels, taps1 if HELD else _row_of_taps(weight, 1, False), upper)
+        lower = tl.dot(pixels, taps0 if HELD else _row_of_taps(weight, 0, False), lower)
         pixels = tl.load(corner + 1664 + four_pixels, mask=inside, other=0.0)
-        upper = tl.dot(pixels, taps2, upper)
-        lower = tl.dot(pixels, taps1, lower)
+        upper = tl.dot(pixels, taps2 if HELD else _row_of_taps(weight, 2, False), upper)
+        lower = tl.dot(pixels, taps1 if HELD else _row_of_taps(weight, 1, False), lower)
         pixels = tl.load(corner + 2496 + four_pixels, mask=inside, other=0.0)
-        lower = tl.dot(pixels, taps2, lower)
+        lower = tl.dot(pixels, taps2 if HELD else _row_of_taps(weight, 2, False), lower)
         output0, output1 = tl.split(tl.reshape(upper, (BLOCK, 64, 2)))
         output2, output3 = tl.split(tl.reshape(lower, (BLOCK, 64, 2)))
         best = tl.maximum(tl.maximum(output0, output1), tl.maximum(output2, output3))
@@ -110,12 +126,12 @@ def conv2_pool(
         return conv2_pool_reference(hidden, weight, bias, keep)
     pooled = torch.empty(count, 12, 12, 64, dtype=hidden.dtype, device=hidden.device)
     winner = torch.empty(count, 12, 12, 64, dtype=torch.uint8, device=hidden.device)
-    positions, block = count * 144, 64
+    positions, tile = count * 144, _tile(hidden)
     random = hidden if seeds is None else seeds
-    grid = (min(triton.cdiv(positions, block), programs(hidden, 2)),)
+    grid = (min(triton.cdiv(positions, tile["BLOCK"]), programs(hidden, 2)),)
     _conv2_pool[grid](
-        hidden, weight, bias, random, pooled, winner, positions, step, DROPOUT=seeds is not None, BLOCK=block,
-        num_stages=1,
+        hidden, weight, bias, random, pooled, winner, positions, step, DROPOUT=seeds is not None,
+        num_stages=1, **tile,
     )  # fmt: skip
     return pooled, winner
 
@@ -229,15 +245,15 @@ def conv1_gradient_reference(
 
 
 @triton.jit
-def _taps_back(weight, row: tl.constexpr, x: tl.constexpr):
+def _taps_back(weight, row: tl.constexpr, x: tl.constexpr, held: tl.constexpr):
     """From the output in column ``x`` of four back to two pixels: ``(64 channels out, 2 pixels x 32 channels in)``.
 
-    Where a pixel was not seen, the weight is zero.
+    Where a pixel was not seen, the weight is zero. ``held``: as in ``_row_of_taps``.
     """
     outputs, inputs = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
     tap = 2 - x + inputs // 32
     at = outputs * 288 + (row * 3 + tap) * 32 + inputs % 32
-    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0)
+    return tl.load(weight + at, mask=(tap >= 0) & (tap < 3), other=0.0, volatile=not held)
 
 
 @triton.jit
@@ -258,7 +274,7 @@ def _conv1_share(total, below, hidden, corner, position, inside):
 @triton.jit
 def _conv1_gradient(
     images, order, hidden, upstream, winner, weight, weight_gradient, bias_gradient, squares,
-    MEAN: tl.constexpr, STD: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    MEAN: tl.constexpr, STD: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros((16, 64), tl.float32)
     channel_out = tl.arange(0, 64)[None, :]
@@ -278,9 +294,9 @@ def _conv1_gradient(
                 which = tl.load(winner + at, mask=there[:, None], other=4)
                 output = tl.where(which == y % 2 * 2 + x % 2, gradient, tl.zeros_like(gradient))
                 if y < 3:
-                    upper = tl.dot(output, _taps_back(weight, 2 - y, x), upper)
+                    upper = tl.dot(output, _taps_back(weight, 2 - y, x, HELD), upper)
                 if y > 0:
-                    lower = tl.dot(output, _taps_back(weight, 3 - y, x), lower)
+                    lower = tl.dot(output, _taps_back(weight, 3 - y, x, HELD), lower)
         position = (sample * 26 + 2 * row) * 26 + 2 * column
         image = tl.load(order + sample, mask=inside, other=0)
         corner = images + image * 784 + 2 * row * 28 + 2 * column
@@ -317,9 +333,9 @@ def conv1_gradient(
         weight_gradient += found[0]
         bias_gradient += found[1]
         return
-    squares, block = len(hidden) * 169, 64
-    grid = (min(triton.cdiv(squares, block), programs(hidden, 2)),)
+    squares, tile = len(hidden) * 169, _tile(hidden)
+    grid = (min(triton.cdiv(squares, tile["BLOCK"]), programs(hidden, 2)),)
     _conv1_gradient[grid](
         images, order, hidden, upstream, winner, weight, weight_gradient, bias_gradient, squares,
-        MEAN=MEAN, STD=STD, KEPT=kept, BLOCK=block, num_stages=1,
+        MEAN=MEAN, STD=STD, KEPT=kept, num_stages=1, **tile,
     )  # fmt: skip

@@ -64,8 +64,10 @@ def revealed(report: bytes, environment: Mapping[str, str]) -> list[str]:
     ``environment``: the variables that the program had. The file's compression leaves a text readable where it stands
     first.
     """
-    others = [f"{name}={value}" for name, value in os.environ.items() if environment.get(name) != value]
-    texts = [socket.gethostname(), str(Path.home()), str(ROOT), *others]
+    # A value that the program's own begins with (TMPDIR, where the run's folder lies in it) tells no more than that.
+    others = [f"{name}={it}" for name, it in os.environ.items() if not environment.get(name, "").startswith(it)]
+    home = os.path.expanduser("~")  # noqa: PTH111 – Path.home() raises where there is none
+    texts = [socket.gethostname(), home, str(ROOT), *others]
     found = {text for text in texts if len(text) >= TELLING and text.encode() in report}
     known = (*environment, *ADDED)  # of which compression may leave the end alone
     return sorted(found | {name for name in variables(report) if not any(own.endswith(name) for own in known)})

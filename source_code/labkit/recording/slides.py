@@ -19,8 +19,10 @@ import nbformat
 from nbconvert.filters import ansi2html, markdown2html
 
 from labkit import course
-from labkit.errors import speak_any_encoding
+from labkit.errors import LabError, one_sentence
 from labkit.paths import ROOT
+from labkit.source.command import check_writable
+from stepbudget.say.files import draft
 
 USUAL = course.LABS[:2]
 LEFT_OUT = re.compile(
@@ -61,10 +63,16 @@ addEventListener("load", () => turn((parseInt(location.hash.slice(1)) || 1) - 1)
 
 
 def slides(file: Path) -> list[str]:
-    """A lab's slides, as HTML."""
+    """A lab's slides, as HTML. LabError where the file is no notebook."""
     found: list[str] = []
     is_last_shown = False
-    for cell in nbformat.read(file, as_version=4).cells[1:-1]:  # between the navigation bars
+    try:
+        cells = nbformat.read(file, as_version=4).cells
+    except OSError as error:
+        raise LabError(f"cannot read {file}: {error.strerror}. Name a notebook, as labs/05_summary.ipynb.") from error
+    except Exception as error:  # nbformat has no word of its own for all that a file may be
+        raise LabError(f"{file} is no notebook ({type(error).__name__}).") from error
+    for cell in cells[1:-1]:  # between the navigation bars
         if LEFT_OUT.search(cell.source):
             continue
         if cell.cell_type == "markdown":
@@ -114,16 +122,17 @@ def _figure(output: nbformat.NotebookNode) -> str:
 
 
 def main() -> None:
-    speak_any_encoding()
     parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.slides", description="Make slides of labs.")
     parser.add_argument("files", nargs="*", type=Path, help="notebooks; default: labs 1 and 2")
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "slides", help="default: build/slides")
     args = parser.parse_args()
-    args.into.mkdir(parents=True, exist_ok=True)
-    for file in args.files or [lab.path for lab in USUAL]:
-        made = args.into / f"{file.stem}.html"
-        made.write_text(page(file), encoding="utf-8")
-        print(made)
+    with one_sentence():
+        check_writable(args.into)
+        for file in args.files or [lab.path for lab in USUAL]:
+            made = args.into / f"{file.stem}.html"
+            with draft(made) as unfinished:
+                unfinished.write_text(page(file), encoding="utf-8")
+            print(made)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ changes that the machine asks for: the path of nsys, an older spelling of a flag
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from labkit.errors import LabError
 from labkit.paths import ROOT, at_home, typed
-from labkit.source import running
+from labkit.source import running, visible
 from labkit.training import machine
 from stepbudget.errors import ReportError
 from stepbudget.export import profile
@@ -108,11 +107,25 @@ def adapt(words: list[str], nsys: Nsys, has_gpu: bool) -> list[str]:
         kept = flags[flags.index("--output") :]
         flags, program = [*NO_GPU_FLAGS, *kept], [*program, *NO_GPU_LIMIT]
     else:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if profile.METRICS in flags and re.fullmatch(r"\d+(,\d+)*", visible):  # the other GPUs may be somebody else's
-            flags[flags.index(profile.METRICS) + 1] = visible
+        if profile.METRICS in flags:  # the other GPUs may be somebody else's
+            flags[flags.index(profile.METRICS) + 1] = sampled()[0]
         flags = profile.spelled(flags, nsys)
     return [nsys.path, "profile", *flags, *program]
+
+
+def sampled() -> tuple[str, str | None]:
+    """Of which GPUs nsys is to read the counters, as its flag wants them, and a remark where they are not just ours.
+
+    Those that CUDA_VISIBLE_DEVICES names, by number or UUID; all where it names none, or one that nobody knows.
+    """
+    if not visible.named():
+        return "all", None
+    ours = visible.gpus()
+    if unknown := [gpu.named for gpu in ours if gpu.number is None]:
+        return "all", f"nvidia-smi knows no {' nor '.join(unknown)}: the counters in the report are of all GPUs"
+    slices = [gpu.named for gpu in ours if gpu.is_slice]
+    remark = f"the counters in the report are of the whole GPU, of which {slices[0]} is a slice" if slices else None
+    return ",".join(dict.fromkeys(str(gpu.number) for gpu in ours)), remark
 
 
 def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> None:
@@ -122,6 +135,8 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
     run = adapt(at_home(words), nsys, has_gpu)
     if not has_gpu:
         show("| no GPU here: CPU phases only, on a few digits")
+    elif profile.METRICS in words and (remark := sampled()[1]):
+        show(f"| {remark}")
     check_writable(report.parent)
     try:
         profile.record(run, report, nsys, lambda line: show(f"| {line}"), ROOT)
@@ -142,9 +157,7 @@ def check_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise LabError(
-            f"cannot write into {folder}: {error.strerror}. Reports need a writable folder there."
-        ) from error
+        raise LabError(f"cannot write into {folder}: {error.strerror}. It takes a writable folder there.") from error
 
 
 def abridged(words: Sequence[str]) -> str:

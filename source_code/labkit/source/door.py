@@ -22,6 +22,7 @@ from pathlib import Path
 from labkit import course, lines
 from labkit.errors import LabError, NotHere
 from labkit.paths import REPORTS, typed
+from labkit.scripts import script
 from labkit.source import command as profiling
 from labkit.source import container, counting, originals, quick, recorded, running, sweep
 from labkit.source.facts import Machine, torch_version
@@ -79,7 +80,11 @@ class Source(ABC):
         return self._runs(commands, times, show, kind)
 
     def cold_run(self, command: str, show: Show = print) -> dict | None:
-        """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded."""
+        """The record of a whole-process run whose compilers find nothing that they made before; None: not recorded.
+
+        LabError where there is no such script, also where nothing runs.
+        """
+        script(command.split(" ", 1)[0])
         fresh = " ".join(f"{name}=$(mktemp -d)" for name in running.CACHES)
         show(f"$ {lines.command(f'{fresh} {typed(command)}')}")
         return self._cold_run(command, show)

@@ -26,10 +26,12 @@ from labkit.scripts import script
 from labkit.source import container
 from labkit.training import manifest
 from stepbudget.export import processes
+from stepbudget.export.leftovers import sweep
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
 NOT_HERE = 3  # exit status of a benchmark that this machine cannot run as it is: a tool or a permission is missing
+SCRATCH, SCRATCH_OF_TRACE = "labkit-run-", "labkit-trace-"  # folders beside a record while it is made
 TORCHRUN = "torchrun --standalone"
 OF_TORCHRUN = re.compile(r"^.*torch[./]distributed[./]elastic.*$", re.MULTILINE)  # its own words on a rank that failed
 HANGS_S, PATIENCE_S = 240, 40  # no command of the plan takes so long; and torchrun waits 30 s for its ranks to end
@@ -42,7 +44,8 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
     all of our code that ran. Raises LabError with the script's last words where it fails (NotHere where it ends with
     status NOT_HERE); ``file`` is then not written.
     """
-    with tempfile.TemporaryDirectory(prefix="labkit-run-", dir=file.parent) as scratch:
+    sweep(file.parent, SCRATCH)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
         more = ["--record", str(draft)]
         started = datetime.now(timezone.utc)
@@ -84,16 +87,15 @@ def run_ranks(
     words = shlex.split(command)
     at = words.index("torchrun")
     own = dict(word.split("=", 1) for word in words[:at])
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *((programs or {}).get(one, one) for one in words[at + 1 :]),
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--log_dir"]  # a folder that it makes anyway, and leaves
+    program = [(programs or {}).get(one, one) for one in words[at + 1 :]]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
     mark = uuid.uuid4().hex
     environment = {**(variables or _environment()), **own, **processes.marked(mark)}
-    with subprocess.Popen([*words, *more], cwd=ROOT, env=environment, **pipes) as job:
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-ranks-") as logs,
+        subprocess.Popen([*torchrun, logs, *program, *more], cwd=ROOT, env=environment, **pipes) as job,
+    ):
         try:
             said, errors = job.communicate(timeout=HANGS_S)
         except BaseException as ended:
@@ -139,7 +141,8 @@ def run_cold(command: str, file: Path) -> dict:
 
 def run_traced(command: str, file: Path) -> dict:
     """Run ``profile_torch.py STEP …``; its record goes to ``file`` and its trace beside it. LabError where it fails."""
-    with tempfile.TemporaryDirectory(prefix="labkit-trace-", dir=file.parent) as scratch:
+    sweep(file.parent, SCRATCH_OF_TRACE)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_OF_TRACE, dir=file.parent) as scratch:
         draft = Path(scratch) / file.name
         record = run_once(f"{command} --trace {trace_beside(draft)}", draft)
         record["arguments"].pop("trace")

@@ -2,8 +2,9 @@
 
 So each run holds a lock while it lasts, and the next one waits for it, in the order in which they came: two notebooks
 take turns run by run. Who waits says for whom; after PATIENCE_S it goes on, and says what that means. The lock is a
-file in the system's temporary folder, by GPU, on which the system itself holds a lock: when its holder ends, however it
-ends, nobody is blocked. Containers that do not share that folder do not know of each other.
+file in shared memory, by GPU, on which the system itself holds a lock: when its holder ends, however it ends, nobody is
+blocked. With ``--ipc=host``, as the course starts its container, that memory is the host's: containers know of each
+other and of the host. One that has its own (Docker's default) knows of nobody else, and ``make doctor`` says so.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from labkit.source import visible
 from labkit.source.pace import duration
 
 PATIENCE_S = 600.0  # longer than any run of a lab takes
 LOOK_S = 0.2
+SHARED = Path("/dev/shm")  # of all who share the host's; a batch job often has a temporary folder of its own
 QUEUE, GPU = 0, 1  # bytes of the file that are locked: who comes next, and who is at work
 _held: dict[Path, int] = {}  # by this process: lock → its open file
 
 
 def gpus(count: int = 1) -> list[str]:
-    """What the first GPUs are called that programs started here would use."""
-    visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one.strip()]
-    return (visible or [str(number) for number in range(count)])[:count]
+    """What the first GPUs are called that programs started here would use: by UUID, else as they are numbered here."""
+    names = [gpu.uuid or gpu.named for gpu in visible.gpus()]
+    return (names or [str(number) for number in range(count)])[:count]
+
+
+def place() -> Path:
+    """Where the locks lie: in the system's shared memory, else in its temporary folder."""
+    return SHARED if SHARED.is_dir() and os.access(SHARED, os.W_OK) else Path(tempfile.gettempdir())
 
 
 @contextmanager
@@ -123,4 +131,4 @@ def _who(held: int) -> str:
 
 
 def _file(name: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"gpu-performance-lab-gpu-{re.sub(r'[^A-Za-z0-9-]', '-', name)}.lock"
+    return place() / f"gpu-performance-lab-gpu-{re.sub(r'[^A-Za-z0-9-]', '-', name)}.lock"

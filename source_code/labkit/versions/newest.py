@@ -29,12 +29,12 @@ def failed(results: Path) -> dict[str, str]:
 
 def named_in(said: str) -> set[str]:
     """The distributions whose files a traceback passes through."""
+    # The files' own folders: on Python 3.10, packages_distributions() knows only who wrote a top_level.txt.
     modules = set(re.findall(r"site-packages/(\w+)", said))
     return {
-        name.lower().replace("_", "-")
-        for module, names in importlib.metadata.packages_distributions().items()
-        if module in modules
-        for name in names
+        one.name.lower().replace("_", "-")
+        for one in importlib.metadata.distributions()
+        if modules & {file.parts[0].removesuffix(".py") for file in one.files or ()}
     }
 
 

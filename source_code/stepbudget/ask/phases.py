@@ -15,10 +15,12 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask import threads
+from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.window import Window
 
 OUTSIDE = "(outside any phase)"
+BY = ("process", "thread")  # whose ranges a kernel may belong to
 LONGEST_NAME = 200  # letters of a range's name that are looked at
 
 # Ranges that are a step and say which: "ProfilerStep#12", "step 12", "Epoch 1 step 3/59", "train_iteration_7".
@@ -39,6 +41,8 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
 
     ``by="thread"`` counts only kernels launched by the thread that opened the range: the answer that misses autograd.
     """
+    if by not in BY:
+        raise ReportError(f"phases are told by {' or by '.join(BY)}, not by {by}.")
     window = window or report.window()
     ranges = phase_ranges(report, window)
     kernels = report.kernels

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from stepbudget.errors import ReportError
+from stepbudget.export.leftovers import sweep
 from stepbudget.export.processes import Stalled, stream
 
 # Where NVIDIA's installers put nsys when they do not put it on PATH, newest first within each pattern.
@@ -27,6 +28,7 @@ NSYS_PLACES = (
     "/usr/lib/nsight-systems/target-linux-x64/nsys",
 )
 HOW_TO_GET = "install it (https://developer.nvidia.com/nsight-systems), or set LAB_NSYS to its path"
+SCRATCH = ".stepbudget-export-"  # a folder beside an export while it is made
 PAYLOAD_OPTIONS = ("--include-json", "--include-blobs")  # not known to Nsight Systems 2024.2
 NEAR = 1 << 20  # bytes from the beginning or the end of a report, among which its version stands
 ANSWERS_S = 30.0  # in which an nsys tells its version, or what it knows
@@ -153,7 +155,8 @@ class NotExported(Exception):
 
 
 def _exported(report: Path, content: str, nsys: Nsys, target: Path) -> Path:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".stepbudget-export-") as scratch:
+    sweep(target.parent, SCRATCH)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH) as scratch:
         made = Path(scratch) / "export.sqlite"
         words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true", *_payload_options(nsys.path)]
         try:

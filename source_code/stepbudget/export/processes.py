@@ -51,7 +51,11 @@ def stream(
     """
     mark = uuid.uuid4().hex
     own = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {}), **marked(mark)}
-    process = subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        process = subprocess.Popen(words, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except KeyboardInterrupt:  # it may have started already
+        kill(mark)
+        raise
     said: list[str] = []
     try:
         for line in _lines(process, mark, Path(words[0]).name, limit_s):

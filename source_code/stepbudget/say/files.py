@@ -59,6 +59,8 @@ def draft(path: str | Path, kept: Iterable[Path] = ()) -> Iterator[Path]:
     """
     try:
         target = Path(path).resolve()  # of a link, what it points to
+        if target.is_symlink():  # Python 3.13 resolves links in a circle to one of them; before, it raised
+            raise ReportError(f"{path} cannot be written: its symbolic link leads in a circle.")
         if target.exists() and not target.is_file():
             raise ReportError(f"{path} is no regular file: name another to write to.")
         if any(target == own.resolve() for own in kept):

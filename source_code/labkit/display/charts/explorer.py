@@ -28,6 +28,7 @@ from labkit.display import style
 from labkit.display.charts import timelines
 from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
+from labkit.display.given import on_reports
 from labkit.display.show import packed_png
 from labkit.display.show import title as title_of
 from labkit.display.spread import MEASURED
@@ -165,6 +166,7 @@ CONFIG = {
 }
 
 
+@on_reports
 def explore(
     report: Report,
     window: Window | None = None,

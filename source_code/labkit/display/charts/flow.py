@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from labkit.display import style
 from labkit.display.charts.timelines import AXIS_IN, LEFT, PIXELS, RIGHT, ROWS, SMALL, phase_colour, row_name
 from labkit.display.diagrams.drawn import tint
+from labkit.display.given import on_reports
 from stepbudget.ask import launch
 from stepbudget.ask.iterations import loader_period, step_windows, steps
 from stepbudget.report import Report
@@ -24,6 +25,7 @@ QUEUE, DRY = style.SKY, style.VERMILION
 WAIT, BUSY = phase_colour("data loading"), style.COLOURS["kernel"]
 
 
+@on_reports
 def queue_depth(report: Report, window: Window | None = None) -> Figure:
     """Works launched and not finished, over a window (default: the step of median length).
 
@@ -54,6 +56,7 @@ def queue_depth(report: Report, window: Window | None = None) -> Figure:
     return fig
 
 
+@on_reports
 def step_chart(reports: Mapping[str, Report]) -> Figure:
     """One panel a report, one bar a step: how long the program waits for the loader; the GPU's busy time as a line.
 

@@ -19,7 +19,9 @@ from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on, tint
+from labkit.display.given import on_reports
 from labkit.display.table import short_kernel
+from labkit.errors import LabError, near
 from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import named
@@ -68,6 +70,7 @@ class Bars:
     hatch: str | None = None
 
 
+@on_reports
 def timeline(
     report: Report,
     window: Window | None = None,
@@ -83,9 +86,8 @@ def timeline(
     the time in which the GPU, or the CPU inside a call, was busy. Nsight Systems does the same when zoomed out.
     """
     window = window or report.window()
-    unknown = {*rows} - {*ROWS}
-    if unknown:
-        raise ValueError(f"no such row: {', '.join(sorted(unknown))}. There are: {', '.join(ROWS)}.")
+    if unknown := sorted({*rows} - {*ROWS}):
+        raise LabError(f"no such row: {', '.join(unknown)}. {near(unknown[0], ROWS)}")
     heights = [ROWS[row].high for row in rows]
     with style.house_style(formulas=False):
         fig = Figure(figsize=(style.WIDTH_IN, TOP_IN + sum(heights) + AXIS_IN + KEY_LINE_IN * (len(rows) + 0.5)))
@@ -105,6 +107,7 @@ def timeline(
     return fig
 
 
+@on_reports
 def pick(report: Report, ms_from: float, ms_to: float) -> Window:
     """The stretch of the training range between two times, in milliseconds since its start."""
     training = report.window()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
-
 from labkit.source import recorded
 
 FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -27,12 +25,18 @@ def gate(baseline: str, step: str) -> tuple[float, float]:
     return statistics.mean(second), below(first, second)
 
 
+def _welch(first: Sequence[float], second: Sequence[float]):
+    """The test of the second sample's mean being below the first's, as scipy gives it."""
+    from scipy import stats  # here, since it takes longer to import than the rest of the face, and few labs need it
+
+    return stats.ttest_ind(second, first, equal_var=False, alternative="less")
+
+
 def below(first: Sequence[float], second: Sequence[float]) -> float:
     """The p-value of the second sample's mean being below the first's: Welch's test, one-sided."""
-    return float(stats.ttest_ind(second, first, equal_var=False, alternative="less").pvalue)
+    return float(_welch(first, second).pvalue)
 
 
 def largest_loss(baseline: str, step: str) -> float:
     """How many points of accuracy the step loses at most, with 95 % confidence (Welch's one-sided bound)."""
-    test = stats.ttest_ind(seeds(baseline), seeds(step), equal_var=False, alternative="less")
-    return float(test.confidence_interval(0.95).high)
+    return float(_welch(seeds(step), seeds(baseline)).confidence_interval(0.95).high)

@@ -66,8 +66,8 @@ def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataF
         "gain": gain and gain.median,
         "range": gain and _range(gain),
         "efficiency %": gain and 100 * gain.median / size,
-        "GB a GPU": own["peak_memory_mb"].median() / 1e3,
-        "accuracy %": own["accuracy_pct"].median(),
+        "GB a GPU": own["peak_memory_mb"].dropna().median() / 1e3,
+        "accuracy %": own["accuracy_pct"].dropna().median(),
     }
 
 
