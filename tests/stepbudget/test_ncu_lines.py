@@ -92,18 +92,33 @@ def test_a_file_that_is_no_report_is_named():
         lines.kernels(Path("a.ncu-rep"), SimpleNamespace(load_report=refuses))
 
 
-def test_the_module_is_looked_for_beside_the_program(tmp_path, monkeypatch):
-    ncu = tmp_path / "ncu"
+@pytest.fixture
+def afresh(monkeypatch):
+    """No ncu_report loaded before or after."""
+    monkeypatch.delitem(lines.sys.modules, "ncu_report", raising=False)
+    yield
+    lines.sys.modules.pop("ncu_report", None)
+
+
+def put(folder: Path, words: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "ncu_report.py").write_text(f"HERE = {words!r}\n")
+
+
+def test_the_module_is_looked_for_beside_the_program_and_then_where_it_is_installed(tmp_path, afresh):
+    ncu, root = tmp_path / "bin" / "ncu", tmp_path / "root"
+    ncu.parent.mkdir()
     ncu.touch()
     with pytest.raises(ReportError, match="ncu_report cannot be loaded here"):
-        lines.reader(str(ncu))
-    (tmp_path / "extras" / "python").mkdir(parents=True)
-    (tmp_path / "extras" / "python" / "ncu_report.py").write_text("HERE = True\n")
-    monkeypatch.delitem(lines.sys.modules, "ncu_report", raising=False)
+        lines.reader(str(ncu), root)
     before = list(lines.sys.path)
-    assert lines.reader(str(ncu)).HERE
+    for version in ("2024.1.1", "2025.3.1"):
+        put(root / "opt/nvidia/nsight-compute" / version / "extras/python", version)
+    assert lines.reader(str(ncu), root).HERE == "2025.3.1", "the newest"
+    del lines.sys.modules["ncu_report"]
+    put(ncu.parent / "extras/python", "beside")
+    assert lines.reader(str(ncu), root).HERE == "beside", "of the ncu that wrote the report, where it is there"
     assert lines.sys.path == before
-    lines.sys.modules.pop("ncu_report")
 
 
 def test_the_flags_ask_for_one_kernel_with_its_source():

@@ -3,7 +3,8 @@
 While a kernel runs, Nsight Compute looks at a warp of each scheduler every so many clocks, and notes the instruction
 that it stands at and why it does not go on (``ncu --section SourceCounters``). A compiler that keeps line numbers
 (``-lineinfo``; Triton does) says which line each instruction belongs to. The report is read by NVIDIA's own module,
-``ncu_report``, which lies beside ``ncu``. Source: NVIDIA, "Nsight Compute: Python Report Interface", "Kernel Profiling
+``ncu_report``, which lies beside ``ncu``, or where its installers put it (``ncu`` on the path may be a script that calls
+another). Source: NVIDIA, "Nsight Compute: Python Report Interface", "Kernel Profiling
 Guide" (Warp Stall Reasons).
 """
 
@@ -28,6 +29,11 @@ FACTS = {  # of the whole kernel: name → counter
 }
 SECTIONS = ("SourceCounters", "Occupancy")
 BESIDE = ("extras/python", "../extras/python", "../nsight-compute*/extras/python", "../../extras/python")
+INSTALLED = (  # NVIDIA's usual places, the newest version first: it reads older reports
+    "opt/nvidia/nsight-compute/*/extras/python",
+    "usr/local/cuda*/nsight-compute*/extras/python",
+    "usr/local/NVIDIA-Nsight-Compute*/extras/python",
+)
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,13 @@ def flags(report: str) -> list[str]:
     return [*usual, *sections, *metrics, "--import-source", "yes", "--force-overwrite", "--export", report]
 
 
-def reader(ncu: str) -> object:
-    """NVIDIA's ``ncu_report``, from beside the program ``ncu``. ReportError where it is not there, or does not load."""
-    here = Path(ncu).resolve().parent
-    folders = [str(found.resolve()) for place in BESIDE for found in sorted(here.glob(place))]
+def reader(ncu: str, root: Path = Path("/")) -> object:
+    """NVIDIA's ``ncu_report``, from beside the program ``ncu``, else from NVIDIA's usual places under ``root``.
+
+    ReportError where it is nowhere, or does not load.
+    """
+    places = [(Path(ncu).resolve().parent, place) for place in BESIDE] + [(root, place) for place in INSTALLED]
+    folders = [str(found.resolve()) for start, place in places for found in sorted(start.glob(place), reverse=True)]
     sys.path[:0] = folders
     try:
         return importlib.import_module("ncu_report")
