@@ -5,6 +5,7 @@ Compiled for GPUs that are not here.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -246,15 +248,84 @@ def test_each_generation_has_room_for_them(capability):
 @pytest.mark.parametrize("capability", GENERATIONS, ids=str)
 def test_nvrtc_compiles_the_cuda_kernels(capability):
     for form in transpose.FORMS.values():
-        assert nvrtc.cubin(transpose.SOURCE, capability, (f"-DFORM={form}",))[1:4] == b"ELF"
+        made = nvrtc.code(transpose.SOURCE, capability, (f"-DFORM={form}",))
+        assert made.cubin[1:4] == b"ELF" and f".target sm_{capability[0]}{capability[1]}" in made.ptx
     for count in chains.CHAINS:
-        assert nvrtc.cubin(chains.SOURCE, capability, (f"-DCHAINS={count}",))[1:4] == b"ELF"
+        assert nvrtc.code(chains.SOURCE, capability, (f"-DCHAINS={count}",)).cubin[1:4] == b"ELF"
 
 
 @needs_nvrtc
 def test_nvrtc_says_what_is_wrong():
     with pytest.raises(nvrtc.CompileError, match='identifier "nobody" is undefined'):
-        nvrtc.cubin('extern "C" __global__ void f(float *x) { x[0] = nobody; }', (9, 0))
+        nvrtc.code('extern "C" __global__ void f(float *x) { x[0] = nobody; }', (9, 0))
+
+
+@needs_nvrtc
+def test_a_flag_may_name_another_architecture():
+    source = 'extern "C" __global__ void f(float *x) { x[0] = 1; }'
+    assert ".target sm_90a" in nvrtc.code(source, (9, 0), ("--gpu-architecture=sm_90a",)).ptx
+
+
+class Driver:
+    """What a launch asks of CUDA's driver, noted; a block has 227 KB of shared memory."""
+
+    def __init__(self, monkeypatch):
+        from cuda.bindings import driver
+
+        self.asked = []
+        there = {"cuModuleLoadData": "module", "cuModuleGetFunction": "function", "cuFuncGetAttribute": 1024}
+        there |= {"cuDeviceGetAttribute": 227 << 10, "cuFuncSetAttribute": None, "cuLaunchKernel": None}
+        for name, answer in there.items():
+            monkeypatch.setattr(driver, name, self.answering(name, answer))
+        stream = types.SimpleNamespace(cuda_stream=7, synchronize=lambda: None)
+        for name, answer in {"current_device": 0, "get_device_capability": (9, 0), "current_stream": stream}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        nvrtc._loaded.cache_clear()
+
+    def answering(self, name: str, answer: object):
+        def call(*words: object) -> tuple:
+            self.asked.append((name, *words))
+            return (0,) if answer is None else (0, answer)
+
+        return call
+
+
+@needs_nvrtc
+def test_a_block_may_ask_for_more_shared_memory_and_not_for_too_much(monkeypatch):
+    driver = Driver(monkeypatch)
+    source = 'extern "C" __global__ void f(float *x, int n, float y) { extern __shared__ float s[]; s[n] = x[n] * y; }'
+    few = nvrtc.compiled(source, "f", (), 47 << 10)
+    assert "cuFuncSetAttribute" not in [name for name, *_ in driver.asked], "up to 48 KB there is nothing to ask"
+    nvrtc.compiled(source, "f", (), 200 << 10)
+    (asked,) = (words for words in driver.asked if words[0] == "cuFuncSetAttribute")
+    assert asked[-1] == 200 << 10 and few.more_bytes == 47 << 10
+    with pytest.raises(nvrtc.TooLarge, match="f: 232,449 bytes of shared memory, and a block has 232,448"):
+        nvrtc.compiled(source, "f", (), (226 << 10) + 1)
+    few((3, 2), (32, 4), torch.zeros(2), 5, 0.5)
+    name, _, *shape, shared, stream, (values, kinds), _ = driver.asked[-1]
+    assert (name, shape, shared, stream) == ("cuLaunchKernel", [3, 2, 1, 32, 4, 1], 47 << 10, 7)
+    assert values[1:] == (5, 0.5) and kinds == (ctypes.c_void_p, ctypes.c_int, ctypes.c_float)
+    nvrtc._loaded.cache_clear()
+
+
+@needs_nvrtc
+@needs_triton
+def test_the_machine_code_of_few_chains_reads_more_registers(tmp_path):
+    """What lab 27 says of Hopper's code: one chain keeps no operand, of two one in two does, of more nearly all do."""
+    import triton
+
+    disassembler = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
+    kept = {}
+    for count in chains.CHAINS:
+        file = tmp_path / f"{count}.cubin"
+        file.write_bytes(nvrtc.code(chains.SOURCE, (9, 0), (f"-DCHAINS={count}",)).cubin)
+        told = subprocess.run([disassembler, "-c", file], capture_output=True, text=True, check=True).stdout
+        steps = [line for line in told.splitlines() if "FFMA" in line]
+        assert len(steps) >= chains.STEPS
+        kept[count] = sum("R4.reuse, R5.reuse" in line for line in steps) / len(steps)
+        registers = [[int(name) for name in re.findall(r"R(\d+)", line)[1:]] for line in steps]
+        assert all(sorted(number % 2 for number in own) == [0, 0, 1] for own in registers), "two of three in one bank"
+    assert kept[1] == 0 and 0.5 <= kept[2] < 0.6 and min(kept[4], kept[8]) > 0.9, kept
 
 
 # --- CUDA C++ on the CPU ------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 While a kernel runs, Nsight Compute looks at a warp of each scheduler every so many clocks, and notes the instruction
 that it stands at and why it does not go on (``ncu --section SourceCounters``). A compiler that keeps line numbers
 (``-lineinfo``; Triton does) says which line each instruction belongs to. The report is read by NVIDIA's own module,
-``ncu_report``, which lies beside ``ncu``, or where its installers put it (``ncu`` on the path may be a script that calls
-another). Source: NVIDIA, "Nsight Compute: Python Report Interface", "Kernel Profiling
-Guide" (Warp Stall Reasons).
+``ncu_report``, which lies beside ``ncu``, or where its installers put it (``ncu`` on the path may be a script that
+calls another). Source: NVIDIA, "Nsight Compute: Python Report Interface", "Kernel Profiling Guide" (Warp Stall
+Reasons).
 """
 
 from __future__ import annotations
