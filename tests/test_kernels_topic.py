@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit.paths import RECORDED
 from labkit.topics.kernels import charts, readings, tables
 from labkit.topics.roofline.readings import Peaks
 
@@ -43,8 +44,8 @@ def record() -> dict:
             row["shared_bytes"] = 1000
     rows += [
         {"what": "chains", "warps": warps, "chains": chains, "steps": 1000 // chains, "clocks": 4000.0,
-         "per_clock": min(128.0, 8.0 * warps * chains), "us": 2.0 + warps}
-        for warps in (1, 8, 32) for chains in (1, 8)
+         "per_clock": min(128.0, 8.0 * warps * chains) if warps < 64 else 999.0, "us": 2.0 + warps}
+        for warps in (1, 8, 32, 64) for chains in (1, 8)
     ]  # fmt: skip
     rows += [
         {"what": "transpose", "form": form, "side": 10, "bytes": 800, "us": us}
@@ -81,7 +82,7 @@ def test_attentions_bounds_by_hand():
     assert more == 4 * 512 * 512 * 2
     floors = readings.attention_floors(RECORDS, PEAKS).loc[(512, False)]
     assert floors["arithmetic"] == pytest.approx(4 * 8 * 512**2 * 64 / 800e6)
-    clock = 4000 / 34  # MHz: of the longest kernel
+    clock = 4000 / 34  # MHz: of the longest kernel of one block a multiprocessor
     assert floors["exponentials"] == pytest.approx(8 * 512**2 / (16 * 4 * clock))
 
 
@@ -92,10 +93,27 @@ def test_what_was_refused_has_no_time():
     assert readings.attention_times(without)["flash"].isna().all()
 
 
+def test_cudnns_attention_beside_flash():
+    def row(dtype: str, kernel: str, **more: object) -> dict:
+        return {"length": 8, "dtype": dtype, "kernel": kernel} | more
+
+    narrow = [row("fp16", "flash", us=6.0), row("fp16", "cudnn", us=2.0), row("fp32", "flash", refused="no")]
+    assert readings.cudnn_gain([{"rows": narrow}], 8) == 3.0
+    wide = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", us=2.0)]
+    assert readings.cudnn_gain([{"rows": [*narrow, *wide]}], 8) == 2.0, "BF16 where there is one"
+    refused = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", refused="no")]
+    assert math.isnan(readings.cudnn_gain([{"rows": refused}], 8))
+
+
 def test_tuning_pays_when_its_gain_has_added_up():
     cost = readings.tuning_cost(RECORDS)
     assert (cost["choices"], cost["compile_s"], cost["best"], cost["first"]) == (3, 3.0, 20.0, 30.0)
     assert cost["pays_after"] == pytest.approx((2.0 + 3.0) * 1e6 / 10.0), "without what the first alone would cost"
+    assert cost["chosen"] == 20.0
+    missed = json.loads(json.dumps(RECORDS))
+    next(row for row in missed[0]["rows"] if row["what"] == "autotune")["choice"] = [64, 32, 4, 2]
+    cost = readings.tuning_cost(missed)
+    assert (cost["chosen"], cost["best"], cost["pays_after"]) == (30.0, 20.0, math.inf), "the tuner took the first"
     never = json.loads(json.dumps(RECORDS))
     next(row for row in never[0]["rows"] if row["what"] == "tuning")["us"] = 20.0
     assert readings.tuning_cost(never)["pays_after"] == math.inf
@@ -105,11 +123,21 @@ def test_littles_law_and_the_warps_that_registers_allow():
     assert readings.latency_clocks(RECORDS) == 4.0
     assert readings.warps_needed(4.0, 1, 128.0) == 16 and readings.warps_needed(4.0, 8, 128.0) == 2
     assert readings.warps_enough(RECORDS).to_dict() == {1: 32.0, 8: 8.0}
+    assert readings.chains(RECORDS).index.tolist() == [1, 8, 32], "two blocks count each its own clocks"
     # CUDA's occupancy calculator: 32 registers let 64 warps in, 255 eight; 116 in blocks of 8 two blocks.
     assert [readings.warps_that_fit(32, 8), readings.warps_that_fit(255, 4), readings.warps_that_fit(116, 8)] == [
         64, 8, 16,
     ]  # fmt: skip
     assert readings.room(RECORDS)[["rows", "fit"]].to_numpy().tolist() == [[128, 16], [64, 16]]
+
+
+def test_registers_that_are_read_again():
+    """A step that reads all three takes two clocks, the next of the same warp one."""
+    assert [readings.register_share(chains, 4.07) for chains in (1, 2, 4, 8)] == [1 / 2, 2 / 3, 1, 1]
+    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
+    found = readings.chains([recorded]).loc[32]
+    for chains, per_clock in found.items():
+        assert per_clock == pytest.approx(128 * readings.register_share(chains, 4.07), rel=0.03)
 
 
 @settings(max_examples=50)

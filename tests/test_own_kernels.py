@@ -234,6 +234,7 @@ def test_each_generation_has_room_for_them(capability):
     assert shared <= MOST_SHARED[capability]
     on_tensor_cores = capability >= (8, 0)  # Triton 3 multiplies on a Turing's ordinary cores
     assert ("mma" in " ".join(matmul.MULTIPLIES.findall(ptx))) == on_tensor_cores
+    assert ("wgmma" in ptx) == (capability == (9, 0)), "as lab 26 says"
     assert not on_tensor_cores or stack == 0, "spilled registers"
 
     tile = shared_out.TILE if on_tensor_cores else shared_out.SMALL_TILE

@@ -16,6 +16,7 @@ from labkit.topics.roofline.readings import BYTES, Peaks
 
 EXPONENTIALS_A_CLOCK = 16  # of a multiprocessor
 SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a clock
+WARPS_A_BLOCK = 32  # at most
 BANKS = 32  # of shared memory, each a word of 4 bytes a clock
 REGISTERS = 65_536  # of a multiprocessor, 4 bytes each
 WAITING = {  # reasons of Nsight Compute for which a warp stands: what it waits for
@@ -84,7 +85,7 @@ def attention_bytes(batch: int, heads: int, length: int, width: int, dtype: str,
 
 def clock_mhz(records: Sequence[dict]) -> float:
     """The multiprocessors' clock while chains of multiply-adds ran, of the longest kernel; NaN where none ran."""
-    found = rows(records, "chains")
+    found = _one_block(records)
     if found.empty:
         return math.nan
     longest = found.loc[found["us"].idxmax()]
@@ -116,32 +117,64 @@ def attention_times(records: Sequence[dict]) -> pd.DataFrame:
     return timed(records, "attention", ["length", "causal"]).reindex(columns=["naive", "flash", "triton"])
 
 
+def cudnn_gain(records: Sequence[dict], length: int) -> float:
+    """How many times as fast cuDNN's attention is as PyTorch's flash kernel, forward and back; NaN if one is refused.
+
+    ``records``: of ``bench_attention.py``; in BF16, else in FP16.
+    """
+    found = pd.DataFrame(records[0]["rows"]).reindex(columns=["length", "dtype", "kernel", "us"])
+    us = found[found["length"] == length].pivot(index="dtype", columns="kernel", values="us")
+    gains = (us["flash"] / us["cudnn"]).reindex(["bf16", "fp16"]).dropna()
+    return float(gains.iloc[0]) if len(gains) else math.nan
+
+
 def tuning_cost(records: Sequence[dict]) -> dict[str, float]:
-    """What tuning took and gained: ``choices``, ``compile_s``, ``try_s``, µs of ``first``, ``best`` and ``worst``,
-    and ``pays_after``: calls until the gain over the first choice has paid for it (infinite where there is none)."""
-    tried = rows(records, "tuning")
-    us, compile_s = tried["us"].dropna(), float(tried["compile_s"].sum())
-    auto = rows(records, "autotune")
+    """What tuning took and gained: ``choices``, ``compile_s``, ``try_s``, µs of the ``first``, ``chosen``, ``best`` and
+    ``worst`` choice, and ``pays_after``: calls until the gain of what the tuner chose over the first has paid for it
+    (infinite where there is none). The tuner times by itself, so it may miss the best by a little."""
+    tried, auto = rows(records, "tuning"), rows(records, "autotune")
+    timed_here = tried.dropna(subset=["us"])
+    us, compile_s = timed_here["us"], float(tried["compile_s"].sum())
     try_s = float(auto["try_s"].iloc[0]) if len(auto) else math.nan
     first, best = float(us.iloc[0]), float(us.min())
+    taken = [choice == auto["choice"].iloc[0] for choice in timed_here["choice"]] if len(auto) else []
+    chosen = float(us[taken].iloc[0]) if any(taken) else best
     spent_us = 1e6 * (compile_s - float(tried["compile_s"].iloc[0]) + try_s)
     return {
         "choices": len(tried),
         "compile_s": compile_s,
         "try_s": try_s,
         "first": first,
+        "chosen": chosen,
         "best": best,
         "worst": float(us.max()),
-        "pays_after": spent_us / (first - best) if first > best else math.inf,
+        "pays_after": spent_us / (first - chosen) if first > chosen else math.inf,
     }
 
 
 # --- inside a multiprocessor --------------------------------------------------------------------------------
 
 
+def _one_block(records: Sequence[dict]) -> pd.DataFrame:
+    """The chains of one block a multiprocessor: of two, each counts its own clocks while the other may run or wait."""
+    found = rows(records, "chains")
+    return found[found["warps"] <= WARPS_A_BLOCK] if len(found) else found
+
+
 def chains(records: Sequence[dict]) -> pd.DataFrame:
     """Multiply-adds a clock and multiprocessor, by warps, a column for each number of chains a thread."""
-    return rows(records, "chains").pivot(index="warps", columns="chains", values="per_clock")
+    return _one_block(records).pivot(index="warps", columns="chains", values="per_clock")
+
+
+def register_share(chains: int, latency: float) -> float:
+    """What share of its best a scheduler can reach if two of a step's three registers lie in one bank: a model.
+
+    Each bank gives one register a clock, so such a step takes two clocks. A warp that goes on at once with its next
+    chain keeps the two registers that all its chains read, and takes one clock; where another warp had its turn
+    meanwhile, they are read again. With as many chains as a result takes clocks (``latency``), one warp can go on for
+    good; with fewer, each goes through its chains once and waits: two clocks for the first, one for each other.
+    """
+    return 1.0 if chains >= round(latency) else chains / (chains + 1)
 
 
 def warps_enough(records: Sequence[dict], share: float = 0.9) -> pd.Series:
