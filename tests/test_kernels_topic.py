@@ -160,31 +160,6 @@ def test_a_round_that_is_not_full_costs_as_much_as_a_full_one(tiles, share):
     assert readings.busy_share(tiles, 132) == pytest.approx(share)
 
 
-LINES = [
-    {
-        "rows": [
-            {"what": "kernel", "case": "tile", "shared_passes": 33.0, "shared_passes_ideal": 2.0},
-            {"what": "kernel", "case": "softmax", "shared_passes": 0.0, "shared_passes_ideal": 0.0},
-            {"what": "line", "case": "tile", "file": "kernel.cu", "line": 9, "text": "y = tile[0];", "waited": 75}
-            | {"samples": {"short_scoreboard": 60, "selected": 900, "wait": 15}},
-            {"what": "line", "case": "tile", "file": "kernel.cu", "line": 7, "text": "x = in[0];", "waited": 25}
-            | {"samples": {"long_scoreboard": 25}},
-        ]
-    }
-]
-
-
-def test_the_line_that_waits_most_and_for_what():
-    found = readings.lines(LINES, "tile")
-    assert found["line"].tolist() == [9, 7] and found["share"].tolist() == [0.75, 0.25]
-    assert found["reason"].tolist() == ["short_scoreboard", "long_scoreboard"], (
-        "a warp that is selected waits for nothing"
-    )
-    passes = readings.shared_passes(LINES)
-    assert passes["tile"] == 16.5 and math.isnan(passes["softmax"])
-    assert "shared memory" in str(tables.lines(LINES, ["tile"]))
-
-
 def test_the_tables():
     assert "~51" in str(tables.softmax(RECORDS, PEAKS))
     assert tables.attention(RECORDS, PEAKS).frame["causal"].tolist() == ["no", "no", "yes", "yes"]

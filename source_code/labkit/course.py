@@ -167,7 +167,7 @@ LABS = (
     Lab("26_attention.ipynb", "Softmax and attention",
         "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 20, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
-        "latency, shared memory's banks, the line that waits, split-K and stream-K", 20, 5),
+        "latency, registers, shared memory's banks, split-K and stream-K", 20, 5),
 )
 # fmt: on
 

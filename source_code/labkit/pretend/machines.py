@@ -22,7 +22,6 @@ from stepbudget.ncu.counters import DENIED, what_went_wrong
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
-NOT_ALLOWED = what_went_wrong(f"==ERROR== {DENIED} - The user does not have permission", 1)
 IN_BF16 = (*(step.script for step in course.STEPS if step.arithmetic == "bf16"), "main_shapes.py")  # by default
 
 
@@ -31,16 +30,11 @@ class NoCounters(Replay):
 
     told: ClassVar[dict] = {"counters": False}
 
-    def run(self, words: str, file: Path) -> dict:
-        if words.startswith("bench_lines"):
-            raise NotHere(f"'{words}' failed with status 3: {NOT_ALLOWED}")
-        return super().run(words, file)
-
     def report(self, name: str, db: sqlite3.Connection) -> None:
         drop(db, *COUNTERS)
 
     def count(self, words, log, show) -> None:
-        raise NotHere(NOT_ALLOWED)
+        raise NotHere(what_went_wrong(f"==ERROR== {DENIED} - The user does not have permission", 1))
 
 
 class Mig(Replay):
@@ -58,7 +52,7 @@ class Cpu(Replay):
     told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
     needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
     needs_gpu += ("bench_nvml", "one_kernel", "bench_formats", "bench_fp8", "bench_attention", "bench_lstm")
-    needs_gpu += ("bench_kernels", "bench_lines")
+    needs_gpu += ("bench_kernels",)
     slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
 
     def run(self, words: str, file: Path) -> dict:

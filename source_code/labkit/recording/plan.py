@@ -103,8 +103,8 @@ LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 # Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
 FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
 
-# Labs 26 and 27: each once, the first with its rounds inside, the second by Nsight Compute.
-KERNELS = ["bench_kernels.py", "bench_lines.py"]
+# Labs 26 and 27: once, with its rounds inside.
+KERNELS = ["bench_kernels.py"]
 
 # Worked examples, each mend added to those before it; name of the mended program's report → flags.
 EXAMPLES = {

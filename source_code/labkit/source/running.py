@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from labkit.errors import LabError, NotHere
+from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.scripts import script
 from labkit.source import container
@@ -30,7 +30,6 @@ from stepbudget.export.leftovers import sweep
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where compilers keep what they made
 TRACE = ".trace.json.gz"
-NOT_HERE = 3  # exit status of a benchmark that this machine cannot run as it is: a tool or a permission is missing
 SCRATCH, SCRATCH_OF_TRACE = "labkit-run-", "labkit-trace-"  # folders beside a record while it is made
 TORCHRUN = "torchrun --standalone"
 OF_TORCHRUN = re.compile(r"^.*torch[./]distributed[./]elastic.*$", re.MULTILINE)  # its own words on a rank that failed
@@ -41,8 +40,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
     """Run ``source_code/<command>`` as a process of its own and keep its record in ``file``, with ``process_s`` added.
 
     ``environment`` holds variables beside those that the process has anyway. A script that loads no module of ours is
-    all of our code that ran. Raises LabError with the script's last words where it fails (NotHere where it ends with
-    status NOT_HERE); ``file`` is then not written.
+    all of our code that ran. Raises LabError with the script's last words where it fails; ``file`` is then not written.
     """
     sweep(file.parent, SCRATCH)
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=file.parent) as scratch:
@@ -57,8 +55,7 @@ def run_once(command: str, file: Path, environment: Mapping[str, str] | None = N
             words = [sys.executable, *_script(command), *more]
             done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, errors="replace")
             if done.returncode != 0:
-                kind = NotHere if done.returncode == NOT_HERE else LabError
-                raise kind(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
+                raise LabError(f"'{command}' failed with status {done.returncode}: {_last_words(done)}")
         process_s = time.perf_counter() - start
         record = json.loads(draft.read_text())
         record["arguments"].pop("record", None)

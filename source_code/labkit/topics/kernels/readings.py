@@ -1,4 +1,4 @@
-"""What do the records of ``bench_kernels.py`` and ``bench_lines.py`` say, and what could be had at best?
+"""What does the record of ``bench_kernels.py`` say, and what could be had at best?
 
 Bounds follow from shapes and from the roofs that ``bench_peaks.py`` measured: bytes through the memory, operations on
 the Tensor Cores, and exponentials, of which a multiprocessor makes 16 a clock (CUDA C++ Programming Guide, "Arithmetic
@@ -19,24 +19,6 @@ SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a 
 WARPS_A_BLOCK = 32  # at most
 BANKS = 32  # of shared memory, each a word of 4 bytes a clock
 REGISTERS = 65_536  # of a multiprocessor, 4 bytes each
-WAITING = {  # reasons of Nsight Compute for which a warp stands: what it waits for
-    "long_scoreboard": "memory, by way of L1 and L2",
-    "short_scoreboard": "shared memory, or exponentials and the like",
-    "lg_throttle": "room in the queue to memory",
-    "mio_throttle": "room in the queue to shared memory and the like",
-    "math_pipe_throttle": "a unit that computes, busy with others",
-    "barrier": "the other warps of its block",
-    "wait": "a few clocks that the instruction before takes",
-    "gmma": "Tensor Cores, a product under way",
-    "no_instructions": "its next instruction, which is not in the cache",
-    "branch_resolving": "where a branch leads",
-    "drain": "its last stores",
-    "membar": "a memory barrier",
-    "dispatch_stall": "the dispatch unit",
-    "imc_miss": "constants",
-    "sleeping": "the end of its sleep",
-    "tex_throttle": "room in the texture units' queue",
-}
 
 
 def rows(records: Sequence[dict], what: str) -> pd.DataFrame:
@@ -243,25 +225,6 @@ PLACES: dict[str, tuple[Callable[[int, int], int], int]] = {  # form of the tran
     "padded": (lambda row, column: column, 33),
     "swizzled": (lambda row, column: column ^ row, 32),
 }
-
-
-def lines(records: Sequence[dict], case: str, count: int = 3) -> pd.DataFrame:
-    """The lines of a kernel at which warps waited most: ``line``, ``text``, ``share`` of all waiting, ``reason``."""
-    found = rows(records, "line")
-    own = found[(found["case"] == case) & (found["waited"] > 0)].sort_values("waited", ascending=False)
-    total = own["waited"].sum()
-    worst = [
-        max((one for one in samples.items() if one[0] in WAITING), key=lambda one: one[1], default=("", 0))[0]
-        for samples in own["samples"]
-    ]
-    shown = own.assign(share=own["waited"] / total, reason=worst)
-    return shown[["file", "line", "text", "share", "reason"]].head(count).reset_index(drop=True)
-
-
-def shared_passes(records: Sequence[dict]) -> pd.Series:
-    """By kernel, how often shared memory was asked, over how often it had to be; NaN where this was not counted."""
-    found = rows(records, "kernel").set_index("case").reindex(columns=["shared_passes", "shared_passes_ideal"])
-    return (found["shared_passes"] / found["shared_passes_ideal"]).where(found["shared_passes_ideal"] > 0)
 
 
 # --- products with few tiles --------------------------------------------------------------------------------

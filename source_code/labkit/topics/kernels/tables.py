@@ -108,26 +108,6 @@ def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
     return table(frame, caption, formats, list(formats))
 
 
-def lines(records: Sequence[dict], cases: Sequence[str], count: int = 2) -> Table:
-    """The lines at which each kernel's warps waited most, and for what."""
-    parts = []
-    for case in cases:
-        own = readings.lines(records, case, count)
-        parts.append(own.assign(kernel=case, where=own["file"] + ", line " + own["line"].astype(str)))
-    found = pd.concat(parts, ignore_index=True)
-    frame = pd.DataFrame(
-        {
-            "kernel": found["kernel"],
-            "line": ["~" + text for text in found["text"]],
-            "% of all waiting": 100 * found["share"],
-            "reason": ["~" + reason for reason in found["reason"]],
-            "it waits for": ["~" + readings.WAITING.get(reason, "–") for reason in found["reason"]],
-        }
-    )
-    measured = ["% of all waiting"]
-    return table(frame, "Where warps stood, by Nsight Compute's samples", {"% of all waiting": "{:.0f}"}, measured)
-
-
 def few(records: Sequence[dict]) -> Table:
     """Products of a few tiles, shared out in each way, in µs."""
     found = readings.few_times(records)
