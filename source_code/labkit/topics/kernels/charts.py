@@ -82,9 +82,10 @@ def chains(records: Sequence[dict]) -> Figure:
     with style.house_style():
         fig = style.figure(3.6)
         ax = fig.subplots()
-        for (count, values), colour in zip(found.items(), CHAIN_COLOURS, strict=False):
+        for place, ((count, values), colour) in enumerate(zip(found.items(), CHAIN_COLOURS, strict=False)):
             label = f"{count} chain{'s' * (count > 1)} a thread"
-            ax.plot(found.index, values, color=colour, marker="o", ms=4, lw=1.8, label=label)
+            wide = 1.8 + 1.2 * (found.shape[1] - 1 - place)  # of lines that coincide, all are seen
+            ax.plot(found.index, values, color=colour, marker="o", ms=4 + wide, lw=wide, label=label)
         ax.axhline(best, color=style.INK, lw=1.2, ls=":")
         _word(ax, f"the most that was reached: {best:.0f}", 0, best)
         _by_twos(ax, found.index)
