@@ -184,6 +184,9 @@ WITHOUT = {
     "23_eight_bits": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     "25_own_model": {"lab.wall_clock(", "lab.diff("},  # no epochs, no rungs: tables and diffs of its own (own_model)
     "24_nsight": {"lab.wall_clock(", "lab.diff("},  # changes no step: the profiler is the subject
+    # single kernels beside libraries', by a benchmark of their own: no step of the ladder
+    "26_attention": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "27_inside": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     # another recipe, with a referee's clock and tables of its own: no step of the ladder
     "28_time_to_99": {"nsys profile", "lab.wall_clock(", "lab.diff("},
 }

@@ -111,7 +111,7 @@ PARTS = {
     2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
     3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
     4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
-    5: "**Part 5, a challenge:** a race with rules, open to your own entry; after labs 7 and 11.",
+    5: "**Part 5, kernels in depth:** two labs for those who write their own, after lab 10, and a race with rules.",
 }
 
 # fmt: off
@@ -166,6 +166,10 @@ LABS = (
         "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
+    Lab("26_attention.ipynb", "Softmax and attention",
+        "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 20, 5),
+    Lab("27_inside.ipynb", "Inside a multiprocessor",
+        "latency, registers, shared memory's banks, split-K and stream-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe: fewer steps, shorter steps, rules that hold, and your own entry", 22, 5),
 )

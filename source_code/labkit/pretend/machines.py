@@ -52,7 +52,7 @@ class Cpu(Replay):
     told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
     needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
     needs_gpu += ("bench_nvml", "one_kernel", "bench_formats", "bench_fp8", "bench_attention", "bench_lstm")
-    needs_gpu += ("bench_wmma", "speedrun")
+    needs_gpu += ("bench_wmma", "bench_kernels", "speedrun")
     slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
 
     def run(self, words: str, file: Path) -> dict:
@@ -139,6 +139,7 @@ class Turing(Replay):
             "bench_formats.py": lambda: _rows(record, lambda row: row["variant"] in ("fp32", "fp16 autocast")),
             "bench_fp8.py": lambda: _refused(record, lambda row: "fp8" in row["how"] or "torchao" in row["how"]),
             "bench_attention.py": lambda: _refused(record, self._has_no_attention),
+            "bench_kernels.py": lambda: _refused(record | {"dtype": "fp16"}, lambda row: row.get("way") == "flash"),
             "bench_lstm.py": lambda: _rows(record, lambda row: row["dtype"] in ("fp32", "fp16")),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
             "bench_keras.py": lambda: self._precision(record),

@@ -19,7 +19,7 @@ from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes", "loss_scaling", "formats", "speedrun",
+    "shapes", "loss_scaling", "formats", "kernels", "speedrun",
     "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
@@ -103,6 +103,9 @@ LOSS_SCALING_PROFILES = {"bench_sin_fit": "bench_sin_fit.py --profile"}
 
 # Lab 23: each once; the first with its seeds inside, the others with repeats or rounds.
 FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm.py"]
+
+# Labs 26 and 27: once, with its rounds inside.
+KERNELS = ["bench_kernels.py"]
 
 # Lab 28: entries of the speedrun, each once, with its seeds inside, and the searches that chose their recipes.
 SPEEDRUN = [f"speedrun.py {entry}" for entry in ("own_kernels", "course_net", "any_net")]
@@ -255,6 +258,7 @@ def plan(
         *(_timed("loss_scaling", script, "benchmarks", 1) for script in LOSS_SCALING),
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
+        *(_timed("kernels", script, "benchmarks", 1) for script in KERNELS),
         *(_timed("speedrun", entry, "benchmarks", 1) for entry in SPEEDRUN),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),

@@ -1,0 +1,184 @@
+"""What labs 26 and 27 make of their benchmarks' records: bounds by hand, shares, banks, and what is drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.paths import RECORDED
+from labkit.topics.kernels import charts, readings, tables
+from labkit.topics.roofline.readings import Peaks
+
+PEAKS = Peaks("a GPU", {"fp32": 50.0, "bf16": 800.0}, 4.0, {})
+TIME = {"low_us": 1.0, "high_us": 9.0, "rounds": 5}
+
+
+def record() -> dict:
+    """Two lengths, two choices, and so on: numbers that one can reckon with."""
+    rows = [
+        {"what": "softmax", "way": way, "rows": 1 << 20, "columns": columns, "us": us} | TIME
+        for columns in (256,)
+        for way, us in (("operators", 1048.576), ("torch", 300.0), ("compiled", 280.0), ("triton", 524.288),
+                        ("pieces", 400.0))
+    ]  # fmt: skip
+    rows += [
+        {"what": "attention", "batch": 2, "heads": 4, "length": length, "width": 64, "causal": causal, "way": way}
+        | ({"refused": "no"} if way == "flash" and causal else {"us": us * length, "extra_bytes": 1000}) | TIME
+        for length in (512, 1024)
+        for causal in (False, True)
+        for way, us in (("naive", 8.0), ("flash", 2.0), ("triton", 4.0))
+    ]  # fmt: skip
+    rows += [
+        {"what": "tuning", "length": 512, "choice": [64, 32, 4, 2], "compile_s": 1.0, "us": 30.0, "registers": 116},
+        {"what": "tuning", "length": 512, "choice": [128, 32, 8, 2], "compile_s": 2.0, "us": 20.0, "registers": 116},
+        {"what": "tuning", "length": 512, "choice": [128, 128, 8, 3], "refused": "out of resource"},
+        {"what": "autotune", "length": 512, "try_s": 3.0, "choice": [128, 32, 8, 2]},
+    ]
+    for row in rows:
+        if row["what"] == "tuning" and "us" in row:
+            row["shared_bytes"] = 1000
+    rows += [
+        {"what": "chains", "warps": warps, "chains": chains, "steps": 1000 // chains, "clocks": 4000.0,
+         "per_clock": min(128.0, 8.0 * warps * chains) if warps < 64 else 999.0, "us": 2.0 + warps}
+        for warps in (1, 8, 32, 64) for chains in (1, 8)
+    ]  # fmt: skip
+    rows += [
+        {"what": "transpose", "form": form, "side": 10, "bytes": 800, "us": us}
+        for form, us in (("copy", 2.0), ("direct", 8.0), ("tile", 6.0), ("padded", 3.0), ("swizzled", 3.0))
+    ]
+    rows += [
+        {"what": "few", "rows": 128, "columns": 128, "inner": 512, "tiles": 1, "way": way, "us": us}
+        for way, us in (("a tile each", 9.0), ("split in 2", 5.0), ("stream", 3.0), ("cublas", 4.0))
+    ]
+    rows += [
+        {"what": "waves", "tiles": tiles, "way": way, "us": us * math.ceil(tiles / 4)}
+        for tiles in (2, 4, 6)
+        for way, us in (("a tile each", 10.0), ("stream", 8.0), ("cublas", 9.0))
+    ]
+    return {"gpu": "a GPU", "dtype": "bf16", "multiprocessors": 4, "rows": rows}
+
+
+RECORDS = [record()]
+
+
+def test_a_softmax_at_the_roof_by_hand():
+    """2^28 numbers of 2 bytes, twice, at 4 TB/s: 268 µs."""
+    assert readings.softmax_floor_us(1 << 28, PEAKS, "bf16") == pytest.approx(2 * 2 * 2**28 / 4e6)
+    shares = readings.softmax_shares(RECORDS, PEAKS).loc[256]
+    assert shares["triton"] == pytest.approx(0.512) and shares["operators"] == pytest.approx(0.256)
+    assert list(shares.index) == ["operators", "torch", "compiled", "triton", "pieces"]
+
+
+def test_attentions_bounds_by_hand():
+    assert readings.attention_flops(2, 4, 512, 64, False) == 4 * 2 * 4 * 512 * 512 * 64
+    assert readings.attention_flops(1, 1, 2, 64, True) == 4 * 3 * 64, "three of four scores"
+    assert readings.attention_bytes(1, 1, 512, 64, "bf16") == 4 * 512 * 64 * 2
+    more = readings.attention_bytes(1, 1, 512, 64, "bf16", naive=True) - readings.attention_bytes(1, 1, 512, 64, "bf16")
+    assert more == 4 * 512 * 512 * 2
+    floors = readings.attention_floors(RECORDS, PEAKS).loc[(512, False)]
+    assert floors["arithmetic"] == pytest.approx(4 * 8 * 512**2 * 64 / 800e6)
+    clock = 4000 / 34  # MHz: of the longest kernel of one block a multiprocessor
+    assert floors["exponentials"] == pytest.approx(8 * 512**2 / (16 * 4 * clock))
+
+
+def test_what_was_refused_has_no_time():
+    times = readings.attention_times(RECORDS)
+    assert math.isnan(times.loc[(512, True), "flash"]) and times.loc[(512, False), "flash"] == 1024
+    without = [{**RECORDS[0], "rows": [row for row in RECORDS[0]["rows"] if row.get("way") != "flash"]}]
+    assert readings.attention_times(without)["flash"].isna().all()
+
+
+def test_cudnns_attention_beside_flash():
+    def row(dtype: str, kernel: str, **more: object) -> dict:
+        return {"length": 8, "dtype": dtype, "kernel": kernel} | more
+
+    narrow = [row("fp16", "flash", us=6.0), row("fp16", "cudnn", us=2.0), row("fp32", "flash", refused="no")]
+    assert readings.cudnn_gain([{"rows": narrow}], 8) == 3.0
+    wide = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", us=2.0)]
+    assert readings.cudnn_gain([{"rows": [*narrow, *wide]}], 8) == 2.0, "BF16 where there is one"
+    refused = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", refused="no")]
+    assert math.isnan(readings.cudnn_gain([{"rows": refused}], 8))
+
+
+def test_tuning_pays_when_its_gain_has_added_up():
+    cost = readings.tuning_cost(RECORDS)
+    assert (cost["choices"], cost["compile_s"], cost["best"], cost["first"]) == (3, 3.0, 20.0, 30.0)
+    assert cost["pays_after"] == pytest.approx((2.0 + 3.0) * 1e6 / 10.0), "without what the first alone would cost"
+    assert cost["chosen"] == 20.0
+    missed = json.loads(json.dumps(RECORDS))
+    next(row for row in missed[0]["rows"] if row["what"] == "autotune")["choice"] = [64, 32, 4, 2]
+    cost = readings.tuning_cost(missed)
+    assert (cost["chosen"], cost["best"], cost["pays_after"]) == (30.0, 20.0, math.inf), "the tuner took the first"
+    never = json.loads(json.dumps(RECORDS))
+    next(row for row in never[0]["rows"] if row["what"] == "tuning")["us"] = 20.0
+    assert readings.tuning_cost(never)["pays_after"] == math.inf
+
+
+def test_littles_law_and_the_warps_that_registers_allow():
+    assert readings.latency_clocks(RECORDS) == 4.0
+    assert readings.warps_needed(4.0, 1, 128.0) == 16 and readings.warps_needed(4.0, 8, 128.0) == 2
+    assert readings.warps_enough(RECORDS).to_dict() == {1: 32.0, 8: 8.0}
+    assert readings.chains(RECORDS).index.tolist() == [1, 8, 32], "two blocks count each its own clocks"
+    # CUDA's occupancy calculator: 32 registers let 64 warps in, 255 eight; 116 in blocks of 8 two blocks.
+    assert [readings.warps_that_fit(32, 8), readings.warps_that_fit(255, 4), readings.warps_that_fit(116, 8)] == [
+        64, 8, 16,
+    ]  # fmt: skip
+    assert readings.room(RECORDS)[["rows", "fit"]].to_numpy().tolist() == [[128, 16], [64, 16]]
+
+
+def test_registers_that_are_read_again():
+    """A step that reads all three takes two clocks, the next of the same warp one."""
+    assert [readings.register_share(chains, 4.07) for chains in (1, 2, 4, 8)] == [1 / 2, 2 / 3, 1, 1]
+    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
+    found = readings.chains([recorded]).loc[32]
+    for chains, per_clock in found.items():
+        assert per_clock == pytest.approx(128 * readings.register_share(chains, 4.07), rel=0.03)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=32))
+def test_passes_are_those_of_the_fullest_bank(words):
+    counted = np.bincount([word % 32 for word in set(words)])
+    assert readings.passes(words) == counted.max()
+
+
+def test_passes_by_hand():
+    assert readings.passes(range(32)) == 1 and readings.passes([5] * 32) == 1, "one word is told to all"
+    assert readings.passes(range(0, 1024, 32)) == 32 and readings.passes(range(0, 64, 2)) == 2
+    asked = {form: readings.column_passes(*there) for form, there in readings.PLACES.items()}
+    assert asked == {"tile": 32, "padded": 1, "swizzled": 1}
+    assert {readings.row_passes(*there) for there in readings.PLACES.values()} == {1}
+
+
+@pytest.mark.parametrize(("tiles", "share"), [(132, 1.0), (133, 133 / 264), (66, 0.5), (264, 1.0)])
+def test_a_round_that_is_not_full_costs_as_much_as_a_full_one(tiles, share):
+    assert readings.busy_share(tiles, 132) == pytest.approx(share)
+
+
+def test_the_tables():
+    assert "~51" in str(tables.softmax(RECORDS, PEAKS))
+    assert tables.attention(RECORDS, PEAKS).frame["causal"].tolist() == ["no", "no", "yes", "yes"]
+    assert len(tables.attention_floors(RECORDS, PEAKS).frame) == 2
+    assert tables.tuning(RECORDS).frame["µs"].tolist()[:2] == [20.0, 30.0]
+    assert tables.transposes(RECORDS, PEAKS).frame["times a copy"].tolist() == [1.0, 4.0, 3.0, 1.5, 1.5]
+    assert tables.few(RECORDS).frame["stream"].tolist() == [3.0]
+    assert len(tables.registers(RECORDS).frame) == 2
+
+
+def test_the_pictures():
+    lines = {len(ax.lines) for ax in charts.attention(RECORDS, PEAKS).axes}
+    assert lines == {5}, "three ways and two bounds"
+    (ax,) = charts.softmax(RECORDS, PEAKS).axes
+    assert "the memory's roof: 4.00 TB/s" in {text.get_text() for text in ax.texts}
+    (ax,) = charts.chains(RECORDS).axes
+    assert [line.get_label() for line in ax.lines[:2]] == ["1 chain a thread", "8 chains a thread"]
+    (ax,) = charts.waves(RECORDS).axes
+    assert "4 tiles:\nthe GPU once" in {text.get_text() for text in ax.texts}
+    assert [ax.get_xlabel() for ax in charts.banks().axes] == [
+        "column 0: 1 bank, 8 clocks", "column 0: 8 banks, 1 clock", "column 0: 8 banks, 1 clock",
+    ]  # fmt: skip
