@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import torch
 from labkit import paths
 from labkit.display.listing import listing
 from labkit.errors import LabError
-from labkit.kernels import wmma
+from labkit.kernels import nvrtc, wmma
 from labkit.kernels.matmul import error_bound, matmul_reference
 from labkit.kernels.wmma import ONE_TILE, TILE, TILED, TILES, Tile, blocks, compiled, headers, wmma_matmul
 from labkit.source.quick import quick
@@ -37,7 +36,7 @@ SMALL = Tile(32, 64, 32, 2, 2, 3)
 
 
 @pytest.fixture
-def nvrtc():
+def compiler():
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings comes with PyTorch's newer builds for Linux only")
     try:
         headers()
@@ -47,7 +46,7 @@ def nvrtc():
 
 @pytest.mark.parametrize("tile", [None, TILE], ids=str)
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0), (10, 0)], ids=str)
-def test_it_compiles_for_every_generation_with_tensor_cores(nvrtc, capability, tile):
+def test_it_compiles_for_every_generation_with_tensor_cores(compiler, capability, tile):
     types = [torch.float16] if capability == (7, 5) else [torch.float16, torch.bfloat16]
     for dtype in types:
         made = compiled(capability, dtype, tile)
@@ -56,11 +55,11 @@ def test_it_compiles_for_every_generation_with_tensor_cores(nvrtc, capability, t
         assert multiplying.startswith("mma.sync.aligned.row.row.m16n16k16") and f"wmma.{multiplying}" in made.ptx
 
 
-def test_each_tile_that_is_tried_compiles(nvrtc):
+def test_each_tile_that_is_tried_compiles(compiler):
     assert all(compiled((9, 0), torch.float16, tile).cubin for tile in TILES)
 
 
-def test_turing_has_no_bf16_and_the_compiler_says_so(nvrtc):
+def test_turing_has_no_bf16_and_the_compiler_says_so(compiler):
     with pytest.raises(RuntimeError, match="incomplete type"):
         compiled((7, 5), torch.bfloat16)
 
@@ -68,7 +67,7 @@ def test_turing_has_no_bf16_and_the_compiler_says_so(nvrtc):
 def test_without_cuda_bindings_it_says_how_to_install_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(LabError, match="pip install cuda-bindings"):
-        compiled.__wrapped__((9, 0), torch.float16)
+        nvrtc.code.__wrapped__(ONE_TILE, (9, 0))
 
 
 def test_headers_that_include_what_is_not_there_are_passed_over(monkeypatch, tmp_path):
@@ -189,32 +188,21 @@ def test_a_tile_that_is_not_made_of_fragments_is_refused(sizes):
 
 @pytest.mark.parametrize(
     ("tile", "grid", "threads", "shared"),
-    [(TILE, (16, 8, 1), 256, TILE.shared_bytes), (None, (128, 64, 1), 32, 0)],
+    [(TILE, (16, 8), 256, TILE.shared_bytes), (None, (128, 64), 32, 0)],
     ids=str,
 )
 def test_a_launch_covers_the_result_and_names_every_size(monkeypatch, tile, grid, threads, shared):
-    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings comes with PyTorch's newer builds")
-    launched = []
-    success = (driver.CUresult.CUDA_SUCCESS,)
-    monkeypatch.setattr(driver, "cuLaunchKernel", lambda *told: launched.append(told) or success)
-    monkeypatch.setattr(wmma, "_kernel", lambda *told: told)
+    called = []
+    monkeypatch.setattr(wmma, "_source", lambda *told: told)
+    monkeypatch.setattr(nvrtc, "compiled", lambda *told: called.append(told) or (lambda *rest: called.append(rest)))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
     a, b, c = (_pretended(place, shape) for place, shape in ((1, (1021, 4093)), (2, (4093, 2039)), (3, (1021, 2039))))
     wmma._launch(a, b, c, tile)
-    kernel, *told = launched[0]
-    assert kernel == (0, torch.float16, tile)
-    values, types = (1, 2, 3, 1021, 2039, 4093), (ctypes.c_void_p,) * 3 + (ctypes.c_int,) * 3
-    assert told == [*grid, threads, 1, 1, shared, 7, (values, types), 0]
+    assert called == [(torch.float16, tile, shared), (grid, (threads, 1), a, b, c, 1021, 2039, 4093)]
 
 
 def _pretended(place, shape):
-    return SimpleNamespace(data_ptr=lambda: place, shape=shape, dtype=torch.float16, device=SimpleNamespace(index=0))
-
-
-def test_a_drivers_refusal_is_said():
-    with pytest.raises(RuntimeError, match="int: nothing"):
-        wmma._told((type("int", (), {"value": 1, "name": "nothing"})(),))
+    return SimpleNamespace(place=place, shape=shape, dtype=torch.float16, device=SimpleNamespace(index=0))
 
 
 @pytest.mark.parametrize(
@@ -250,19 +238,19 @@ def test_on_the_cpu_it_is_the_reference():
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("tile", [*TILES, SMALL], ids=str)
-def test_on_a_gpu_it_keeps_its_bound_and_writes_every_element(nvrtc, tile, dtype):
+def test_on_a_gpu_it_keeps_its_bound_and_writes_every_element(compiler, tile, dtype):
     for rows, inner, columns in ((1, 1, 1), (130, 70, 45), (3, 0, 5), (1021, 4093, 2039), (1024, 9216, 128)):
         a, b = torch.randn(rows, inner, device="cuda").to(dtype), torch.randn(inner, columns, device="cuda").to(dtype)
         try:
             made = wmma_matmul(a, b, tile)
-        except wmma.TooLarge as error:
+        except nvrtc.TooLarge as error:
             pytest.skip(str(error))
         assert torch.isfinite(made).all()
         assert ((made.double() - a.double() @ b.double()).abs() / error_bound(a, b)).max() <= 1
 
 
 @needs_gpu
-def test_on_a_gpu_one_tile_a_warp_keeps_the_bound(nvrtc):
+def test_on_a_gpu_one_tile_a_warp_keeps_the_bound(compiler):
     a, b = torch.randn(160, 320, device="cuda").half(), torch.randn(320, 48, device="cuda").half()
     off = (wmma_matmul(a, b, None).double() - a.double() @ b.double()).abs()
     assert (off / error_bound(a, b)).max() <= 1

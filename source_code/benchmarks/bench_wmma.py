@@ -11,7 +11,8 @@ from bench_matmul import COMPARED, factors, measured
 from bench_matmul import SIZES as ALL_SIZES
 
 from labkit.kernels.matmul import chosen_tile, matmul, matmul_reference
-from labkit.kernels.wmma import TILE, TILES, TooLarge, compiled, multiplying_instructions, wmma_matmul
+from labkit.kernels.nvrtc import TooLarge
+from labkit.kernels.wmma import TILE, TILES, compiled, multiplying_instructions, wmma_matmul
 from labkit.training import machine, steps
 from labkit.training.clock import gpu_times
 

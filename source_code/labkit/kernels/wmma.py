@@ -7,24 +7,22 @@ pieces of 16 x 16 numbers together, the *fragments*, and multiplies them with on
 - ``TILED``: what makes it fast. A block of warps brings tiles into shared memory and uses each number many times, while
   the next tiles are under way.
 
-NVRTC, NVIDIA's compiler as a library, makes machine code of them in the running process, for the GPU that is there.
-PyTorch brings it, and newer versions for Linux bring its Python side, too: cuda-bindings.
+``nvrtc`` compiles them, for the GPU that is there.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from labkit.errors import LabError
+from labkit.kernels import nvrtc
 from labkit.kernels.matmul import MULTIPLIES, TOO_LONG, matmul_reference
 
 WARP = 32  # threads
@@ -197,24 +195,13 @@ TILES = (
 )
 
 
-class TooLarge(RuntimeError):
-    """A block's tiles need more shared memory than this GPU has for one."""
-
-
-class Compiled(NamedTuple):
-    """What NVRTC made of a kernel: machine code for one GPU, and the assembly on the way there."""
-
-    cubin: bytes
-    ptx: str
-
-
 def wmma_matmul(a: torch.Tensor, b: torch.Tensor, tile: Tile | None = TILE) -> torch.Tensor:
     """``a @ b``: ``(M, K)`` times ``(K, N)``, both FP16 or both BF16, summed in FP32; returns ``(M, N)`` in their type.
 
     Both lie row after row, without gaps. ``tile``: what a block makes; None for ``ONE_TILE``, which takes multiples of
     16 only. The error keeps ``labkit.kernels.matmul.error_bound``. On the CPU: ``matmul_reference``.
 
-    Raises ValueError for other shapes, types and places, TooLarge for a tile that does not fit, LabError where
+    Raises ValueError for other shapes, types and places, nvrtc.TooLarge for a tile that does not fit, LabError where
     cuda-bindings or CUDA's headers are missing, RuntimeError with the words of compiler or driver where they refuse.
     """
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
@@ -253,58 +240,25 @@ def blocks(rows: int, columns: int, tile: Tile | None) -> tuple[int, int]:
 
 def _launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile: Tile | None) -> None:
     """Start the kernel on PyTorch's current stream, so that it waits its turn, and can be captured in a graph."""
-    from cuda.bindings import driver
-
     (rows, columns), inner = c.shape, a.shape[1]
-    values = (a.data_ptr(), b.data_ptr(), c.data_ptr(), rows, columns, inner)
-    types = (ctypes.c_void_p,) * 3 + (ctypes.c_int,) * 3
-    threads, shared = (tile.threads, tile.shared_bytes) if tile else (WARP, 0)
+    threads, shared_bytes = (tile.threads, tile.shared_bytes) if tile else (WARP, 0)
     with torch.cuda.device(a.device):
-        kernel = _kernel(a.device.index, a.dtype, tile)
-        stream = torch.cuda.current_stream().cuda_stream
-        grid = (*blocks(rows, columns, tile), 1)
-        _told(driver.cuLaunchKernel(kernel, *grid, threads, 1, 1, shared, stream, (values, types), 0))
+        kernel = nvrtc.compiled(*_source(a.dtype, tile), shared_bytes)
+        kernel(blocks(rows, columns, tile), (threads, 1), a, b, c, rows, columns, inner)
+
+
+def compiled(capability: tuple[int, int], dtype: torch.dtype, tile: Tile | None = TILE) -> nvrtc.Code:
+    """A kernel for GPUs of this compute capability; needs no GPU. Raises as ``nvrtc.code``, and as ``headers``."""
+    source, _, flags = _source(dtype, tile)
+    return nvrtc.code(source, capability, flags)
 
 
 @cache
-def _kernel(device: int, dtype: torch.dtype, tile: Tile | None) -> object:
-    """The kernel, loaded onto a GPU and kept there."""
-    code = compiled(torch.cuda.get_device_capability(device), dtype, tile).cubin
-    from cuda.bindings import driver
-
-    kernel = _told(driver.cuModuleGetFunction(_told(driver.cuModuleLoadData(code)), b"tiled" if tile else b"one_tile"))
-    if tile:  # more than 48 KB of shared memory have to be asked for
-        most = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        there = _told(driver.cuDeviceGetAttribute(most, device))
-        if tile.shared_bytes > there:
-            raise TooLarge(f"{tile}: {tile.shared_bytes:,} bytes of shared memory, and a block has {there:,}")
-        asked = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _told(driver.cuFuncSetAttribute(kernel, asked, tile.shared_bytes))
-    return kernel
-
-
-@cache
-def compiled(capability: tuple[int, int], dtype: torch.dtype, tile: Tile | None = TILE) -> Compiled:
-    """A kernel for GPUs of this compute capability; needs no GPU.
-
-    RuntimeError with the compiler's words where it refuses; LabError where it, or its headers, are not there.
-    """
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError:
-        raise LabError("CUDA C++ is compiled by way of cuda-bindings: pip install cuda-bindings.") from None
-    flags = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", f"--include-path={headers()}"]
-    flags += [f"-DNUMBER={TYPES[dtype]}", *(f"-D{name}={value}" for name, value in (tile or TILE).constants.items())]
-    source = HEAD + (TILED if tile else ONE_TILE)
-    program = _told(nvrtc.nvrtcCreateProgram(source.encode(), b"wmma.cu", 0, [], []))
-    try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-        if status.value:
-            raise RuntimeError(_text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode())
-        cubin = _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        return Compiled(cubin, _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).decode())
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+def _source(dtype: torch.dtype, tile: Tile | None) -> tuple[str, str, tuple[str, ...]]:
+    """A kernel's source, its name, and the compiler's flags."""
+    constants = {"NUMBER": TYPES[dtype]} | (tile or TILE).constants
+    flags = f"--include-path={headers()}", *(f"-D{name}={value}" for name, value in constants.items())
+    return HEAD + (TILED if tile else ONE_TILE), "tiled" if tile else "one_tile", flags
 
 
 def headers() -> Path:
@@ -319,18 +273,3 @@ def headers() -> Path:
         if (include / "mma.h").is_file() and (include / "crt/mma.h").is_file():
             return include
     raise LabError("CUDA's headers are not here: Triton brings them, or a CUDA toolkit, which CUDA_HOME names.")
-
-
-def _text(size: object, get: object, program: object) -> bytes:
-    """What NVRTC holds of a program, whose size one of its functions tells and another copies."""
-    held = bytearray(_told(size(program)))
-    _told(get(program, held))
-    return bytes(held)
-
-
-def _told(answer: tuple) -> object:
-    """What NVRTC or the driver returned beside its status; RuntimeError with the status where it is no success."""
-    status, *rest = answer
-    if status.value:
-        raise RuntimeError(f"{type(status).__name__}: {status.name}")
-    return rest[0] if rest else None
