@@ -167,7 +167,7 @@ LABS = (
     Lab("25_own_model.ipynb", "Your own model",
         "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
-        "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 23, 5),
+        "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 25, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
         "latency, registers, shared memory's banks, split-K and stream-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
