@@ -32,7 +32,7 @@ def seeds(records: Sequence[dict]) -> Figure:
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x")
         style.suptitle(
-            fig, f"A dot a training, a line at the mean; red: the {rules.GOAL_PCT} % that the mean must reach"
+            fig, f"A dot a training, a line at the mean; orange: the {rules.GOAL_PCT} % that the mean must reach"
         )
     return fig
 
