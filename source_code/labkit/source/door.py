@@ -218,9 +218,9 @@ class Recorded(Source):
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
-        on_gpu = found[0].get("device") != "cpu"
-        origin = recorded.origin(where) if on_gpu else f"on a CPU, {found[0]['run_at'][:10]}"
-        show(f"recorded ({origin}, {_count(len(found))}): {recorded.shown(where / 'benchmarks')}")
+        on = found[0]["gpu"] if found[0].get("device") != "cpu" else "on a CPU"
+        day = max(record["run_at"] for record in found)[:10]
+        show(f"recorded ({on}, {day}, {_count(len(found))}): {recorded.shown(where / 'benchmarks')}")
         return found
 
     def _record(self, command: str, kind: str, show: Show) -> dict:
