@@ -135,7 +135,7 @@ LABS = (
     Lab("09_roofline.ipynb", "Kernels and the roofline",
         "arithmetic, traffic, and the limit of this network", 30, 2),
     Lab("10_triton.ipynb", "Your own kernels: Triton",
-        "a matrix product on Tensor Cores: tiles, masks, an error bound, and cuBLAS beside it", 25, 2),
+        "a matrix product on Tensor Cores: tiles, masks, an error bound; beside it cuBLAS and CUDA C++", 25, 2),
     Lab("11_own_step.ipynb", "A step of your own",
         "a whole training step in own kernels, its gradients proved, the honest ledger", 25, 2),
     Lab("12_shapes.ipynb", "Shapes: matrix products",
