@@ -95,7 +95,7 @@ def _otherwise(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str,
 NAIVE, NAIVE_CAUSAL = ("naive", False), ("naive", True)  # columns of ``attention_times``, and causal or not
 FORMS = Number(
     READ,
-    "The orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
+    "The solid orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
     right=lambda records: _times(records, NAIVE_CAUSAL, NAIVE),
     wrong={
         "that is turned over: causal over not causal?": lambda records: _times(records, NAIVE, NAIVE_CAUSAL),
