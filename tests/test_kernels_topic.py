@@ -147,6 +147,15 @@ def test_passes_are_those_of_the_fullest_bank(words):
     assert readings.passes(words) == counted.max()
 
 
+def test_which_tile_ran_is_read_off_the_products():
+    """The small tile runs where the large one does not fit, and the record's own ``tile`` does not say so."""
+    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
+    assert readings.tile_side([recorded]) == recorded["tile"][0] == 128
+    for row in recorded["rows"]:
+        row["tiles"] = 4 * row["tiles"] if row["what"] == "waves" else row.get("tiles")
+    assert readings.tile_side([recorded]) == 64
+
+
 def test_passes_by_hand():
     assert readings.passes(range(32)) == 1 and readings.passes([5] * 32) == 1, "one word is told to all"
     assert readings.passes(range(0, 1024, 32)) == 32 and readings.passes(range(0, 64, 2)) == 2

@@ -1,4 +1,4 @@
-"""Exercises of lab 26: two halves of a softmax put together, attention's two forms, the bytes of the naive one."""
+"""Exercises of lab 26: two halves of a softmax put together, what a mask costs, the bytes of the naive form."""
 
 from __future__ import annotations
 
@@ -75,39 +75,38 @@ MERGE = Code(
 )
 
 
-def _times(records: Sequence[dict], slow: str, fast: str, causal: bool = False) -> float:
-    """How many times as long one way takes as another, at the longest length."""
-    own = attention_times(records).xs(causal, level="causal")
-    found = float((own[slow] / own[fast]).iloc[-1])
+def _times(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
+    """How many times as long one way (and causal, or not) takes as another, at the longest length."""
+    longest = attention_times(records).unstack("causal").iloc[-1]
+    found = float(longest[slow] / longest[fast])
     if math.isnan(found):
         raise NothingToAnswer("one of the two was not measured here")
     return found
 
 
-def _otherwise(records: Sequence[dict], *words: str, **more: bool) -> float:
+def _otherwise(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
     """The same for a wrong answer, which there may be none of."""
     try:
-        return _times(records, *words, **more)
+        return _times(records, slow, fast)
     except NothingToAnswer:
         return math.nan
 
 
+NAIVE, NAIVE_CAUSAL = ("naive", False), ("naive", True)  # columns of ``attention_times``, and causal or not
 FORMS = Number(
     READ,
-    "The left picture, its right end: the height of the upper line over that of ours.",
-    right=lambda records: _times(records, "naive", "triton"),
+    "The solid orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
+    right=lambda records: _times(records, NAIVE_CAUSAL, NAIVE),
     wrong={
-        "that is turned over: the share of the time that is left": lambda records: (
-            1 / _times(records, "naive", "triton")
+        "that is turned over: causal over not causal?": lambda records: _times(records, NAIVE, NAIVE_CAUSAL),
+        "that is our kernel, which skips half: the naive form?": lambda records: _otherwise(
+            records, ("triton", True), ("triton", False)
         ),
-        "that is the right picture, where each place sees only those before": lambda records: _otherwise(
-            records, "naive", "triton", causal=True
+        "that is the naive form over ours, not causal": lambda records: _otherwise(records, NAIVE, ("triton", False)),
+        "that is the naive form over ours, causal": lambda records: _otherwise(records, NAIVE_CAUSAL, ("triton", True)),
+        "that is by how much longer, in per cent: how many times as long?": lambda records: (
+            100 * (_times(records, NAIVE_CAUSAL, NAIVE) - 1)
         ),
-        "that is PyTorch's kernel over ours: the naive form over ours?": lambda records: _otherwise(
-            records, "flash", "triton"
-        ),
-        "that is against PyTorch's kernel: against ours?": lambda records: _otherwise(records, "naive", "flash"),
-        "those are per cent: how many times as long?": lambda records: 100 * _times(records, "naive", "triton"),
     },
     within=0.1,  # read off a logarithmic picture
 )
@@ -125,6 +124,7 @@ BYTES_OF_SCORES = Number(
     "times: written, read, written, read.",
     right=_gb,
     wrong={
+        "that is the scores alone: q, k, v and the result move, too": lambda: _gb() - _gb(naive=False),
         "that is without the scores: the form of one kernel": lambda: _gb(naive=False),
         "that is one head: there are 16": lambda: _gb(heads=1),
         "those are numbers, in thousands of millions: two bytes each": lambda: _gb() / 2,
@@ -134,6 +134,7 @@ BYTES_OF_SCORES = Number(
         ),
         "that is with the scores moved once only": lambda: _gb(naive=False) + (_gb() - _gb(naive=False)) / 4,
     },
+    within=0.002,  # the inputs and the result are four thousandths
 )
 
 EXERCISES = {"26.1": MERGE, "26.2": FORMS, "26.3": BYTES_OF_SCORES}

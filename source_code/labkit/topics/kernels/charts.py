@@ -70,7 +70,7 @@ def attention(records: Sequence[dict], peaks: Peaks) -> Figure:
             ax.grid(axis="y", lw=0.6)
             ax.set_title("causal: each place sees those before" if causal else "each place sees every other")
         axes[0].set_ylabel("ms, logarithmic")
-        style.suptitle(fig, "Attention forward, as many numbers at each length")
+        style.suptitle(fig, "Attention forward, the same number of numbers at each length")
         fig.legend(loc="outside lower center", ncols=3, fontsize=SMALL)
     return fig
 

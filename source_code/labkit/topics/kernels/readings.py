@@ -240,6 +240,12 @@ def wave_times(records: Sequence[dict]) -> pd.DataFrame:
     return timed(records, "waves", ["tiles"])
 
 
+def tile_side(records: Sequence[dict]) -> float:
+    """Rows (and columns) of a tile of the products with more and more tiles: the large tile, or the small one."""
+    found = rows(records, "waves").iloc[0]
+    return math.sqrt(found["rows"] * found["columns"] / found["tiles"])
+
+
 def few_times(records: Sequence[dict]) -> pd.DataFrame:
     """µs by rows, columns, inner; a column for each way to share the product out."""
     return timed(records, "few", ["rows", "columns", "inner"])

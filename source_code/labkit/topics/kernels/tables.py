@@ -31,7 +31,10 @@ def attention_floors(records: Sequence[dict], peaks: Peaks) -> Table:
         "exponentials": "exponentials µs",
     }
     frame = found[[*names]].rename(columns=names).rename_axis("places").reset_index()
-    caption = f"Attention at the roofs of one {peaks.gpu}: reckoned from shapes"
+    shapes = readings.rows(records, "attention").drop_duplicates("length").sort_values("length")
+    (few, most), first = shapes["length"].iloc[[0, -1]], shapes.iloc[0]
+    caption = f"Attention at the roofs of one {peaks.gpu}, {first['heads']} heads of {first['width']} numbers: "
+    caption += f"{first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} places"
     return table(frame, caption, {"places": "{:,}"}, list(names.values()))
 
 
