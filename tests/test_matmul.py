@@ -149,6 +149,7 @@ PTX = """
     wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%f1}, %rd1, %rd2;
     wgmma.wait_group.sync.aligned 0;
     mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1};
+    wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {%f1};
     fma.rn.f32 	%f3, %f1, %f2, %f3;
     fma.rn.f64 	%fd3, %fd1, %fd2, %fd3;
     ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1};
@@ -159,8 +160,22 @@ def test_the_instructions_that_multiply_are_found():
     assert MULTIPLIES.findall(PTX) == [
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16",
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
         "fma.rn.f32",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kept", "whole"),
+    [
+        ("mma.sync.aligned.row.row.m16n16k16.f32.f32", "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32"),
+        ("wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32", "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+    ],
+)
+def test_the_name_of_a_wmma_instruction_is_read_whole(kept, whole):
+    records = [{"rows": [{"what": "way", "instructions": {kept: 5}}, {"what": "size"}]}]
+    assert readings.instructions(records) == [whole]
 
 
 def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():

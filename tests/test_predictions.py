@@ -47,6 +47,10 @@ def said(capsys) -> list[str]:
         (float("inf"), 88.0, " epochs", "you predicted inf epochs; measured: ~88 epochs – not so"),
         (float("inf"), float("inf"), " epochs", "you predicted inf epochs; measured: ~inf epochs – right"),
         (3, float("nan"), " ms", "you predicted 3 ms; not measured here"),
+        (30, (20.0, 40.0), " %", "you predicted 30 %; measured: between ~20 % and ~40 % – right, between the bounds"),
+        (10, (20.0, 40.0), " %", "you predicted 10 %; measured: between ~20 % and ~40 % – under by a factor of ~2.00"),
+        (80, (20.0, 40.0), " %", "you predicted 80 %; measured: between ~20 % and ~40 % – over by a factor of ~2.00"),
+        (80, (float("nan"), 40.0), " %", "you predicted 80 %; not measured here"),
         ("m", "M", "", "you predicted m; measured: ~M – right"),
         ("N", "M", "", "you predicted N; measured: ~M – not so"),
         (

@@ -114,9 +114,11 @@ class Seeing:
 
     def __init__(self, images, labels, **recipe):
         self.images, self.labels, self.recipe, self.seen, self.begun = images, labels, recipe, [], []
+        self.at_start = []
 
     def start(self, seed):
         self.begun.append(seed)
+        self.at_start.append((self.images.clone(), self.labels.clone()))
 
     def train(self):
         self.seen.append((self.images.clone(), self.labels.clone()))
@@ -141,6 +143,8 @@ def test_the_rehearsal_is_on_noise_and_each_seed_in_another_order(digits):
     rows = [*play.seeds(range(1, 4), digits)]
     seen = play.trainer.seen[len(rehearsed) :]
     assert [row["seed"] for row in rows] == [1, 2, 3] == play.trainer.begun[len(rehearsed) :]
+    for images, labels in play.trainer.at_start:
+        assert abs(images.float().mean() - 127.5) < 2 and not torch.equal(labels.sort()[0], digits.targets.sort()[0])
     keys = [sorted(zip(one.flatten(1).sum(1).tolist(), two.tolist(), strict=True)) for one, two in seen]
     assert keys[0] == keys[1] == keys[2], "the same digits with their labels"
     assert not torch.equal(seen[0][1], seen[1][1]) and not torch.equal(seen[1][1], seen[2][1])
@@ -359,6 +363,29 @@ def test_nothing_of_a_training_reaches_the_next(name, digits):
 
 
 @pytest.mark.parametrize("name", SMALL)
+def test_no_start_depends_on_what_lies_where_the_digits_will_be(name, digits):
+    """So it makes no difference to the course's entries whether the digits come before ``start`` or after it."""
+    trainer, found = prepared(name, digits, epochs=0.4), []
+    before = {key: one.clone() for key, one in vars(trainer.batches).items() if isinstance(one, torch.Tensor)}
+    for come_first in (True, False):
+        trainer.batches.images.random_(0, 256)
+        trainer.batches.labels.random_(0, 10)
+        for come in (come_first, not come_first):
+            if come:
+                trainer.batches.images.copy_(digits.data)
+                trainer.batches.labels.copy_(digits.targets)
+            else:
+                trainer.start(5)
+                begun = trainer.optimizer.weights.flat_values.clone()
+        assert all(torch.equal(before[key], vars(trainer.batches)[key]) for key in before), "start prepares no batch"
+        trainer.train()
+        found.append((begun, trainer.optimizer.weights.flat_values.clone()))
+        before |= {key: one.clone() for key, one in vars(trainer.batches).items() if key in before}
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(*found[0]), "it did train"
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_an_entry_learns(name, digits):
     found = referee.read(FOLDER / f"{name}.py").but(**SMALL[name])
     assert found.track in rules.TRACKS
@@ -475,9 +502,30 @@ def test_the_test_set_stays_closed_below_the_gate(run, capsys):
 def test_each_opening_of_the_test_set_is_logged(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "REPORTS", tmp_path / "reports")
     module, found = script("speedrun.py"), referee.read(FOLDER / "any_net.py")
-    assert [module.log(found, record()["rows"]) for _ in range(2)] == [1, 2]
+    assert module.open_test_set(found) == 1
+    module.log(found, ended=module.now(), **referee.summary(record()["rows"]))
+    assert module.open_test_set(found) == 2, "what came out is no second opening"
     lines = [json.loads(line) for line in (tmp_path / "reports/speedrun_tests.jsonl").read_text().splitlines()]
-    assert lines[1]["mean_pct"] == pytest.approx(99.03) and lines[1]["recipe"]["batch"] == found.recipe["batch"]
+    assert lines[1]["mean_pct"] == pytest.approx(99.03) and lines[2]["recipe"]["batch"] == found.recipe["batch"]
+    assert {line["entry"] for line in lines} == {"any_net.py"}
+
+
+def test_an_opening_counts_though_it_is_broken_off(run, monkeypatch, tmp_path):
+    few = sys.modules["labkit.training.steps"].found_digits(None)
+    few.is_mnist = True
+    monkeypatch.setattr(rules, "TEST_SAMPLES", len(few.test))
+    whole = referee.Play.seeds
+
+    def interrupted(play, seeds, judged):
+        if len(judged) == len(few.test):
+            raise KeyboardInterrupt
+        yield from whole(play, seeds, judged)
+
+    monkeypatch.setattr(referee.Play, "seeds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run("speedrun.py", "--seeds", "1", "--open-anyway")
+    monkeypatch.setattr(referee.Play, "seeds", whole)
+    assert run("speedrun.py", "--seeds", "1", "--open-anyway")["test_opened"] == 2
 
 
 def test_a_search_tries_all_and_the_better_ones_again(run, capsys):
@@ -558,6 +606,18 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
     assert tables.cost([found]).cells() == [["mine", "9", "~2", "~1", "~9", "~0.1", "~1.5", "~7"]]
     found["rows"] = found["rows"][:2]
     assert readings.chosen(found)["settings"] == two, "without a second round the first"
+
+
+def test_the_added_seeds_are_told_from_the_first_ones():
+    found, one = tries(), {"batch": 1}
+    for number, seeds, mean in ((1, 3, 99.3), (2, 12, 99.15)):
+        found["rows"] += tries((number, one, mean, 0.02, 9.0))["rows"]
+        found["rows"][-1]["seeds"] = seeds
+    assert readings.added_pct(found, readings.chosen(found)) == pytest.approx(99.1)
+    assert tables.rounds([found]).cells() == [["mine", "3", "~99.300", "~0.020", "9", "~99.100", "~+0.200"]]
+    found["rows"] = found["rows"][:1]
+    assert tables.rounds([found]).cells()[0][4:] == ["0", "–", "–"], "without a second round"
+    assert tables.rounds([tries()]).cells() == [["mine", "0", "–", "–", "0", "–", "–"]]
 
 
 def test_a_search_without_a_result_has_no_numbers():

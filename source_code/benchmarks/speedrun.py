@@ -24,17 +24,23 @@ def played(entry, train, judged, device, seeds, what):
     return rows, play
 
 
-def log(entry, rows):
-    """Note in the reader's own reports that the test set was opened, and what came out; how often it was by now."""
+def now():
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def log(entry, **what):
+    """A line about the test set and an entry in the reader's own reports; the file's lines."""
     file = paths.REPORTS / "speedrun_tests.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
-    found = referee.summary(rows)
-    line = {"opened": datetime.now(timezone.utc).isoformat(timespec="seconds"), "entry": entry.file.name}
-    line |= {"entry_hash": entry.hash, "recipe": entry.recipe, **found}
     with file.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
-    lines = [json.loads(one) for one in file.read_text(encoding="utf-8").splitlines()]
-    return sum(one["entry"] == entry.file.name for one in lines)
+        stream.write(json.dumps(what | {"entry": entry.file.name, "entry_hash": entry.hash}) + "\n")
+    return [json.loads(one) for one in file.read_text(encoding="utf-8").splitlines()]
+
+
+def open_test_set(entry):
+    """Note that it is opened, before a digit of it is judged; how often it was by now for an entry of this name."""
+    lines = log(entry, opened=now(), recipe=entry.recipe)
+    return sum("opened" in one and one["entry"] == entry.file.name for one in lines)
 
 
 def main():
@@ -50,7 +56,7 @@ def main():
     add("--limit", type=steps.at_least(1), metavar="N", help="train on the first N samples only")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s; a CPU makes no entry")
     args = parser.parse_args()
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = now()
     with one_sentence():
         device = steps.pick_device(args.device)
         entry = referee.read(args.entry).but(**dict(search.setting(one) for one in args.set))
@@ -70,8 +76,11 @@ def main():
         if closed:
             print(f"The test set stays closed: on held-out digits the mean is below {rules.GATE_PCT} %.")
     else:
+        counts = digits.is_mnist and len(digits.test) == rules.TEST_SAMPLES
+        opened = open_test_set(entry) if counts else 0
         rows, _ = played(entry, digits.train, digits.test, device, args.seeds, "test set")
-        opened = log(entry, rows) if digits.is_mnist and len(digits.test) == rules.TEST_SAMPLES else 0
+        if counts:
+            log(entry, ended=now(), **referee.summary(rows))
     record = {
         "track": entry.track, "entry": entry.file.name, "entry_hash": entry.hash, "author": args.author,
         "recipe": entry.recipe, "parameters": parameters, "hold_out": chosen_by, "test_opened": opened,

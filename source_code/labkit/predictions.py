@@ -83,18 +83,24 @@ def begin(lab: int | None) -> None:
     _trouble.clear()
 
 
-def compare_prediction(predicted: object, measured: float | str, unit: str = "", of: str = "") -> None:
+def compare_prediction(
+    predicted: object, measured: float | str | tuple[float, float], unit: str = "", of: str = ""
+) -> None:
     """Print the reader's prediction beside what was measured, and keep it in her ledger as that ``of`` something.
 
     ``None`` means that none was made; what is no number where one is wanted is told so. Nothing raises. The first line
-    holds no answer, since it is what JupyterLab shows of an output that is folded.
+    holds no answer, since it is what JupyterLab shows of an output that is folded. Two numbers are bounds, the lower
+    one first: between them a prediction is right, outside it is compared with the nearer one.
     """
     global _asked
     if of:
         say(f"Prediction: {of}")
     words = isinstance(measured, str)
-    nothing = not words and math.isnan(measured)
-    answer = "not measured here" if nothing else f"measured: {MEASURED}{_said(measured, unit)}"
+    bounds = measured if isinstance(measured, tuple) else (measured, measured)
+    nothing = not words and any(map(math.isnan, bounds))
+    least, most = (f"{MEASURED}{_said(one, unit)}" for one in bounds)
+    between = f"between {least} and {most}" if isinstance(measured, tuple) else least
+    answer = "not measured here" if nothing else f"measured: {between}"
     if predicted is None:
         say(f"{'no prediction made' if _asked else ASKED}; {answer}")
         _asked = True
@@ -107,10 +113,13 @@ def compare_prediction(predicted: object, measured: float | str, unit: str = "",
     if nothing:
         say(f"you predicted {_said(made, unit)}; {answer}")
         return
-    now = Prediction(_lab or 0, of, made, measured if words else float(measured), unit)
+    if not words:
+        measured = float(min(max(made, bounds[0]), bounds[1]))
+    now = Prediction(_lab or 0, of, made, measured, unit)
     first = _keep(now) if of and made != math.inf != measured else now
     again = "" if first.predicted == made else f" (your first, {_said(first.predicted, unit)}, is the one that counts)"
-    say(f"you predicted {_said(made, unit)}; {answer} – {now.score()}{again}")
+    score = "right, between the bounds" if bounds[0] != bounds[1] and made == measured else now.score()
+    say(f"you predicted {_said(made, unit)}; {answer} – {score}{again}")
 
 
 def finish() -> None:

@@ -62,13 +62,17 @@ def _try_gradient(gradient: Callable) -> str | None:
         found = gradient(logits.detach().clone(), labels.clone(), smoothing)
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
             return f"a tensor like the logits is wanted, ({count}, 10)"
-        if torch.allclose(found, right, atol=1e-9):
+        found = found.double()  # float32 is precise enough
+        if torch.allclose(found, right, atol=1e-6):
             continue
-        if torch.allclose(found, count * right, atol=1e-9):
+        if torch.allclose(found, count * right, atol=1e-6):
             return "that is the gradient of the sum over the batch: the loss is its mean"
-        if torch.allclose(found, -right, atol=1e-9):
+        if torch.allclose(found, -right, atol=1e-6):
             return "its sign is wrong: probabilities less target, not the other way round"
-        if abs(float(found.sum())) > 1e-9:
+        others = _on_the_others(logits.detach(), labels, smoothing)
+        if torch.allclose(found, others, atol=1e-6):
+            return "the share goes to all ten, the true digit too"
+        if abs(float(found.sum())) > 1e-6:
             return "the gradients of a digit's ten logits must add up to 0: does your target add up to 1?"
         return "it is not the derivative of the loss"
     return None
@@ -89,10 +93,17 @@ def _turned(logits, labels, smoothing):
     return -_right(logits, labels, smoothing)
 
 
-def _ninth(logits, labels, smoothing):
+def _no_share(logits, labels, smoothing):
     import torch.nn.functional as F
 
     return (logits.softmax(1) - F.one_hot(labels, 10) * (1 - smoothing)) / len(labels)
+
+
+def _on_the_others(logits, labels, smoothing):
+    import torch.nn.functional as F
+
+    true = F.one_hot(labels, 10)
+    return (logits.softmax(1) - true * (1 - smoothing) - (1 - true) * smoothing / 9) / len(labels)
 
 
 SMOOTHED = Code(
@@ -101,7 +112,8 @@ SMOOTHED = Code(
     wrong={
         "that is the gradient of the sum over the batch": _no_mean,
         "its sign is wrong": _turned,
-        "must add up to 0": _ninth,
+        "must add up to 0": _no_share,
+        "the share goes to all ten, the true digit too": _on_the_others,
     },
 )
 

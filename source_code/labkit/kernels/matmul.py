@@ -28,7 +28,7 @@ UNTUNED = (32, 32, 32)  # for Triton's interpreter, where no size is faster
 GROUP = 8  # rows of tiles that are gone down together
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 # What multiplies, in the assembly (PTX): a group of warps at a Tensor Core (Hopper), one warp at one, a CUDA core.
-MULTIPLIES = re.compile(r"wgmma\.mma_async\.\S+|\bmma\.sync\.\S+|\bfma\.rn\.f32\S*")
+MULTIPLIES = re.compile(r"wgmma\.mma_async\.\S+|(?:wmma\.)?\bmma\.sync\.\S+|\bfma\.rn\.f32\S*")
 TOO_LONG = 2**31  # offsets are 32 bits wide
 
 

@@ -103,17 +103,18 @@ def split(digits: DigitSet, held_out: int = HELD_OUT) -> tuple[DigitSet, DigitSe
 class Play:
     """An entry, prepared for one training set: seeds are played one by one.
 
-    The trainer is prepared and rehearsed on noise; only then are the digits copied to where the noise was. Before each
-    seed they are put into another order. So nothing that an entry worked out beforehand, or in the seed before, helps.
+    The trainer is prepared and rehearsed on noise, and every ``start``, which is not timed, finds noise again; only
+    then are the digits copied to where it was, in another order for each seed. So no batch prepared in advance helps.
+    What an entry hides from the last seed, or does in ``predict``, is not seen here: that shows in the entry's file.
     """
 
     def __init__(self, entry: Entry, digits: DigitSet, device: torch.device) -> None:
         """Prepare and rehearse, which is warm-up: ``warm_up_s``. LabError where the entry's training breaks."""
         self.digits = DigitSet(digits.data.to(device), digits.targets.to(device))
         self.device = device
-        noise = {"generator": torch.Generator(device).manual_seed(0), "device": device}
-        self.images = torch.randint(0, 256, digits.data.shape, dtype=torch.uint8, **noise)
-        self.labels = torch.randint(0, 10, digits.targets.shape, **noise)
+        self.images = torch.empty(digits.data.shape, dtype=torch.uint8, device=device)
+        self.labels = torch.empty(digits.targets.shape, dtype=torch.int64, device=device)
+        self._noise()
         start = time.perf_counter()
         self.trainer = entry.prepare(self.images, self.labels, **entry.recipe)
         for seed in range(REHEARSALS):
@@ -127,11 +128,12 @@ class Play:
         """A row for each seed: milliseconds of the training, how many of ``judged`` are right, before it and after."""
         judged = DigitSet(judged.data.to(self.device), judged.targets.to(self.device))
         for seed in seeds:
+            self._noise()
+            self.trainer.start(seed)
+            untrained = self._right(self.digits)
             order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed)).to(self.device)
             self.images.copy_(self.digits.data[order])
             self.labels.copy_(self.digits.targets[order])
-            self.trainer.start(seed)
-            untrained = self._right(self.digits)
             with stopwatch(self._synchronize) as seconds:
                 self.trainer.train()
             yield {
@@ -140,6 +142,12 @@ class Play:
                 "untrained_pct": untrained,
                 "accuracy_pct": self._right(judged),
             }
+
+    def _noise(self) -> None:
+        """Noise in place of the digits; by a generator of its own, so that no entry's draws depend on it."""
+        generator = torch.Generator(self.device).manual_seed(0)
+        self.images.random_(0, 256, generator=generator)
+        self.labels.random_(0, 10, generator=generator)
 
     def _right(self, digits: DigitSet) -> float:
         """Percent of the digits that the trainer names rightly: the first 10,000 at most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from labkit import source
 
 HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
+CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
 
 
 def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
@@ -21,6 +23,16 @@ def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.D
 def in_cuda() -> list[dict]:
     """The records of ``bench_wmma.py``; the shipped ones where what compiles CUDA C++ is not installed."""
     return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
+
+
+def instructions(records: Sequence[dict]) -> list[str]:
+    """The instructions that multiply in WMMA's kernels, by name.
+
+    WMMA's names begin ``wmma.mma.sync``, and say how the factors lie before they say a size; early records
+    keep them without the first word.
+    """
+    names = {name for row in records[0]["rows"] for name in row.get("instructions", ())}
+    return sorted(CUT.sub("wmma.mma.sync.aligned.", name) for name in names)
 
 
 def fp16_over_bf16(records: Sequence[dict]) -> float:

@@ -140,6 +140,18 @@ def first_round(search: dict, row: dict) -> dict:
     return next((one for one in tried(search, 1) if one["settings"] == row["settings"]), row)
 
 
+def added_pct(search: dict, row: dict) -> float:
+    """The mean accuracy of the seeds that the second round added to the first's; NaN where it added none.
+
+    Both rounds begin with seed 1, so a row of the second holds the first round's seeds too.
+    """
+    first = first_round(search, row)
+    added = row["seeds"] - first["seeds"]
+    if not added:
+        return NAN
+    return (row["seeds"] * row["mean_pct"] - first["seeds"] * first["mean_pct"]) / added
+
+
 def is_recipe_of(row: dict, record: dict) -> bool:
     """Was an entry trained with this row's settings?"""
     settings = row["settings"]

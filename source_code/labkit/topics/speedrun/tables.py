@@ -42,9 +42,11 @@ def goals(records: Iterable[dict]) -> Table:
     """Each track's goal, and the fastest entry in it so far."""
     best = readings.best(records)
     rows = [
-        {"track": track.name, "goal ms": track.goal_ms, "best ms": best[track.name]} for track in rules.TRACKS.values()
+        {"track": track.name, "set beforehand, ms": track.goal_ms, "best ms": best[track.name]}
+        for track in rules.TRACKS.values()
     ]
-    return table(pd.DataFrame(rows), None, {"goal ms": "{:.0f}", "best ms": "{:.1f}"}, ["best ms"])
+    formats = {"set beforehand, ms": "{:.0f}", "best ms": "{:.1f}"}
+    return table(pd.DataFrame(rows), None, formats, ["best ms"])
 
 
 def hidden(records: Iterable[dict]) -> Table:
@@ -89,6 +91,28 @@ def cost(searches: Iterable[dict]) -> Table:
     formats = {"tried": "{}", "again": "{}", "trainings": "{}", "all of them s": "{:.1f}", "preparing s": "{:.1f}"}
     formats["whole process s"] = "{:.0f}"
     return table(pd.DataFrame(rows), "What the search took", formats, list(formats))
+
+
+def rounds(searches: Iterable[dict]) -> Table:
+    """Of each search's chosen recipe: the mean of the first round's seeds, and of those that the second added."""
+    rows = []
+    for search in searches:
+        row = readings.chosen(search)
+        first, added = readings.first_round(search, row), readings.added_pct(search, row)
+        rows.append(
+            {
+                "entry": search["entry"].removesuffix(".py"),
+                "seeds": first["seeds"],
+                "their mean %": first["mean_pct"],
+                "± %": first["error_pct"],
+                "added": row["seeds"] - first["seeds"],
+                "mean of these %": added,
+                "difference %": first["mean_pct"] - added,
+            }
+        )
+    formats = {"their mean %": "{:.3f}", "± %": "{:.3f}", "mean of these %": "{:.3f}", "difference %": "{:+.3f}"}
+    caption = "The chosen recipes: the first round's seeds, and those that the second round added"
+    return table(pd.DataFrame(rows), caption, formats, list(formats))
 
 
 def recipes(searches: Iterable[dict]) -> Table:
