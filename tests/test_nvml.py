@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
@@ -115,6 +116,22 @@ def sampler():
             time.sleep(0.02)
     sampler.waits_s = {call.args[0] for call in waiting.wait.call_args_list}
     return sampler
+
+
+def test_samples_may_be_looked_at_while_more_are_taken():
+    """pandas counts the rows first and walks over them later."""
+    taken = nvml.Sampler(0.005, PretendNVML())
+    row = {"t_s": 0.0} | taken.read()
+    added = threading.Thread(target=lambda: [taken._rows.append(row) for _ in range(20_000)])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        added.start()
+        while added.is_alive():
+            assert set(taken.samples["power_w"]) <= {POWER_W}
+    finally:
+        sys.setswitchinterval(interval)
+        added.join()
 
 
 @pytest.fixture(scope="module")

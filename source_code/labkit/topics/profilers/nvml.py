@@ -106,7 +106,8 @@ class Sampler:
 
     @property
     def samples(self) -> pd.DataFrame:
-        return pd.DataFrame(self._rows, columns=list(COLUMNS)).astype(float)
+        rows = list(self._rows)  # as they are now: while the block runs, its thread adds to them
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(float)
 
     def now_s(self) -> float:
         """Seconds since the sampler started, on the clock of ``t_s``."""
