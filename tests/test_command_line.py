@@ -17,7 +17,7 @@ import torch
 
 from labkit import paths
 from labkit.paths import SOURCE_CODE
-from labkit.training import cli, data, machine, ranges, record
+from labkit.training import cli, data, ending, machine, ranges, record
 from labkit.training.model import Net
 
 SCRIPTS = sorted({path.name for path in SOURCE_CODE.glob("main_*.py")} - {"main_fsdp.py"})  # those that read digits
@@ -290,6 +290,22 @@ def test_a_killed_worker_is_said_and_the_partial_record_kept(started):
     assert record["status"] == "failed" and record["epochs"][0]["test_accuracy_pct"] >= 0
     _, alive = psutil.wait_procs(workers, timeout=END_S)
     assert not alive
+
+
+def test_a_run_that_ends_is_not_broken_off_by_one_loader_worker_more():
+    """PyTorch raises from its handler of SIGCHLD: while the record of the first failure is written, too."""
+
+    def raising(*_):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    usual = signal.signal(signal.SIGCHLD, raising)
+    try:
+        with pytest.raises(RuntimeError):
+            signal.raise_signal(signal.SIGCHLD)
+        assert ending.status(RuntimeError("DataLoader worker (pid 6) is killed by signal: Killed.")) == "failed"
+        signal.raise_signal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, usual)
 
 
 def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):

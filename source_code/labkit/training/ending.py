@@ -40,7 +40,13 @@ def in_one_sentence() -> None:
 
 
 def status(error: BaseException | None) -> str:
-    """What a record says of a run that ended so: ``complete``, ``interrupted`` or ``failed``."""
+    """What a record says of a run that ended so: ``complete``, ``interrupted`` or ``failed``.
+
+    It is asked once, first of all. From then on the death of a loader worker breaks off nothing more: PyTorch raises it
+    wherever the program is, and again for each worker that goes after the first, so in the midst of writing the record.
+    """
+    if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, lambda *_: None)
     if error is None:
         return "complete"
     return "interrupted" if _asked or isinstance(error, KeyboardInterrupt) else "failed"
