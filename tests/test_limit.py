@@ -26,6 +26,7 @@ from labkit.training import data, steps
 from labkit.training import run as training_run
 from labkit.training.data import normalise
 from labkit.training.model import LeanNet, Net
+from support import interpreted
 from support.scripts import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler")
@@ -303,11 +304,8 @@ def test_kernel_adadelta(case):
 def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__), "-k", "test_kernel_"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "11 passed" in done.stdout, done.stdout
+    said = interpreted.kernel_tests(__file__)
+    assert "11 passed" in said, said
 
 
 @pytest.mark.skipif(triton_or_not.INTERPRETED, reason="nothing is compiled in the interpreter")

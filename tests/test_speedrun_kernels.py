@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +14,7 @@ from labkit.kernels.smooth_head import smooth_head, smooth_head_reference
 from labkit.kernels.weights import Weights
 from labkit.training.data import normalise
 from labkit.training.model import Net
+from support import interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -205,11 +201,8 @@ def test_kernel_first_gradient(layers):
 def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__), "-k", "test_kernel_"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "14 passed" in done.stdout, done.stdout
+    said = interpreted.kernel_tests(__file__)
+    assert "14 passed" in said, said
 
 
 # What the references say
