@@ -80,9 +80,21 @@ LONGEST_FIRST = (
 )  # fmt: skip
 
 
+MOST_WORKERS = 6  # one wants up to 2 GB
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which readers need not have
+def pytest_xdist_auto_num_workers() -> int | None:
+    """With ``-n auto``, one more than there are cores, since some tests wait: for a browser, for processes that end."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None  # pytest-xdist's own
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + 1, MOST_WORKERS)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With ``-n 2 --dist loadfile`` a file is one worker's, but each pretended machine goes to whoever is free.
+    """With ``--dist loadfile`` a file is one worker's, but each pretended machine goes to whoever is free.
 
     What takes longest comes first, so that no worker is left with it while the other has nothing to do.
     """
@@ -92,7 +104,7 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
             machine = re.search(r"\[([\w-]+?)(?:-start_here|-\d\d_\w+)?\]$", test)
-            return f"{file}[{machine[1]}]" if machine and file.endswith("test_machines.py") else file
+            return f"on {machine[1]}" if machine and file.endswith(("test_machines.py", "test_waits.py")) else file
 
     if config.option.dist != "loadfile":
         return None

@@ -1,9 +1,12 @@
 """What several tests stand on lies in tests/support; property tests have no deadline, since a machine can be busy."""
 
 import contextlib
+import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,14 @@ def unbroken_lines(monkeypatch):
     from labkit import lines
 
     monkeypatch.setattr(lines, "WIDE", 10_000)
+
+
+@pytest.fixture(scope="session")
+def ran_on(tmp_path_factory) -> Iterator[Callable[[str], dict]]:
+    """What became of each notebook on a machine (``in_one_process.run``); all that are asked for share one process."""
+    import in_one_process
+    import pages
+
+    settings = {"initializer": in_one_process.begin, "initargs": (str(tmp_path_factory.mktemp("machines")),)}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **settings) as process:
+        yield cache(lambda machine: process.submit(in_one_process.run, machine, pages.of(machine)).result())

@@ -15,13 +15,13 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
-from labkit import course, doctor
+import pages
+from labkit import doctor
 from labkit.paths import ROOT
 from stepbudget.export import nsys
 
 REPOSITORY = "https://github.com/somebody/gpu-performance-lab"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-FILES = [ROOT / "start_here.ipynb", *(lab.path for lab in course.LABS)]
 SECONDS = 300
 
 
@@ -38,7 +38,7 @@ notebooks, start = module("notebooks"), module("start")
 # The notebooks
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", pages.FILES, ids=lambda file: file.stem)
 def test_a_notebook_stands_alone(file):
     made = nbformat.reads(json.dumps(notebooks.for_colab(file, REPOSITORY, COMMIT)), as_version=4)
     nbformat.validate(made)
@@ -87,7 +87,7 @@ def test_the_workflow_keeps_them_as_a_branch_that_holds_nothing_else(tmp_path):
         shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
     (here / "labs").mkdir()
     shutil.copy(ROOT / "start_here.ipynb", here)
-    shutil.copy(FILES[1], here / "labs")
+    shutil.copy(pages.FILES[1], here / "labs")
     commit(here)
     git(here, "remote", "add", "origin", str(forge))
     (job,) = yaml.safe_load((ROOT / ".github/workflows/colab.yml").read_text())["jobs"].values()
@@ -98,7 +98,7 @@ def test_the_workflow_keeps_them_as_a_branch_that_holds_nothing_else(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     kept = git(forge, "ls-tree", "-r", "--name-only", "colab").split()
-    assert kept == [f"labs/{FILES[1].name}", "start_here.ipynb"]
+    assert kept == [f"labs/{pages.FILES[1].name}", "start_here.ipynb"]
     assert f'VERSION = \\"{COMMIT}\\"' in git(forge, "show", "colab:start_here.ipynb")
 
 
@@ -133,7 +133,7 @@ def alone(tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(name, str(value))
     for name in ("LAB_MODE", "LAB_REPORTS"):
         monkeypatch.delenv(name, raising=False)
-    (home / "lab.ipynb").write_text(json.dumps(notebooks.for_colab(FILES[1], str(forge), "HEAD")))
+    (home / "lab.ipynb").write_text(json.dumps(notebooks.for_colab(pages.FILES[1], str(forge), "HEAD")))
     return home / "lab.ipynb"
 
 

@@ -1,6 +1,6 @@
 """Training on several ranks is the training on one: same weights, every digit once; a rank that fails ends the job.
 
-Ranks are processes on the CPU (gloo), started as a reader starts them, by torchrun.
+Ranks are processes on the CPU (gloo). Where it is their end that counts, torchrun starts them, as a reader does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import forked
 from labkit import course
 from labkit.paths import ROOT, SOURCE_CODE
 from labkit.training import distributed, text
@@ -31,11 +32,16 @@ SECONDS = 10  # after which a job with a dead rank has ended; on a busy machine,
 
 
 def torchrun(ranks: int, *words: object) -> list[str]:
-    """The command for so many ranks; one needs no launcher."""
-    if ranks == 1:
-        return [sys.executable, *map(str, words)]
+    """The command for so many ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return [*launcher, *map(str, words)]
+
+
+def ran(ranks: int, *words: object) -> str:
+    """What so many ranks said that came to their end."""
+    ended = forked.ranks(ranks, words)
+    assert not any(one.returncode for one in ended), ended[0].stderr[-2000:] + ended[-1].stderr[-2000:]
+    return "".join(one.stdout for one in ended)
 
 
 def environment() -> dict[str, str]:
@@ -46,10 +52,8 @@ def trained(ranks: int, script: str, folder: Path, epochs: int = 2, *more: str) 
     """A training without dropout: what it said, its record, and the state that it kept."""
     record, kept = folder / f"{ranks}.json", folder / f"{ranks}.pt"
     words = ["no-dropout", SOURCE_CODE / script, *COMMON, "--epochs", epochs, "--record", record, "--checkpoint", kept]
-    command = torchrun(ranks, ALTERED, *words, *more)
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return SimpleNamespace(said=done.stdout, record=json.loads(record.read_text()), state=torch.load(kept))
+    said = ran(ranks, ALTERED, *words, *more)
+    return SimpleNamespace(said=said, record=json.loads(record.read_text()), state=torch.load(kept))
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +184,7 @@ def transformer(tmp_path_factory):
         file = folder / f"{ranks}-{share}.json"
         flags = SMALL | {"lr": 0.02, "device": "cpu", "param-dtype": "float32", "share": share, "record": file}
         words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
-        command = torchrun(ranks, SOURCE_CODE / "main_fsdp.py", *words)
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
+        ran(ranks, SOURCE_CODE / "main_fsdp.py", *words)
         return json.loads(file.read_text())
 
     return trained

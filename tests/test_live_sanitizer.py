@@ -23,7 +23,7 @@ def sanitized(text: str) -> str:
 def test_every_entry_is_read():
     """nbval ignores a malformed entry without a word."""
     text = (Path(__file__).parent / "live_sanitizer.cfg").read_text()
-    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 13
+    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 14
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def test_every_entry_is_read():
             "$ time python3 a.py\nrecorded (NVIDIA H200, 2026-11-21), 3 runs each: reports/recorded/h200/runs\n",
             "$ time python3 a.py\n| run 1 of 1: time python3 a.py\n| done\nlive: 1 run each: reports/runs\n",
         ),
+        ("One switch: PyTorch 2.11.0\n", "One switch: PyTorch 2.15.0+cu130\n"),
         ("Recorded mode: what you see was measured on …\n", "Live: the commands run on this machine (NVIDIA L4).\n"),
         (
             "caption\nkernel  ms\n──────  ──\na       ~1\nb       ~2\n",

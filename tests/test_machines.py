@@ -2,74 +2,46 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-import in_one_process
+import pages
 from labkit import course, lines
 from labkit.paths import ROOT
 from labkit.pretend import machines
 from labkit.source import recorded
 
-NOTEBOOKS = ["start_here", *(lab.name for lab in course.LABS)]
-FILES = [ROOT / f"{name}.ipynb" if name == "start_here" else ROOT / "labs" / f"{name}.ipynb" for name in NOTEBOOKS]
 PATTERNS = get_sanitize_patterns((ROOT / "tests" / "live_sanitizer.cfg").read_text())
 
-# What a machine that was recorded in part has of its own: of parts 1 and 2. The rest is the default machine's.
-IN_PART = {"start_here", *(lab.name for lab in course.LABS if lab.part <= 2)}
-
-
-def notebooks_of(machine: str) -> list[str]:
-    """The notebooks that a machine has results of its own for."""
-    in_part = machine in course.MACHINES and machine != course.DEFAULT_MACHINE
-    return [name for name in NOTEBOOKS if name in IN_PART or not in_part]
-
-
-def files_of(machine: str) -> list[Path]:
-    return [FILES[NOTEBOOKS.index(name)] for name in notebooks_of(machine)]
-
-
 everywhere = pytest.mark.parametrize(
-    ("machine", "notebook"), [(machine, name) for machine in machines.names() for name in notebooks_of(machine)]
+    ("machine", "notebook"), [(machine, file.stem) for machine in machines.names() for file in pages.of(machine)]
 )
 on_recorded = pytest.mark.parametrize("machine", [course.DEFAULT_MACHINE])
-each = pytest.mark.parametrize("notebook", NOTEBOOKS)
-
-
-@pytest.fixture(scope="session")
-def ran(tmp_path_factory):
-    """What became of each notebook on a machine, by its name; all machines that are asked for share one process."""
-    settings = {"initializer": in_one_process.begin, "initargs": (str(tmp_path_factory.mktemp("machines")),)}
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **settings) as process:
-        yield cache(lambda machine: process.submit(in_one_process.run, machine, files_of(machine)).result())
+each = pytest.mark.parametrize("notebook", list(pages.BY_NAME))
 
 
 @everywhere
-def test_no_cell_raises(ran, machine, notebook):
-    result = ran(machine)[notebook]
+def test_no_cell_raises(ran_on, machine, notebook):
+    result = ran_on(machine)[notebook]
     last = result["cells"][-1]
     assert result["status"] == "whole", f"cell {last['cell']}: {last['error']}\n{last['trace']}"
 
 
 @each
 @on_recorded
-def test_on_the_recorded_machine_nothing_differs(ran, machine, notebook):
-    assert ran(machine)[notebook]["differs"] == []
+def test_on_the_recorded_machine_nothing_differs(ran_on, machine, notebook):
+    assert ran_on(machine)[notebook]["differs"] == []
 
 
 @each
 @on_recorded
-def test_live_on_the_recorded_machine_a_page_says_what_is_stored(ran, machine, notebook):
+def test_live_on_the_recorded_machine_a_page_says_what_is_stored(ran_on, machine, notebook):
     """But for what the sanitizer of ``make test-gpu`` masks: measured numbers, conclusions, where a run came from."""
-    stored = nbformat.read(FILES[NOTEBOOKS.index(notebook)], as_version=4).cells
-    compared = [cell for cell in ran(machine)[notebook]["cells"] if "tags" not in stored[cell["cell"]].metadata]
+    stored = nbformat.read(pages.BY_NAME[notebook], as_version=4).cells
+    compared = [cell for cell in ran_on(machine)[notebook]["cells"] if "tags" not in stored[cell["cell"]].metadata]
     found = {cell["cell"]: sanitized(cell["said"]).strip() for cell in compared}
     assert found == {number: sanitized(text_of(stored[number])).strip() for number in found}
 
@@ -140,34 +112,34 @@ def lines_of(result: dict, *beginnings: str) -> list[str]:
 
 
 @everywhere
-def test_what_is_concluded_can_be_read(ran, machine, notebook):
+def test_what_is_concluded_can_be_read(ran_on, machine, notebook):
     """No sentence with a number that is none, nor one that takes itself back."""
-    said = lines_of(ran(machine)[notebook], "→", "[differs here]")
+    said = lines_of(ran_on(machine)[notebook], "→", "[differs here]")
     assert said or notebook == "start_here"
     assert not [line for line in said if re.search(r"\bnan\b|\bNone\b|never, not never", line)]
 
 
 @pytest.mark.parametrize(
-    ("machine", "notebook"), [(machine, name) for machine in FALSE_ON for name in notebooks_of(machine)]
+    ("machine", "notebook"), [(machine, file.stem) for machine in FALSE_ON for file in pages.of(machine)]
 )
-def test_nothing_is_concluded_that_is_false_there(ran, machine, notebook):
-    said = [line for line in lines_of(ran(machine)[notebook], "→") if not line.startswith("→ [differs here]")]
+def test_nothing_is_concluded_that_is_false_there(ran_on, machine, notebook):
+    said = [line for line in lines_of(ran_on(machine)[notebook], "→") if not line.startswith("→ [differs here]")]
     own = [line for line in said if not RECORDED_ONES.search(line)]
     assert not [line for line in own for false in FALSE_ON[machine] if re.search(false, line)]
 
 
 @pytest.mark.parametrize("machine", NOT_TRUE)
-def test_a_claim_that_cannot_hold_there_is_not_made(ran, machine):
-    held = {line for result in ran(machine).values() for line in lines_of(result, "[ok]")}
+def test_a_claim_that_cannot_hold_there_is_not_made(ran_on, machine):
+    held = {line for result in ran_on(machine).values() for line in lines_of(result, "[ok]")}
     assert not [claim for claim in NOT_TRUE[machine] if f"[ok] {claim}" in held]
-    stored = "".join(file.read_text() for file in FILES)
+    stored = "".join(file.read_text() for file in pages.FILES)
     assert not [claim for claim in NOT_TRUE[machine] if f"[ok] {claim}" not in stored], "the labs have other words"
 
 
 @everywhere
-def test_cores_and_gpu_are_the_machines_own(ran, machine, notebook):
+def test_cores_and_gpu_are_the_machines_own(ran_on, machine, notebook):
     facts = machines.live(machine).facts
-    for line in lines_of(ran(machine)[notebook], "→", "[differs here]"):
+    for line in lines_of(ran_on(machine)[notebook], "→", "[differs here]"):
         if not RECORDED_ONES.search(line) and not any(name in line for name in course.MACHINES.values()):
             assert all(int(cores) == facts.cores for cores in re.findall(r"\b(\d+) (?:CPU )?cores\b", line)), line
         named = set(re.findall(r"\b(?:NVIDIA [A-Z]+\d+\w*(?: MIG \S+)?|Tesla \w+)", line))
@@ -177,10 +149,10 @@ def test_cores_and_gpu_are_the_machines_own(ran, machine, notebook):
 
 @each
 @pytest.mark.parametrize("machine", ["cpu"])
-def test_without_a_gpu_what_was_recorded_is_called_so(ran, machine, notebook):
+def test_without_a_gpu_what_was_recorded_is_called_so(ran_on, machine, notebook):
     """A conclusion on a benchmark that needs a GPU stands below the line that says whence its numbers are."""
     is_recorded = False
-    for cell in ran(machine)[notebook]["cells"]:
+    for cell in ran_on(machine)[notebook]["cells"]:
         for line in lines.joined(cell["said"]).splitlines():
             is_recorded |= line.startswith(("| recorded instead", "recorded ("))
             if line.startswith("→") and re.search(r"times the power|\bTFLOP/s|of cuBLAS's speed|To pin a new", line):

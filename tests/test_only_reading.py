@@ -9,11 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 import only_reading
-from labkit import course
-from labkit.paths import ROOT
+import pages
 from labkit.without_torch import SENTENCE, WithoutTorch
-
-FILES = [ROOT / "start_here.ipynb", *(lab.path for lab in course.LABS)]
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +18,10 @@ def ran(tmp_path_factory):
     """What became of each notebook, by its name; all share one process."""
     settings = {"initializer": only_reading.begin, "initargs": (str(tmp_path_factory.mktemp("reading")),)}
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **settings) as process:
-        return process.submit(only_reading.run, FILES).result()
+        return process.submit(only_reading.run, pages.FILES).result()
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", pages.FILES, ids=lambda file: file.stem)
 def test_a_page_runs_to_its_end_and_shows_nearly_all(ran, file):
     result = ran[file.stem]
     assert result["error"] is None

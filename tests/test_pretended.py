@@ -97,8 +97,10 @@ def test_every_machine_leaves_the_recordings_as_they_are(on):
 def test_a_recorded_machine_is_replayed_as_it_is(on):
     live, shipped = on("h200"), source.Recorded(RECORDED / "h200")
     assert live.facts == shipped.facts and live.facts.bf16 and live.facts.capability == (9, 0)
-    runs = live.runs(["main_opt1.py --epochs 3 --workers 1"], 2, quiet)
-    assert runs == {words: found[:2] for words, found in shipped.runs(list(runs), show=quiet).items()}
+    (words, runs), *_ = live.runs(["main_opt1.py --epochs 3 --workers 1"], 2, quiet).items()
+    as_made_now = ("run_at", "manifest", "versions")
+    for run, there in zip(runs, shipped.runs([words], show=quiet)[words], strict=False):
+        assert {name for name in there if run[name] != there[name]} <= {*as_made_now} and len(run["epochs"]) == 3
     words = recorded.provenance()["counters"]["main_opt7_bytes"]
     pd.testing.assert_frame_equal(live.count(words, quiet).kernels, shipped.count(words, quiet).kernels)
 

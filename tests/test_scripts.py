@@ -9,7 +9,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+import forked
 from labkit import course, paths
 from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
@@ -166,13 +166,11 @@ def one_thread():
 def run_script(tmp_path_factory):
     """Runs a script as a process of its own, once for each set of flags, and returns its Outcome."""
     environment = {name: value for name, value in os.environ.items() if name != "LAB_DATA_DIR"}
-    environment |= {"OMP_NUM_THREADS": "1"}
 
     @cache
     def run(script: str, *flags) -> Outcome:
         record = tmp_path_factory.mktemp("run") / "record.json"
-        words = [sys.executable, paths.script(script), *COMMON, *flags, "--record", record]
-        done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)
+        done = forked.run([paths.script(script), *COMMON, *flags, "--record", record], environment)
         assert done.returncode == 0, done.stderr
         return Outcome(done.stdout, json.loads(record.read_text()))
 

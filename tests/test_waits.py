@@ -7,10 +7,8 @@ long they took there, and how long a lab takes by itself, without anything that 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import re
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -25,11 +23,13 @@ PART_1_S, TRAINER_S, ALL_S = 10 * 60, 40 * 60, 50 * 60
 ANNOUNCED = re.compile(r"^\| .*recorded machine(?: took|:) (?:(\d+) min )?(\d+) s", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory) -> dict:
+on_recorded = pytest.mark.parametrize("machine", [course.DEFAULT_MACHINE])
+
+
+@pytest.fixture
+def asked(ran_on, machine) -> dict:
     """By lab, the cells that wait, as ``waits.waits`` gives them."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(waits.of_all, str(tmp_path_factory.mktemp("waits"))).result()
+    return waits.waits(ran_on(machine))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,7 @@ def expected_s(asked: dict, ran: dict[str, list[dict]], labs: list[str]) -> floa
     return waited_s + sum(own.get(name, statistics.mean(own.values())) for name in labs)
 
 
+@on_recorded
 def test_every_wait_is_known_beforehand(asked):
     """So that a cell says how long; nothing that a lab runs is without a recorded time."""
     assert list(asked) == live_check.names()
@@ -73,16 +74,19 @@ def test_every_wait_is_known_beforehand(asked):
     assert pace.LONG_S <= 5
 
 
+@on_recorded
 def test_part_1_waits_ten_minutes_at_most(asked, ran):
     assert 60 < expected_s(asked, ran, ["start_here", *(lab.name for lab in course.part(1))]) <= PART_1_S
 
 
+@on_recorded
 def test_the_labs_on_the_trainer_wait_forty_minutes_at_most_and_all_labs_fifty(asked, ran):
     trainer = ["start_here", *(lab.name for lab in course.LABS if lab.part < 4)]
     assert 600 < expected_s(asked, ran, trainer) <= TRAINER_S
     assert expected_s(asked, ran, live_check.names()) <= ALL_S
 
 
+@on_recorded
 def test_nothing_is_measured_twice(asked):
     """The baseline is a part of six labs: two runs of it are made, in all."""
     baseline_s = pace.recorded_s("runs", "main_baseline.py --epochs 3")

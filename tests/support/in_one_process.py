@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 
@@ -26,21 +26,40 @@ def begin(scratch: str) -> None:
 
 
 def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
-    """What ``labkit.recording.live_check.run_lab`` says of each notebook on a machine, by its name."""
+    """What ``labkit.recording.live_check.run_lab`` says of each notebook on a machine, by its name.
+
+    And of each cell what it ``asked`` for: how long each of its runs took on the recorded machine, in seconds.
+    """
     import matplotlib.pyplot as plt
 
     from labkit.display import show
     from labkit.pretend import machines
     from labkit.recording.live_check import run_lab
     from labkit.source import door
+    from labkit.source.pace import Pace
     from stepbudget.report import Report
+
+    class Listening(Pace):
+        """Notes what is asked for, for each cell."""
+
+        def begin(self, so_far: dict) -> None:
+            self.asked = self.of_cells.setdefault(so_far.get("running"), [])
+
+        def announcement(self, expected: Iterable[float | None]) -> str | None:
+            self.asked += (expected := list(expected))
+            return super().announcement(expected)
 
     show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
     door.open_report, Report.close = opened, lambda report: None
     found = {}
-    with door.using(machines.live(machine)):
+    live = machines.live(machine)
+    live.pace = Listening()
+    with door.using(live):
         for file in files:
-            found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
+            live.pace.of_cells = {}
+            found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None, keep=live.pace.begin)
+            for cell in found[file.stem]["cells"]:
+                cell["asked"] = live.pace.of_cells[cell["cell"]]
             plt.close("all")
     return found
 

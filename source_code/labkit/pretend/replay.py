@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import re
 import shlex
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +25,7 @@ from typing import ClassVar
 from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED
 from labkit.source import door, recorded, running
-from labkit.source.facts import Machine
+from labkit.source.facts import Machine, torch_version
 from labkit.source.programs import Programs
 from labkit.source.quick import shortened, whole
 from stepbudget.export import files, nsys
@@ -99,12 +101,14 @@ class Replay(Programs):
             self.report(name, db)
         db.close()
         nsys.note(export, nsys.identity(report))
+        _by_no_module_of_ours()
         show("| Generated")
 
     def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:
         there = self._first(lambda where: recorded.counts_file(log.stem, shlex.join(words), where))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(self.counts(there.read_text()))
+        _by_no_module_of_ours()
         show("| ==PROF== Connected")
 
     def _records(self, words: str, where: Path) -> list[dict]:
@@ -119,12 +123,19 @@ class Replay(Programs):
         return recorded.held(find, self.folder)[0]
 
     def _keep(self, words: str, record: dict, file: Path) -> dict:
-        told = self.facts
-        changed = self.record(words, json.loads(json.dumps(record)))
-        if "gpu" in changed:
-            changed |= {"gpu": told.gpu, "driver": told.driver, "cpu_cores": told.cores}
-        file.write_text(json.dumps(changed))
-        return changed
+        told, now = self.facts, datetime.now(timezone.utc).isoformat(timespec="seconds")
+        made = self.record(words, json.loads(json.dumps(record)))
+        made |= {"gpu": told.gpu, "driver": told.driver, "cpu_cores": told.cores}
+        made |= {"command": words, "status": "complete", "run_at": now, "manifest": {"modules": {}}}
+        made["versions"] = made.get("versions", {}) | {"torch": torch_version()}
+        file.write_text(json.dumps(made))
+        return made
+
+
+def _by_no_module_of_ours() -> None:
+    """So that what was made is current, whatever changed since it was recorded."""
+    if folder := os.environ.get("LAB_MANIFEST"):
+        Path(folder, "modules-0.json").write_text("[]")
 
 
 def tables(db: sqlite3.Connection) -> dict[str, list[str]]:

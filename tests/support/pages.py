@@ -1,0 +1,18 @@
+"""The notebooks, in the order of the catalogue, and which of them a machine has results of its own for."""
+
+from pathlib import Path
+
+from labkit import course
+from labkit.paths import ROOT
+
+FILES = [ROOT / "start_here.ipynb", *(lab.path for lab in course.LABS)]
+BY_NAME = {file.stem: file for file in FILES}
+
+# What a machine that was recorded in part has of its own: of parts 1 and 2. The rest is the default machine's.
+_IN_PART = {"start_here", *(lab.name for lab in course.LABS if lab.part <= 2)}
+
+
+def of(machine: str) -> list[Path]:
+    """Of a machine that is recorded or pretended."""
+    in_part = machine in course.MACHINES and machine != course.DEFAULT_MACHINE
+    return [file for file in FILES if file.stem in _IN_PART or not in_part]
