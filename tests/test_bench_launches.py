@@ -1,16 +1,15 @@
 """The benchmark of launches runs, on the CPU with few digits, and says what it timed."""
 
 import json
-import subprocess
-import sys
 
+import forked
 from labkit.paths import SOURCE_CODE
 
 
 def test_the_benchmark_of_launches(tmp_path):
     file = tmp_path / "launches.json"
-    words = [sys.executable, "bench_launches.py", "--limit", 40, "--batch-size", 32, "--repeats", 1, "--record", file]
-    done = subprocess.run([str(word) for word in words], cwd=SOURCE_CODE / "benchmarks", capture_output=True, text=True)
+    script = SOURCE_CODE / "benchmarks" / "bench_launches.py"
+    done = forked.run([script, "--limit", 40, "--batch-size", 32, "--repeats", 1, "--record", file])
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads(file.read_text())
     found = {(row["network"], row["compiled"], row["batch"], row["how"]): row for row in record["rows"]}

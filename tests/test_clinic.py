@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import shlex
-import subprocess
-import sys
 
 import pytest
 import torch
 
+import forked
 from labkit import cases
 from labkit.cases import CASES
 from labkit.paths import SOURCE_CODE
@@ -265,8 +263,8 @@ def test_one_rank_s_disk_is_slow(monkeypatch):
 
 
 def test_two_processes_train_together():
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words += [str(CLINIC / "two_gpus.py"), *TINY["two_gpus"].split(), "--device", "cpu", "--fault", "log"]
-    done = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert sorted(line.split(":")[0] for line in done.stdout.splitlines() if "loss" in line) == ["rank 0", "rank 1"]
+    words = [CLINIC / "two_gpus.py", *TINY["two_gpus"].split(), "--device", "cpu", "--fault", "log"]
+    ended = forked.ranks(2, words)
+    assert not any(one.returncode for one in ended), ended[0].stderr[-2000:]
+    said = [line.split(":")[0] for one in ended for line in one.stdout.splitlines() if "loss" in line]
+    assert said == ["rank 0", "rank 1"]

@@ -3,12 +3,12 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+import forked
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from support.scripts import script
@@ -42,9 +42,8 @@ def test_an_example_needs_nothing_of_the_course(name):
 
 @pytest.mark.parametrize("name", plan.EXAMPLES)
 def test_an_example_trains_on_a_cpu_and_says_how_long_a_step_takes(name, tmp_path):
-    words = [sys.executable, str(EXAMPLES / f"{name}.py"), *SMALL[name].split()]
-    words += ["--device", "cpu", "--record", str(tmp_path / "record.json")]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    flags = ["--device", "cpu", "--record", tmp_path / "record.json"]
+    done = forked.run([EXAMPLES / f"{name}.py", *SMALL[name].split(), *flags])
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["status"] == "complete" and record["step_ms"] > 0

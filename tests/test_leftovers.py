@@ -44,6 +44,7 @@ def messy(tmp_path):
         begun = tmp_path / "begun"
         begun.unlink(missing_ok=True)
         own = {"TMPDIR": str(folder), "BEGUN": str(begun), "LASTS": str(lasts), "FAILS": fails}
+        own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # which would take most of the time
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
@@ -63,7 +64,10 @@ def messy(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2", "--dist", "loadfile")], ids=["one process", "two"])
+TWO = ("-p", "xdist.plugin", "-n", "2", "--dist", "loadfile")
+
+
+@pytest.mark.parametrize("words", [(), TWO], ids=["one process", "two"])
 @pytest.mark.parametrize("ends", ["by itself", "by Ctrl-C"])
 def test_a_run_of_tests_leaves_nothing_in_the_temporary_folder(messy, words, ends):
     folder, process = messy(*words, lasts=0 if ends == "by itself" else 600)

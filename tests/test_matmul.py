@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from labkit import paths
 from labkit.kernels.matmul import (
     GROUP,
@@ -255,8 +256,7 @@ def test_the_order_of_tiles_matters_for_large_matrices_only():
 @pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py"])
 def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(paths.script(script)), "--record", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = forked.run([paths.script(script), "--record", file])
     assert done.returncode == 2
     assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1
     assert not file.exists()

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from labkit import paths
 from labkit.kernels import attention, chains, matmul, nvrtc, shared_out, softmax, transpose
 from labkit.paths import SOURCE_CODE
@@ -89,7 +90,7 @@ def test_the_kernels_keep_their_bounds_in_tritons_interpreter():
         "types = torch.float16, torch.float32\n"
         "print(json.dumps(t.errors('cpu', types, t.ROWS, t.PLACES, t.PRODUCTS)))"
     )
-    here = f"{SOURCE_CODE}:{Path(__file__).parent}"
+    here = f"{SOURCE_CODE}:{Path(__file__).parent}:{Path(forked.__file__).parent}"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": here}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -363,8 +364,7 @@ def test_chains_make_their_steps(count, tmp_path):
 @pytest.mark.skipif(GPU, reason="with a GPU the benchmarks run")
 def test_without_a_gpu_the_benchmark_ends_in_one_sentence(tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(paths.script("bench_kernels.py")), "--record", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = forked.run([paths.script("bench_kernels.py"), "--record", file])
     assert done.returncode == 2
     assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1
     assert not file.exists()
@@ -372,8 +372,7 @@ def test_without_a_gpu_the_benchmark_ends_in_one_sentence(tmp_path):
 
 def test_a_tiny_benchmark_leaves_a_whole_record(tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(paths.script("bench_kernels.py")), "--tiny", "--record", str(file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = forked.run([paths.script("bench_kernels.py"), "--tiny", "--record", file])
     assert done.returncode == 0, done.stderr
     record = json.loads(file.read_text())
     assert record["status"] == "complete" and record["dtype"] in ("bf16", "fp16")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import forked
 from labkit import paths
 from labkit.display.listing import listing
 from labkit.errors import LabError
@@ -261,9 +262,8 @@ def test_on_a_gpu_one_tile_a_warp_keeps_the_bound(compiler):
 
 def test_without_a_gpu_the_benchmark_ends_in_one_sentence(tmp_path):
     file = tmp_path / "record.json"
-    words = [sys.executable, str(paths.script("bench_wmma.py")), "--record", str(file)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    words = [paths.script("bench_wmma.py"), "--record", file]
+    done = forked.run(words, {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2 and re.fullmatch(r"error: no GPU.*\n", done.stderr)
     assert not file.exists()
 
