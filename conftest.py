@@ -80,7 +80,7 @@ LONGEST_FIRST = (
 )  # fmt: skip
 
 
-MOST_WORKERS = 6  # one wants up to 2 GB
+MOST_WORKERS, WORKER_BYTES = 6, 3e9
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which readers need not have
@@ -89,7 +89,8 @@ def pytest_xdist_auto_num_workers() -> int | None:
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None  # pytest-xdist's own
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores + 1, MOST_WORKERS)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2 * WORKER_BYTES
+    return min(cores + 1, MOST_WORKERS, max(1, int(memory / WORKER_BYTES)))
 
 
 @pytest.hookimpl(optionalhook=True)
