@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -300,13 +301,12 @@ def bring_to_life(tab) -> None:
     from playwright import sync_api as playwright
 
     for _ in range(10):
-        try:
+        box = tab.locator(PLOT).bounding_box()
+        tab.mouse.move(5, 5)
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
+        with contextlib.suppress(playwright.TimeoutError):
             tab.wait_for_selector(f"{PLOT} .main-svg", timeout=3_000)
             return
-        except playwright.TimeoutError:
-            box = tab.locator(PLOT).bounding_box()
-            tab.mouse.move(5, 5)
-            tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=3)
     raise AssertionError("the picture never became a plot")
 
 

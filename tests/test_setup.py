@@ -25,9 +25,9 @@ PATIENCE_S = 300  # with a make, on a machine that is busy
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 # A python3 that installs nothing: it writes down how it was called, and breaks in the ways that the environment names.
+# It is started some ten times a make, so that it imports only what a call needs.
 STAND_IN = """#!{python} -IS
-import os, runpy, shutil, sys, time
-from pathlib import Path
+import os, sys
 
 arguments = sys.argv[1:]
 with open({log!r}, "a") as log:
@@ -41,6 +41,9 @@ if "NO_VENV" in os.environ:
 if arguments[0] == "-c":
     exec(arguments[1])
 elif arguments[:2] == ["-m", "venv"]:
+    import shutil
+    from pathlib import Path
+
     folder = Path(arguments[-1])
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
@@ -49,18 +52,22 @@ elif arguments[:2] == ["-m", "venv"]:
     shutil.copy(__file__, folder / "bin/python")
     (folder / "made").touch()
 elif arguments == ["-m", "labkit.versions"]:
+    import runpy
+
     sys.path.insert(0, "source_code")
-    sys.argv, sys.prefix, sys.base_prefix = arguments[1:], str(Path(".venv").resolve()), "/usr"
+    sys.argv, sys.prefix, sys.base_prefix = arguments[1:], os.path.realpath(".venv"), "/usr"
     sys.version_info = (*map(int, os.environ.get("AS_PYTHON", "3.12").split(".")), 0, "final", 0)
     runpy.run_module("labkit.versions", run_name="__main__")
 elif arguments[:2] == ["-m", "ensurepip"]:
-    Path(".venv/has-pip").touch()
+    open(".venv/has-pip", "w").close()
 elif arguments[:2] == ["-m", "pip"]:
+    import time
+
     with open({log!r}, "a") as log:
         print("held by", *(os.environ.get(name) for name in ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")), file=log)
-    while "install" in arguments and "WAIT_FOR" in os.environ and not Path(os.environ["WAIT_FOR"]).exists():
+    while "install" in arguments and "WAIT_FOR" in os.environ and not os.path.exists(os.environ["WAIT_FOR"]):
         time.sleep(0.02)
-    if not Path(".venv/has-pip").exists() or ("OFFLINE" in os.environ and "install" in arguments):
+    if not os.path.exists(".venv/has-pip") or ("OFFLINE" in os.environ and "install" in arguments):
         sys.exit(1)
 """
 

@@ -259,7 +259,7 @@ def traces(draw, folder):
     return build
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_causes_of_any_trace_add_up_and_never_overlap(data):
     with tempfile.TemporaryDirectory() as folder:

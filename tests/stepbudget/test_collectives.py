@@ -205,7 +205,7 @@ spans = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=28, deadline=None)
 @given(spans)
 def test_the_parts_of_any_communication_add_up(works):
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ from labkit.paths import RECORDED
 from stepbudget.__main__ import main
 from synthetic import AUTOGRAD, METRIC_SET, PROCESS, SyntheticReport
 
-CASES = int(os.environ.get("LAB_FUZZ", "200"))
+CASES = int(os.environ.get("LAB_FUZZ", "128"))
 BATCHES = 8
 LIMIT_S = 20  # of processor time, which a busy machine does not lengthen
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>", "mystery"

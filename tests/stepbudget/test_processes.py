@@ -113,7 +113,7 @@ def test_what_neither_speaks_nor_computes_is_ended_and_what_computes_is_not(monk
     with pytest.raises(ReportError, match=r"has neither said nor computed anything for .* and was ended"):
         processes.stream([sys.executable, "-c", DEAF], lambda line: None)
     assert not processes.started(mark)
-    busy = "import time\nuntil = time.monotonic() + 4\nwhile time.monotonic() < until: pass\nprint('trained')"
+    busy = "import time\nuntil = time.monotonic() + 2.5\nwhile time.monotonic() < until: pass\nprint('trained')"
     assert processes.stream([sys.executable, "-c", busy], lambda line: None) == (0, "trained")
 
 

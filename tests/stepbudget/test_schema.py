@@ -20,11 +20,18 @@ REPORTS = sorted((RECORDED / course.DEFAULT_MACHINE).rglob("*.sqlite.xz"))  # of
 GEMM, ALLREDUCE = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 
 
+@pytest.fixture(autouse=True)
+def every_answer_conforms() -> None:
+    """Here ``answer`` sees to it, by what was printed: once is enough."""
+
+
 @pytest.fixture
 def answer(capsys):
+    """The answer, which is what the schema says."""
+
     def run(*arguments: object) -> dict:
         assert main([str(argument) for argument in (*arguments, "--json")]) == 0
-        return json.loads(capsys.readouterr().out)
+        return conforms(json.loads(capsys.readouterr().out))
 
     return run
 
@@ -58,8 +65,8 @@ def objects(schema: dict) -> Iterator[dict]:
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name.split(".")[0])
 def test_every_recorded_report_is_answered_as_the_schema_says(answer, path):
-    assert conforms(answer(path))["budget"]
-    assert any(rows for name, rows in conforms(answer(path, "--tables")).items() if name != "schema")
+    assert answer(path)["budget"]
+    assert any(rows for name, rows in answer(path, "--tables").items() if name != "schema")
 
 
 def test_every_part_of_an_answer_conforms(answer, two_gpus):
@@ -73,9 +80,9 @@ def test_a_comparison_conforms_whatever_comes_of_it(answer, tmp_path, two_gpus):
     slower = SyntheticReport(tmp_path / "slower.sqlite").gpu("NVIDIA H200").range(0, 2000, "training", process=11)
     slower.kernel(500, 900, GEMM, call=(400, 401), process=11)
     for other in (two_gpus, slower.write()):
-        assert "comparison" in conforms(answer(two_gpus, "--compare", other))
+        assert "comparison" in answer(two_gpus, "--compare", other)
     found = answer(two_gpus, "--compare", two_gpus, two_gpus, "--each", "forward", "--fail-if-slower", "1")
-    assert conforms(found)["comparison"]["slower_than_allowed"] is False
+    assert found["comparison"]["slower_than_allowed"] is False
 
 
 def test_a_report_that_holds_next_to_nothing_conforms(answer, tmp_path):

@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -144,6 +145,10 @@ class Ranks:
         """Of the clock that fits worst."""
         return max(rank.clock.residual_us for rank in self.ranks)
 
+    @cached_property
+    def _late(self) -> Late | None:
+        return _find_late(self)
+
     def bandwidth(self) -> pd.DataFrame:
         """``collectives.bandwidth`` of the collectives that run within the windows of all their ranks."""
         return collectives.bandwidth(self.table)
@@ -225,6 +230,10 @@ def _shared(one: Window, other: Window) -> int:
 
 def late(found: Ranks) -> Late | None:
     """The rank that kept the others from running longest, and why; None where none did, by what the clocks tell."""
+    return found._late
+
+
+def _find_late(found: Ranks) -> Late | None:
     waits = {rank.number: _waits(found, rank.number) for rank in found.ranks}
     number = max(waits, key=lambda rank: min((own.sum() for own in waits[rank].values()), default=0))
     own = next(rank for rank in found.ranks if rank.number == number)
