@@ -27,15 +27,6 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny networks are faster so, beside other tests above all."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 PROGRAMS = {name: script(f"clinic/{name}.py") for name in TINY}
 
 

@@ -593,7 +593,6 @@ def real_nsys(monkeypatch):
 
 def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
     monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
     text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))

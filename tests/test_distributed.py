@@ -45,7 +45,7 @@ def ran(ranks: int, *words: object) -> str:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 def trained(ranks: int, script: str, folder: Path, epochs: int = 2, *more: str) -> SimpleNamespace:

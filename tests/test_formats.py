@@ -24,11 +24,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def true_fp32_again():
     yield
-    torch.set_num_threads(threads)
     steps.set_fp32_precision(tf32=False)
 
 

@@ -77,7 +77,7 @@ def told(tmp_path_factory) -> dict:
     (folder / "gpu-performance-lab").mkdir()
     (folder / "gpu-performance-lab" / ".download-failed").touch()  # bundled digits, and no network is asked
     environment = {name: value for name, value in os.environ.items() if name not in ("LAB_DATA_DIR", "KERAS_BACKEND")}
-    environment |= {"XDG_CACHE_HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE_CODE)}
+    environment |= {"XDG_CACHE_HOME": str(folder), "PYTHONPATH": str(SOURCE_CODE)}
     words = [sys.executable, "-c", CHILD, str(SOURCE_CODE), str(folder), json.dumps(FLAGS), json.dumps(RUNS)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

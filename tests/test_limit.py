@@ -49,15 +49,6 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other's small shares take the cores from the tests beside them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
     """200 real digits on the device: images and labels."""

@@ -35,11 +35,8 @@ SIN, GAN, DEEP = script("bench_sin_fit.py"), script("bench_gan.py"), script("ben
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def true_fp32_again():
     yield
-    torch.set_num_threads(threads)
     steps.set_fp32_precision(tf32=False)
 
 

@@ -153,15 +153,6 @@ def recipe(model, train_loader, test_loader, epochs: int) -> list[float]:
     return [*step_losses, *tests]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Sums differ in the last digits with the number of threads: one here, and one in each script's process."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def run_script(tmp_path_factory):
     """Runs a script as a process of its own, once for each set of flags, and returns its Outcome."""

@@ -39,7 +39,6 @@ LAYOUT = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(
 @pytest.fixture
 def recorded_by(tmp_path, monkeypatch):
     """Runs a benchmark in this process, on the CPU, and returns its record."""
-    threads = torch.get_num_threads()
 
     def run(name: str, flag: str) -> dict:
         file = tmp_path / "record.json"
@@ -49,9 +48,7 @@ def recorded_by(tmp_path, monkeypatch):
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(steps, "pick_device", lambda wanted: torch.device("cpu"))
-    torch.set_num_threads(1)
     yield run
-    torch.set_num_threads(threads)
     steps.set_fp32_precision(tf32=False)
 
 

@@ -34,15 +34,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Threads that wait for each other's small shares take the cores from the tests beside them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def digits() -> DigitSet:
     found = read_bundled().train

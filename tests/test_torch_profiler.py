@@ -252,8 +252,6 @@ def run(monkeypatch, tmp_path):
     """Run a script of source_code/ in this process, on the CPU; what it prints. Nothing that it changes remains."""
     monkeypatch.syspath_prepend(SOURCE_CODE)
     monkeypatch.setattr("labkit.paths.REPORTS", tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for module, name in ((steps, "phase"), (steps, "Run"), (ranges, "phase"), (ranges, "_on")):
         monkeypatch.setattr(module, name, getattr(module, name))
 
@@ -266,7 +264,6 @@ def run(monkeypatch, tmp_path):
 
     yield one
     sys.modules.pop("main_opt2", None)
-    torch.set_num_threads(threads)
 
 
 FEW = ["--workers", 0, "--device", "cpu", "--test-batch-size", 40]

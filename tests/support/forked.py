@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def run(words: Sequence[object], environment: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess:
-    """What became of ``python3 WORDS``, one thread a program: status, and what it said."""
+    """What became of ``python3 WORDS``: its status, and what it said."""
     return _ended([words], [environment])[0]
 
 
@@ -78,8 +78,6 @@ def _serve() -> None:
 
 
 def _become(words: list[str], environment: dict[str, str], folder: str, said: str) -> None:
-    import torch
-
     for name, stream in ((os.devnull, 0), (f"{said}.out", 1), (f"{said}.err", 2)):
         file = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(file, stream)
@@ -87,7 +85,6 @@ def _become(words: list[str], environment: dict[str, str], folder: str, said: st
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    torch.set_num_threads(1)
     sys.argv, sys.path[0] = words, str(Path(words[0]).parent)
     runpy.run_path(words[0], run_name="__main__")
 

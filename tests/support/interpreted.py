@@ -15,7 +15,7 @@ def kernel_tests(file: str) -> str:
     small, and threads that wait for each other take the cores from the tests beside them.
     """
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(file)), "-k", "test_kernel_"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout
