@@ -9,17 +9,18 @@ import sys
 
 import pytest
 
-from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
+from support.smaller import smaller
 
 RANKS, SHRINK = 2, 64
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    file = tmp_path_factory.mktemp("sharding") / "record.json"
+    folder = tmp_path_factory.mktemp("sharding")
+    file, blocks = folder / "record.json", ("DEPTH, LENGTH, HEAD = 12,", "DEPTH, LENGTH, HEAD = 3,")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS]
-    words = [sys.executable, *launcher, SOURCE_CODE / "benchmarks" / "bench_sharding.py", "--device", "cpu"]
+    words = [sys.executable, *launcher, smaller(folder, "bench_sharding.py", *blocks), "--device", "cpu"]
     words += ["--shrink", SHRINK, "--record", file]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True)

@@ -26,6 +26,7 @@ from labkit.pretend import machines
 from labkit.training import data, flags, ranges, record
 from stepbudget.export.nsys import find_nsys
 
+SMALL = ROOT / "tests" / "support" / "small_training.py"  # what the scripts stand on, without all that they import
 FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu", "--workers", "0"]
 SCRIPTS = sorted(
     str(file.relative_to(SOURCE_CODE))
@@ -175,7 +176,7 @@ def test_a_disk_that_is_full_at_the_end_loses_no_result_and_leaves_no_draft(tmp_
     """The target was fine at the start. A script of its own, so that what happens at its very end is seen."""
     small = tmp_path / "small"
     small.mkdir()
-    words = [sys.executable, SOURCE_CODE / "main_baseline.py", *FEW, "--record", small / "run.json"]
+    words = [sys.executable, SMALL, *FEW, "--record", small / "run.json"]
     with other_file_system(small, "4k"):
         (small / "full").write_bytes(bytes(4096))
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
@@ -202,6 +203,7 @@ def test_a_benchmark_on_a_full_disk_prints_its_result(monkeypatch, tmp_path, cap
 
 ANY_NAME = 'it\'s "a b" é $(touch pwned) `touch pwned`'
 LIVE = """
+import shutil
 import sys
 from pathlib import Path
 from labkit import paths
@@ -211,6 +213,7 @@ from stepbudget.export.nsys import find_nsys
 
 few = "--limit 24 --batch-size 12 --epochs 1 --device cpu --workers 0"
 paths.REPORTS.mkdir()
+shutil.copy(sys.argv[1], paths.SOURCE_CODE / "main_opt2.py")  # the paths are what counts
 print(running.run_once(f"main_opt2.py {few}", paths.REPORTS / "run.json")["status"])
 if find_nsys():
     words = command.check(command.profile_command("opt2", f"main_opt2.py {few}"))
@@ -225,7 +228,7 @@ def test_a_checkout_in_a_folder_of_any_name_runs_live(tmp_path):
     shutil.copytree(SOURCE_CODE, checkout / "source_code", ignore=left_out)
     environment = os.environ | {"PYTHONPATH": str(checkout / "source_code"), "LAB_MODE": "live"}
     done = subprocess.run(
-        [sys.executable, "-c", LIVE], cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", LIVE, SMALL], cwd=checkout, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["complete"]
@@ -343,7 +346,8 @@ def test_a_rank_that_hangs_in_a_collective_ends_after_sigterm(tmp_path):
     words = [sys.executable, "-c", HANGING]
     with subprocess.Popen(words, env=os.environ | ranks, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "begun\n"
-        time.sleep(1)
+        while not psutil.Process(process.pid).net_connections():  # the other rank is waited for there
+            time.sleep(0.05)
         process.terminate()
         killed = threading.Timer(60, process.kill)
         killed.start()
@@ -352,19 +356,18 @@ def test_a_rank_that_hangs_in_a_collective_ends_after_sigterm(tmp_path):
         killed.cancel()
 
 
-LONG = ["--limit", "96", "--batch-size", "16", "--epochs", "500", "--device", "cpu"]
+LONG = ["--limit", "8", "--batch-size", "8", "--epochs", "100000", "--device", "cpu"]
 TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @contextlib.contextmanager
-def in_training(kept: Path, *words: object, **variables: str):
+def in_training(kept: Path, *words: object):
     """A training in a session of its own, from its first record on, and all processes that it has started by then."""
     with subprocess.Popen(
         [sys.executable, *map(str, words), "--record", str(kept)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables,
         start_new_session=True,
     ) as job:
         until = time.monotonic() + 240
@@ -378,52 +381,60 @@ def in_training(kept: Path, *words: object, **variables: str):
                 os.killpg(job.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("to", ["torchrun", "all of them, as Slurm does", "the rank that does not lead"])
-def test_sigterm_marks_the_record_of_several_ranks_and_leaves_none(to, tmp_path):
+def rank_of(job: subprocess.Popen, rank: int) -> psutil.Process:
+    (own,) = [one for one in psutil.Process(job.pid).children() if one.environ().get("RANK") == str(rank)]
+    return own
+
+
+@pytest.mark.parametrize(
+    ("to", "script"),
+    [("torchrun", SOURCE_CODE / "main_ddp.py"), ("all", SMALL), ("the rank that does not lead", SMALL)],
+    ids=["torchrun", "all of them, as Slurm does", "the rank that does not lead"],
+)
+def test_sigterm_marks_the_record_of_several_ranks_and_leaves_none(to, script, tmp_path):
     """By gloo, on the CPU: ranks that wait inside NCCL take two GPUs."""
     kept = tmp_path / "run.json"
-    with in_training(kept, *TWO_RANKS, SOURCE_CODE / "main_ddp.py", *LONG, "--workers", "0") as (job, started):
+    with in_training(kept, *TWO_RANKS, script, *LONG, "--workers", "0") as (job, started):
         if to == "torchrun":
             job.terminate()
-        elif to.startswith("all"):
+        elif to == "all":
             os.killpg(job.pid, signal.SIGTERM)
         else:
-            (second,) = [one for one in started if one.environ().get("RANK") == "1"]
-            second.terminate()
+            rank_of(job, 1).terminate()
         _, said = job.communicate(timeout=300)
         _, alive = psutil.wait_procs(started, timeout=60)
     assert job.returncode != 0 and not alive
     status = json.loads(kept.read_text())["status"]
     # Where another rank ends first, the leading one may find its connection broken before its own signal comes.
     assert status in (["interrupted", "failed"] if "not lead" in to else ["interrupted"]), said
-    assert f"main_ddp.py: interrupted by SIGTERM. The record in {kept} is marked '{status}'." in said
+    assert f"{script.name}: interrupted by SIGTERM. The record in {kept} is marked '{status}'." in said
 
 
 FULL = "error: out of GPU memory. Lower --batch-size, or free the GPU from other programs."
 
 
 @pytest.mark.parametrize(
-    ("rank", "words", "statuses"),
+    ("rank", "script", "statuses"),
     [
-        ("0", ["main_opt1.py", "--workers", "2"], ["failed"]),
-        ("0", ["main_ddp.py", "--workers", "1"], ["failed"]),
+        (None, SMALL, ["failed"]),
+        (0, SMALL, ["failed"]),
         # Rank 0 keeps the record: it is ended by torchrun, or finds its connection broken first.
-        ("1", ["main_ddp.py", "--workers", "1"], ["interrupted", "failed"]),
+        (1, SOURCE_CODE / "main_ddp.py", ["interrupted", "failed"]),
     ],
     ids=["one process", "the rank that leads", "another rank"],
 )
-def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, words, statuses, tmp_path):
+def test_a_full_gpu_is_one_sentence_keeps_the_record_and_leaves_no_process(rank, script, statuses, tmp_path):
     kept, altered = tmp_path / "run.json", ROOT / "tests" / "support" / "altered.py"
-    script, *more = words
-    launcher = TWO_RANKS if script == "main_ddp.py" else []
-    program = [*launcher, altered, "out-of-memory", SOURCE_CODE / script, *LONG, *more]
-    with in_training(kept, *program, OUT_OF_MEMORY=rank) as (job, started):
-        assert len(started) >= (2 if launcher else 1)
+    launcher, workers = ([], 2) if rank is None else (TWO_RANKS, 1)
+    program = [*launcher, altered, "out-of-memory", script, *LONG, "--workers", workers]
+    with in_training(kept, *program) as (job, started):
+        assert len(started) >= (4 if launcher else 2), "with the loader's workers"
+        (job if rank is None else rank_of(job, rank)).send_signal(signal.SIGUSR1)
         _, said = job.communicate(timeout=300)
         _, alive = psutil.wait_procs(started, timeout=60)
     assert job.returncode == 1 and not alive
-    own = f" The record in {kept} is marked 'failed'." if rank == "0" else ""
-    assert said.count(f"{script}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
+    own = "" if rank == 1 else f" The record in {kept} is marked 'failed'."
+    assert said.count(f"{script.name}: {FULL}{own}\n") == 1 and "OutOfMemoryError" not in said
     record = json.loads(kept.read_text())
     assert record["status"] in statuses and record["epochs"][0]["test_accuracy_pct"] >= 0
 
@@ -464,12 +475,12 @@ def test_loader_workers_without_shared_memory_name_the_flag_that_mends_it(size, 
         pytest.skip("no mount namespaces here")
     kept = tmp_path / "run.json"
     few = ["--limit", "512", "--batch-size", "128", "--epochs", "3", "--device", "cpu", "--workers", "2"]
-    words = [sys.executable, SOURCE_CODE / "main_opt1.py", *few, "--record", kept]
+    words = [sys.executable, SMALL, *few, "--record", kept]
     small = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"', "sh"]
     done = subprocess.run(list(map(str, [*small, *words])), capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     said = "the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
-    assert done.stderr.endswith(f"main_opt1.py: error: {said} The record in {kept} is marked 'failed'.\n")
+    assert done.stderr.endswith(f"{SMALL.name}: error: {said} The record in {kept} is marked 'failed'.\n")
     assert json.loads(kept.read_text())["status"] == "failed"
 
 

@@ -23,9 +23,11 @@ import torch
 from labkit.paths import ROOT, SOURCE_CODE
 
 SLURM_SCRIPT = SOURCE_CODE / "examples" / "several_nodes.sbatch"
-ALTERED = ROOT / "tests" / "support" / "altered.py"
-DIGITS = "--device cpu --limit 128 --batch-size 32 --test-batch-size 40 --workers 0 --amp-dtype float32"
+ALTERED, IN_TURN = (ROOT / "tests" / "support" / file for file in ("altered.py", "in_turn.py"))
+SMALL = ROOT / "tests" / "support" / "small_training.py"  # what the scripts stand on, without all that they import
+DIGITS = "--device cpu --limit 64 --batch-size 16 --test-batch-size 40 --workers 0"
 TEXT = "--device cpu --width 16 --depth 2 --heads 2 --length 12 --batch-size 8 --pool 2 --steps 4 --warm-up 1"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SECONDS = 30  # after which no process is left of a job that lost a node
 PATIENCE_S = 300  # for a machine that is busy
 ABORTED = "terminate called without an active exception"  # of PyTorch's threads as a process ends, now and then
@@ -112,7 +114,7 @@ class Nodes:
         """Run a command on a node, which has its own host name; what it says goes into the file of that name."""
         inside = ["ip", "netns", "exec", self.spaces[node], "unshare", "--uts", "--mount", "sh", "-c", BECOME, "sh"]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PATH": path, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
         with self.said(node).open("w") as said:
             command = [*inside, node, str(self.hosts), *words]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT)
@@ -154,15 +156,21 @@ def namespace(space: str) -> Iterator[None]:
         ip("netns", "delete", space)
 
 
-@pytest.fixture
-def nodes(tmp_path) -> Iterator[Nodes]:
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[Nodes]:
     if gone := [program for program in ("ip", "unshare", "setpriv", "hostname") if not shutil.which(program)]:
         without_nodes(f"{' and '.join(gone)} cannot be found (Debian: iproute2, util-linux, hostname)")
     with ExitStack() as stack:
         try:
-            made = Nodes(stack, tmp_path)
+            made = Nodes(stack, folder)
         except OSError as error:
             without_nodes(f"no network namespaces here: {error}")
+        yield made
+
+
+@pytest.fixture
+def nodes(tmp_path) -> Iterator[Nodes]:
+    with two_nodes(tmp_path) as made:
         yield made
 
 
@@ -197,34 +205,45 @@ def end_well(nodes: Nodes, *words: object) -> None:
 
 def alone(*words: object) -> None:
     """The same on one rank."""
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True)
+    words = [sys.executable, *map(str, words)]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | ONE_THREAD, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_two_nodes_come_to_the_weights_of_one_process(nodes, tmp_path):
-    script = [ALTERED, "no-dropout", SOURCE_CODE / "main_ddp.py", *DIGITS.split(), "--epochs", 2, "--checkpoint"]
-    end_well(nodes, *script, tmp_path / "two.pt")
-    alone(*script, tmp_path / "one.pt")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """What two nodes made of the digits and of the text, one after the other, and one process; and what was said."""
+    folder = tmp_path_factory.mktemp("trained")
+    digits = [SOURCE_CODE / "main_ddp.py", *DIGITS.split(), "--amp-dtype", "float32", "--epochs", 2, "--checkpoint"]
+    text = [SOURCE_CODE / "main_fsdp.py", *TEXT.split(), "--param-dtype", "float32", "--lr", 0.02, "--record"]
+
+    def both(name: str) -> list[object]:
+        return [ALTERED, "no-dropout", IN_TURN, *digits, folder / f"{name}.pt", "then", *text, folder / f"{name}.json"]
+
+    with two_nodes(folder) as nodes:
+        end_well(nodes, *both("two"))
+    alone(*both("one"))
+    return folder
+
+
+def test_two_nodes_come_to_the_weights_of_one_process(trained):
     one, two = (
-        torch.cat([own.flatten() for own in torch.load(tmp_path / file)["model"].values()])
+        torch.cat([own.flatten() for own in torch.load(trained / file)["model"].values()])
         for file in ("one.pt", "two.pt")
     )
     assert torch.allclose(one, two, rtol=1e-4, atol=1e-5)
-    assert "2 ranks by gloo" in nodes.said("node1").read_text() and "Train" not in nodes.said("node2").read_text()
+    assert "2 ranks by gloo" in (trained / "node1").read_text() and "Train" not in (trained / "node2").read_text()
 
 
-def test_a_transformer_shared_out_among_two_nodes_learns_as_one_process_does(nodes, tmp_path):
-    script = [SOURCE_CODE / "main_fsdp.py", *TEXT.split(), "--param-dtype", "float32", "--lr", 0.02, "--record"]
-    end_well(nodes, *script, tmp_path / "two.json")
-    alone(*script, tmp_path / "one.json")
-    one, two = (json.loads((tmp_path / file).read_text()) for file in ("one.json", "two.json"))
+def test_a_transformer_shared_out_among_two_nodes_learns_as_one_process_does(trained):
+    one, two = (json.loads((trained / file).read_text()) for file in ("one.json", "two.json"))
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-4) and two["losses"][-1] < two["losses"][0]
     assert (one["ranks"], two["ranks"]) == (1, 2)
 
 
 @pytest.mark.parametrize("victim", ["node1", "node2"])
 def test_a_torchrun_that_is_killed_ends_the_job_on_the_other_node_too(nodes, victim):
-    jobs = launched(nodes, SOURCE_CODE / "main_ddp.py", *DIGITS.split(), "--epochs", 100_000, "--log-interval", 1)
+    jobs = launched(nodes, SMALL, *DIGITS.split(), "--epochs", 100_000, "--log-interval", 1)
     deadline = time.monotonic() + PATIENCE_S
     while "Train Epoch: 2 " not in nodes.said("node1").read_text():
         assert time.monotonic() < deadline and not any(job.poll() for job in jobs.values())

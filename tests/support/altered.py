@@ -1,10 +1,11 @@
 """Run a script with one thing changed, also under torchrun: ``python3 altered.py CHANGE SCRIPT …``.
 
-CHANGE: ``no-dropout``, ``failing``, or ``out-of-memory`` of the rank that OUT_OF_MEMORY names.
+CHANGE: ``no-dropout``, ``failing``, or ``out-of-memory`` of the process that is sent SIGUSR1.
 """
 
 import os
 import runpy
+import signal
 import sys
 
 import torch
@@ -27,12 +28,13 @@ def failing() -> None:
     F.nll_loss = broken
 
 
-def out_of_memory(calls: int = 60) -> None:
-    """After some epochs a rank's GPU is full, as PyTorch says it."""
-    loss, left = F.nll_loss, iter(range(calls))
+def out_of_memory() -> None:
+    """From SIGUSR1 on the GPU is full, as PyTorch says it."""
+    loss, heard = F.nll_loss, []
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(True))
 
     def full(*args: torch.Tensor, **more: object) -> torch.Tensor:
-        if os.environ.get("RANK", "0") == os.environ["OUT_OF_MEMORY"] and next(left, None) is None:
+        if heard:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return loss(*args, **more)
 

@@ -71,8 +71,11 @@ def loaded() -> dict[str, str]:
 
 
 def _loaded_paths() -> list[str]:
-    named = [SCRIPT, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))]
-    files = {Path(name).resolve() for name in named if name and Path(name).is_absolute()}  # torch makes some names up
+    named = {SCRIPT, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))} - {None, ""}
+    folders = set(map(os.path.dirname, named))  # 300 with PyTorch, of 2,300 modules, which take long to look at
+    inside = {folder for folder in folders if Path(folder).resolve().is_relative_to(SOURCE_CODE)}
+    near = (Path(name) for name in named if name == SCRIPT or os.path.dirname(name) in inside)  # noqa: PTH120
+    files = {file.resolve() for file in near if file.is_absolute()}  # torch makes some names up
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
     return sorted(path for path in ours | own if _is_measured(path))
