@@ -26,9 +26,8 @@ FEW = ["--limit", "24", "--batch-size", "12", "--epochs", "2", "--device", "cpu"
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    """One thread, the bundled digits."""
+    """The bundled digits."""
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(ranges, "_on", False)
 
 

@@ -44,10 +44,9 @@ NO_RECORD = {"benchmarks/one_kernel.py", "benchmarks/sleeping.py"} | {name for n
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    """No GPU, one thread, the bundled digits."""
+    """No GPU, the bundled digits."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("LAB_DATA_DIR", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(ranges, "_on", False)
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +20,6 @@ from labkit.recording.status import BEFORE, CURRENT, MISSING, REVIEWED, STALE, R
 from labkit.source import Recorded, command, counting, quick, recorded
 from labkit.training import keras_run, machine, manifest
 from stepbudget.export import nsys
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """In each process that trains: several would wait for one another."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
-
 
 # The plan
 

@@ -27,7 +27,6 @@ ALTERED, IN_TURN = (ROOT / "tests" / "support" / file for file in ("altered.py",
 SMALL = ROOT / "tests" / "support" / "small_training.py"  # what the scripts stand on, without all that they import
 DIGITS = "--device cpu --limit 64 --batch-size 16 --test-batch-size 40 --workers 0"
 TEXT = "--device cpu --width 16 --depth 2 --heads 2 --length 12 --batch-size 8 --pool 2 --steps 4 --warm-up 1"
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 SECONDS = 30  # after which no process is left of a job that lost a node
 PATIENCE_S = 300  # for a machine that is busy
 ABORTED = "terminate called without an active exception"  # of PyTorch's threads as a process ends, now and then
@@ -114,7 +113,7 @@ class Nodes:
         """Run a command on a node, which has its own host name; what it says goes into the file of that name."""
         inside = ["ip", "netns", "exec", self.spaces[node], "unshare", "--uts", "--mount", "sh", "-c", BECOME, "sh"]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
         with self.said(node).open("w") as said:
             command = [*inside, node, str(self.hosts), *words]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT)
@@ -206,7 +205,7 @@ def end_well(nodes: Nodes, *words: object) -> None:
 def alone(*words: object) -> None:
     """The same on one rank."""
     words = [sys.executable, *map(str, words)]
-    done = subprocess.run(words, cwd=ROOT, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
