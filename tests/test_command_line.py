@@ -6,9 +6,12 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing import resource_sharer
 from pathlib import Path
 
 import psutil
@@ -302,6 +305,28 @@ def test_a_killed_worker_is_said_and_the_partial_record_kept(started):
     assert not alive
 
 
+@pytest.mark.parametrize("gone", [True, False], ids=["no file any more", "nobody who answers"])
+def test_a_worker_that_went_while_its_batch_was_fetched_was_killed(tmp_path, monkeypatch, gone):
+    """Batches come as files that the worker hands over when it is asked."""
+    monkeypatch.setattr(resource_sharer, "_resource_sharer", sharer := resource_sharer._ResourceSharer())
+    sharer._start()
+    batch = resource_sharer.DupFd(0)
+    sharer.stop(timeout=10)
+    address = batch._id[0]
+    Path(address).unlink(missing_ok=True)
+    if not gone:
+        silent = socket.socket(socket.AF_UNIX)
+        silent.bind(address)
+        silent.listen()
+        threading.Thread(target=lambda: silent.accept()[0].close(), daemon=True).start()
+    with pytest.raises((EOFError, OSError)) as found:
+        batch.detach()
+    assert "a loader worker was killed" in ending.sentence(found.value)
+    with pytest.raises(OSError) as found:
+        Path(tmp_path / "none").read_text()
+    assert ending.sentence(found.value) is None
+
+
 def test_a_run_that_ends_is_not_broken_off_by_one_loader_worker_more():
     """PyTorch raises from its handler of SIGCHLD: while the record of the first failure is written, too."""
 
@@ -321,7 +346,8 @@ def test_a_run_that_ends_is_not_broken_off_by_one_loader_worker_more():
 def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):
     """While the digits are read, or a benchmark measures: no record was begun, and none is left."""
     program = "import sys, time; from labkit.training import flags; flags.script_parser('A program.').parse_args(); "
-    program += "print('begun', flush=True); time.sleep(600)"
+    program += "print('begun', flush=True)\n"
+    program += "while True: time.sleep(0.1)"  # one long sleep would not hear a signal that comes just before it
     for number, status, sentence in (
         (signal.SIGTERM, 143, "interrupted by SIGTERM."),
         (signal.SIGINT, 130, "interrupted."),

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -74,9 +75,17 @@ def sentence(error: BaseException | None) -> str | None:
     text = str(error) if isinstance(error, RuntimeError) else ""
     if "shared memory" in text or "Bus error" in text:
         return "error: the loader workers ran out of shared memory. In a container, add --ipc=host (or --shm-size=8g)."
-    if "DataLoader worker" in text:
+    if "DataLoader worker" in text or _asked_a_worker_in_vain(error):
         return "error: a loader worker was killed. Is the machine out of memory? Lower --workers."
     return None
+
+
+def _asked_a_worker_in_vain(error: BaseException | None) -> bool:
+    """Did a loader worker go while its batch was fetched from it, before anyone heard of its death?"""
+    if not isinstance(error, (EOFError, OSError)):
+        return False
+    files = (Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any((file.parent.name, file.name) == ("multiprocessing", "resource_sharer.py") for file in files)
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
@@ -101,14 +110,14 @@ def _silence() -> None:
         return
     main, usual = os.getpid(), sys.excepthook
 
-    def hook(kind, error, traceback) -> None:
+    def hook(kind, error, where) -> None:
         if os.getpid() != main:
             if not issubclass(kind, (ConnectionError, EOFError, KeyboardInterrupt)):
-                usual(kind, error, traceback)
+                usual(kind, error, where)
             return
         said = sentence(error)
         if said is None:
-            usual(kind, error, traceback)
+            usual(kind, error, where)
             return
         print(f"\n{Path(sys.argv[0]).name}: {said}", file=sys.stderr, flush=True)
         sys.exit(exit_status(error))
