@@ -126,11 +126,11 @@ def run_all(page) -> None:
     page.wait_for_function("() => window.jupyterapp.commands.isEnabled('notebook:clear-all-cell-outputs')")
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs').then(() => null)")
     page.wait_for_function(f"{prompts}.every(text => text === '[ ]:')")
-    for _ in range(3):  # on a busy machine a click into a menu that is still opening can go astray
+    for _ in range(4):  # or hit another line, which runs one cell: it is clicked again until all wait for their turn
         page.click("#jp-MainMenu >> text=Run")
         page.click(".lm-Menu-item:has-text('Run All Cells')")
         with contextlib.suppress(TooLong):
-            page.wait_for_function(f"{prompts}.some(text => text !== '[ ]:')", timeout=20_000)
+            page.wait_for_function(f"{prompts}.every(text => text !== '[ ]:')", timeout=20_000)
             break
     try:
         page.wait_for_function(f"{prompts}.every(text => text !== '[*]:' && text !== '[ ]:')", timeout=240_000)
