@@ -15,10 +15,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit.kernels import conv1, conv2, triton_or_not
+from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
 from labkit.kernels.adadelta import adadelta, adadelta_reference
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
+from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head, head_reference
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
@@ -351,6 +352,17 @@ def test_the_largest_of_a_window_is_the_first_of_equals():
     hidden = torch.ones(1, 26, 26, 32)
     _, winner = conv2.conv2_pool_reference(hidden, torch.ones(64, 3, 3, 32), torch.zeros(64))
     assert not winner.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_product_comes_out_in_fp32(dtype):
+    """On a GPU in FP32's precision, too: nobody rounds the sums to BF16."""
+    torch.manual_seed(2)
+    a, b = torch.randn(300, 128, device=DEVICE).to(dtype), torch.randn(300, 96, device=DEVICE).to(dtype)
+    out = torch.full((128, 96), math.nan, device=DEVICE)
+    product_in_fp32(a.t(), b, out)
+    written = dtype == torch.float32 or (GPU and fp32_out.WRITES_FP32)
+    assert error(out, a.double().t() @ b.double()) < (1e-6 if written else 1e-2)
 
 
 def test_weights_go_there_and_back():

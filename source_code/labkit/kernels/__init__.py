@@ -9,6 +9,7 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 ``head``       bias, ReLU, dropout, last layer, log-softmax, loss, and back to the first linear layer's output
 ``adadelta``   one optimizer step for all parameters, with the BF16 copies that the Tensor Cores read
 ``weights``    the parameters, their gradients and Adadelta's state, each as one flat array
+``fp32_out``   a product of BF16 matrices that writes FP32: PyTorch's own
 =============  =====================================================================================================
 
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are

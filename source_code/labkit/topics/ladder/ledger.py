@@ -22,7 +22,8 @@ from labkit.paths import SOURCE_CODE
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
-KERNELS = [f"kernels/{room}.py" for room in ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")]
+ROOMS = ("adadelta", "conv1", "conv2", "fp32_out", "head", "weights", "triton_or_not")
+KERNELS = [f"kernels/{room}.py" for room in ROOMS]
 RUN, MODEL = "training/run.py", "training/model.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
 CAPTURED = {RUN: ["Run.on_device", "Run.captured", "Run.warming_up"]}
