@@ -9,7 +9,7 @@ from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradie
 from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head
 from labkit.kernels.weights import Weights
-from labkit.training import steps
+from labkit.training import rehearsed, steps
 from labkit.training.model import Net
 from labkit.training.steps import phase
 
@@ -71,7 +71,7 @@ def main():
                 test_epoch()
                 weights.load(net)  # and begin again
             train_epoch, test_epoch = run.captured(train_epoch), run.captured(test_epoch)
-        for epoch in run.epochs():
+        for epoch in rehearsed.epochs(run, weights, lr):
             with run.timed("training"):
                 with phase("shuffle"):
                     order.copy_(torch.randperm(len(order), device=run.device))
