@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
 from labkit.kernels.adadelta import adadelta, adadelta_reference
+from labkit.kernels.block import BlockNet
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.fp32_out import product_in_fp32
@@ -36,8 +37,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:De
 GPU = torch.cuda.is_available()
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU: a CUDA graph is captured")
 DEVICE = torch.device("cuda" if GPU else "cpu")
-STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py"]
-NETS = {"main_opt6.py": LeanNet}
+STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt6_block.py", "main_opt7.py"]
+NETS = {"main_opt6.py": LeanNet, "main_opt6_block.py": BlockNet}
+OF_BYTES = ("main_opt6_block.py", "main_opt7.py")  # whose first kernel gathers and normalises
 
 # Bounds on the relative error of gradients and changes, ‖found - expected‖ / ‖expected‖. Rounding also moves which of a
 # window's outputs is the largest, and with it a gradient as a whole: errors are larger than those of the sums alone.
@@ -115,10 +117,11 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
 
             def batch_loss(batch):
                 with autocast:
-                    output = net(normalise(images[batch])).float()
+                    given = (images, batch) if name in OF_BYTES else (normalise(images[batch]),)
+                    output = net(*given).float()
                 return F.nll_loss(output, labels[batch])
 
-            compiled = torch.compile(batch_loss, dynamic=False, disable=not (GPU and name == "main_opt6.py"))
+            compiled = torch.compile(batch_loss, dynamic=False, disable=not (GPU and name in NETS))
             module.train(run, net, compiled, order, optimizer, losses)
         gradients = {key: parameter.grad for key, parameter in net.named_parameters()}
     return {key: (gradients[key], p.detach() - before[key]) for key, p in net.named_parameters()}
@@ -130,7 +133,7 @@ def test_gradients_and_a_step_agree_with_fp64(digits, expected, name, dtype, mon
     narrow = dtype == torch.bfloat16
     if name == "main_opt7.py" and narrow != GPU:
         pytest.skip("the kernels work in BF16 on a GPU, their references in FP32 on the CPU")
-    if name == "main_opt6.py" and GPU and not narrow:
+    if name in NETS and GPU and not narrow:
         pytest.skip("compiled once, in BF16")
     steps.set_fp32_precision(False)
     found = step_of(name, *digits, dtype, monkeypatch)
@@ -342,7 +345,7 @@ def test_the_convolutions_fit_into_shared_memory(capability, there, monkeypatch)
 
 def test_without_triton_the_step_runs_in_plain_pytorch():
     """As with PyTorch for macOS, for Windows, and in its builds for the CPU."""
-    code = "import sys; sys.modules['triton'] = None; import main_opt7; from labkit.kernels import matmul"
+    code = "import sys; sys.modules['triton'] = None; import main_opt7, main_opt6_block; import labkit.kernels.matmul"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -412,7 +415,7 @@ def test_every_sample_is_seen_once_an_epoch(run_step, name, monkeypatch, capsys)
         return normalise(images)
 
     def watch(module):
-        monkeypatch.setattr(conv1 if name == "main_opt7.py" else module, "normalise", watched)
+        monkeypatch.setattr(conv1 if name in OF_BYTES else module, "normalise", watched)
 
     run_step(name, "--epochs", 2, before=watch)
     training = [batch for batch in seen if max(batch) < 50 and batch]

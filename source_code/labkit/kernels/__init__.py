@@ -12,6 +12,8 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 ``fp32_out``   a product of BF16 matrices that writes FP32: PyTorch's own
 =============  =====================================================================================================
 
+``block`` makes one operator of ``conv1`` and ``conv2``, which autograd and torch.compile know: main_opt6_block's.
+
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
 one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma. ``adam``, ``muon``,
 ``smooth_head`` and ``shifted`` are the speedrun's.
