@@ -123,22 +123,24 @@ __device__ __forceinline__ void load(Conv1& conv1, float* sums, const float* wei
     }
 }
 
-// conv1 and ReLU for 16 pixels: thread 4g + t gets channels 8n + 2t and 8n + 2t + 1 of pixels g and g + 8, as BF16.
-// `corner`: of the two pixels, in `pairs`.
+// What a thread needs of an image for 16 hidden pixels: `corner` is where the pixels g and g + 8 lie in `pairs`.
+__device__ __forceinline__ void see(u32 (&seen)[4], const u32* pairs, int corner, int corner8) {
+    const int t = threadIdx.x % 4, column = 2 * (t & 1), row = 28 * (t >> 1);
+    seen[0] = pairs[corner + column + row];
+    seen[1] = pairs[corner8 + column + row];
+    seen[2] = pairs[corner + column + 56];
+    seen[3] = pairs[corner8 + column + 56];
+}
+
+// conv1 and ReLU for them: thread 4g + t gets channels 8n + 2t and 8n + 2t + 1 of pixels g and g + 8, as BF16.
 __device__ __forceinline__ void hidden_pixels(
-    u32 (&out)[4][2], const u32* const (&corner)[2], const Conv1& conv1, const float* bias) {
+    u32 (&out)[4][2], const u32 (&seen)[4], const Conv1& conv1, const float* bias) {
     const int t = threadIdx.x % 4;
-    u32 a[4];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        a[h] = corner[h][2 * (t & 1) + 28 * (t >> 1)];
-        a[2 + h] = corner[h][2 * (t & 1) + 56];
-    }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const float2 begin = ((const float2*)bias)[4 * n + t];
         float sum[4] = {begin.x, begin.y, begin.x, begin.y};
-        small_product(sum, a[0], a[1], a[2], a[3], conv1.taps[n][0], conv1.taps[n][1]);
+        small_product(sum, seen[0], seen[1], seen[2], seen[3], conv1.taps[n][0], conv1.taps[n][1]);
         out[n][0] = narrow_relu(sum[0], sum[1]);
         out[n][1] = narrow_relu(sum[2], sum[3]);
     }
@@ -218,23 +220,24 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
         if (sample + gridDim.x < samples)
             bytes = fetch(images + order[sample + gridDim.x] * 784 + part * 224, 84, part == 2);
         meet(MINE + part, GROUP);
-#pragma unroll 1
-        for (int i = warp; i < 18; i += 4) {
-            const int odd = i >= 9, pixel = 16 * (i - 9 * odd) + g;
-            const u32* corner[2];
-            u32 two[4][2];
+        u32 seen[5][4];  // 18 times 16 pixels, by four warps
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int q = min(pixel + 8 * h, THIRD - 1);
-                corner[h] = my.pairs + q + 30 * (q * 2521 >> 16) + 28 * odd;  // (2 row + odd) 28 + q - 26 row
-            }
-            hidden_pixels(two, corner, conv1, all.bias1);
+        for (int i = 0; i < 5; i++) {
+            const int odd = warp + 4 * i >= 9, pixel = 16 * (warp + 4 * i - 9 * odd) + g;
+            const int one = min(pixel, THIRD - 1), two = min(pixel + 8, THIRD - 1);  // (2 row + odd) 28 + q - 26 row
+            see(seen[i], my.pairs, one + 30 * (one * 2521 >> 16) + 28 * odd, two + 30 * (two * 2521 >> 16) + 28 * odd);
+        }
+#pragma unroll
+        for (int i = 0; i < 5; i++) {
+            const int odd = warp + 4 * i >= 9, pixel = 16 * (warp + 4 * i - 9 * odd) + g;
+            u32 out[4][2];
+            hidden_pixels(out, seen[i], conv1, all.bias1);
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
                     if (pixel + 8 * h < THIRD)
-                        *(u32*)(my.hidden + (n * PLANE + odd * ODD + pixel + 8 * h) * 16 + 4 * t) = two[n][h];
+                        *(u32*)(my.hidden + (n * PLANE + odd * ODD + pixel + 8 * h) * 16 + 4 * t) = out[n][h];
         }
         written();
         meet(MINE + part, GROUP);
@@ -314,7 +317,8 @@ struct Backward {
     float bias1[32];
 };
 
-enum BackwardMeeting { FULL = 1, EMPTY = FULL + 2, NEXT = EMPTY + 2, MAKERS = NEXT + 2 };  // two: of either half
+// Where threads meet: a half's gradients are there, all of it is, it may be filled again; and its makers, in between.
+enum BackwardMeeting { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MAKERS = EMPTY + 2 };
 
 // What a thread of the first group brings for half a sample: seven rows of pooling windows.
 struct Windows {
@@ -377,8 +381,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
 
     for (int i = threadIdx.x; i < 2 * sizeof(Half) / 16; i += THREADS) ((uint4*)all.half)[i] = make_uint4(0, 0, 0, 0);
     for (int i = threadIdx.x; i < 3 * WEIGHTS; i += THREADS) {
-        const int out = i % 64, group = i / 64 % 4, row = i / 256 % 5 - 1, column = i / WEIGHTS;
-        uint4* const to = (uint4*)all.weight + i;
+        const int group = i % 4, out = i / 4 % 64, row = i / 256 % 5 - 1, column = i / WEIGHTS;
+        uint4* const to = (uint4*)all.weight + (i / 256 * 4 + group) * 64 + out;
         if (row < 0 || row > 2)
             *to = make_uint4(0, 0, 0, 0);
         else
@@ -451,23 +455,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         const u64 right = matrix(address(my.back) + 8 * 16, BACK_PLANE * 16, 128);
         const u32 hidden = address(my.hidden) + (odd * 4 + group + lane / 8 % 2) * LINE;
         const int tap = g / 3 * 28 + g % 3;
-        if (half) arrive(NEXT, 2 * GROUP);
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x) {
-            meet(FULL + half, 3 * GROUP);
 #pragma unroll 1
             for (int part = 0; part < 2; part++) {
                 float sums[48];
-                meet(NEXT + half, 2 * GROUP);
+                if (part == 0) meet(BACK + half, 2 * GROUP);
                 products_begin();
 #pragma unroll
                 for (int k = 0; k < 48; k++) {
-                    if (k == 44) products_end();
                     const int row = k / 12, column = k / 4 % 3, deep = k % 4;
                     multiply_96(sums, left + column * WEIGHTS + (3 - row) * 256 + deep * 16,
                         right + 96 * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + deep * 2 * BACK_PLANE, k > 0);
                 }
                 products_end();
 
+                if (part == 0) meet(FULL + half, 3 * GROUP);
                 // Meanwhile: which pixels ReLU let through, a bit each, and the image's bytes.
                 u32 bytes[6][2][2], alive[6];
 #pragma unroll
@@ -490,8 +492,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                                             (seen[2 * h + k] >> 16 ? 2 : 0) << 4 * h + 2 * k;
                     }
                 }
-                products_wait<1>();
-                arrive(NEXT + 1 - half, 2 * GROUP);
                 products_wait<0>();
 #pragma unroll
                 for (int j = 0; j < 6; j++) {
@@ -535,27 +535,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 if (sample != blockIdx.x) meet(EMPTY + half, 3 * GROUP);
                 put_pairs(my.pairs, mine.bytes, 112);
                 spread(my.back, mine, half, bias);
+                written();
+                arrive(BACK + half, 2 * GROUP);
                 meet(MAKERS, GROUP);
                 if (half) image = coming;
                 if (next < samples) bring_windows(mine, image, upstream, winner, next, 1 - half);
 #pragma unroll 1
-                for (int i = warp; i < 23; i += 4) {
-                    const u32* corner[2];
-                    u32 two[4][2];
-                    int row[2];
+                for (int first = warp; first < 23; first += 12) {  // 23 times 16 pixels, three at a time
+                    u32 seen[3][4];
 #pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const int pixel = 16 * i + 8 * h + g;
-                        row[h] = pixel * 2521 >> 16;
-                        corner[h] = my.pairs + min(pixel, 14 * SIDE - 1) + 2 * min(row[h], 13);
+                    for (int i = 0; i < 3; i++) {
+                        const int one = min(16 * (first + 4 * i) + g, 14 * SIDE - 1), two = min(one + 8, 14 * SIDE - 1);
+                        see(seen[i], my.pairs, one + 2 * (one * 2521 >> 16), two + 2 * (two * 2521 >> 16));
                     }
-                    hidden_pixels(two, corner, conv1, all.bias1);
 #pragma unroll
-                    for (int n = 0; n < 4; n++)
+                    for (int i = 0; i < 3; i++) {
+                        u32 out[4][2];
+                        hidden_pixels(out, seen[i], conv1, all.bias1);
 #pragma unroll
-                        for (int h = 0; h < 2; h++)
-                            if (row[h] < 14)
-                                *(u32*)(my.hidden + (16 * i + 8 * h + g) * 16 + (row[h] * 3 + n) * LINE + 4 * t) = two[n][h];
+                        for (int h = 0; h < 2; h++) {
+                            const int pixel = 16 * (first + 4 * i) + 8 * h + g, row = pixel * 2521 >> 16;
+#pragma unroll
+                            for (int n = 0; n < 4; n++)
+                                if (pixel < 14 * SIDE)
+                                    *(u32*)(my.hidden + pixel * 16 + (row * 3 + n) * LINE + 4 * t) = out[n][h];
+                        }
+                    }
                 }
                 written();
                 arrive(FULL + half, 3 * GROUP);
