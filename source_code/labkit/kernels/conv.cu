@@ -167,7 +167,7 @@ __device__ __forceinline__ uint4 philox(u64 key, u32 c0, u32 c1) {
 // Forward: a group takes four rows of a sample's pooling windows, a block's three groups take all twelve.
 
 #define THIRD 130      // hidden pixels that they need: five even rows, and five odd ones
-#define ODD 136        // from an even row's pixel to the one below
+#define ODD 144        // from an even row's pixel to the one below: whole tiles of 16
 #define PLANE (2 * ODD)  // from one group of eight channels to the next
 #define OUT_ROW 144    // bytes from one pooled position to the next on their way out: 64 channels, and some to spare
 #define WIN_ROW 80
@@ -175,8 +175,8 @@ __device__ __forceinline__ uint4 philox(u64 key, u32 c0, u32 c1) {
 struct Third {
     char hidden[4 * PLANE * 16];  // [8 channels][even rows, odd rows]: two outputs of a window above each other
     u32 pairs[352];               // end up in one thread
-    char pooled[48 * OUT_ROW];
-    u8 winner[48 * WIN_ROW];
+    char pooled[49 * OUT_ROW];    // one position more, for what is no output
+    u8 winner[49 * WIN_ROW];
 };
 
 struct Forward {
@@ -220,24 +220,23 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
         if (sample + gridDim.x < samples)
             bytes = fetch(images + order[sample + gridDim.x] * 784 + part * 224, 84, part == 2);
         meet(MINE + part, GROUP);
-        u32 seen[5][4];  // 18 times 16 pixels, by four warps
+        u32 seen[5][4];  // 18 times 16 pixels, by four warps: two take the last once more
 #pragma unroll
         for (int i = 0; i < 5; i++) {
-            const int odd = warp + 4 * i >= 9, pixel = 16 * (warp + 4 * i - 9 * odd) + g;
+            const int tile = min(warp + 4 * i, 17), odd = tile >= 9, pixel = 16 * (tile - 9 * odd) + g;
             const int one = min(pixel, THIRD - 1), two = min(pixel + 8, THIRD - 1);  // (2 row + odd) 28 + q - 26 row
             see(seen[i], my.pairs, one + 30 * (one * 2521 >> 16) + 28 * odd, two + 30 * (two * 2521 >> 16) + 28 * odd);
         }
 #pragma unroll
         for (int i = 0; i < 5; i++) {
-            const int odd = warp + 4 * i >= 9, pixel = 16 * (warp + 4 * i - 9 * odd) + g;
+            const int tile = min(warp + 4 * i, 17), odd = tile >= 9, pixel = 16 * (tile - 9 * odd) + g;
             u32 out[4][2];
             hidden_pixels(out, seen[i], conv1, all.bias1);
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    if (pixel + 8 * h < THIRD)
-                        *(u32*)(my.hidden + (n * PLANE + odd * ODD + pixel + 8 * h) * 16 + 4 * t) = out[n][h];
+                    *(u32*)(my.hidden + (n * PLANE + odd * ODD + pixel + 8 * h) * 16 + 4 * t) = out[n][h];
         }
         written();
         meet(MINE + part, GROUP);
@@ -264,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
 
 #pragma unroll
         for (int j = 0; j < 13; j++) {
-            const int window = 4 * j + t, row = window * 79 >> 10, column = window - 13 * row;
+            const int window = 4 * j + t, row = window * 79 >> 10, at = window - 13 * row < 12 ? window - row : 48;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float one = sums[0][4 * j + 2 * h], two = sums[0][4 * j + 2 * h + 1];
@@ -278,11 +277,9 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
                 alive = alive && ((bit < 32 ? random.x : random.y) >> bit % 32 & 3);
                 value *= 1 / 0.75f;
 #endif
-                if (column < 12) {
-                    const int at = window - row, channel = 16 * warp + g + 8 * h;
-                    *(u16*)(my.pooled + at * OUT_ROW + 2 * channel) = (u16)narrow(alive ? value : 0.0f, 0.0f);
-                    my.winner[at * WIN_ROW + channel] = alive ? which : 4;
-                }
+                const int channel = 16 * warp + g + 8 * h;
+                *(u16*)(my.pooled + at * OUT_ROW + 2 * channel) = (u16)narrow(alive ? value : 0.0f, 0.0f);
+                my.winner[at * WIN_ROW + channel] = alive ? which : 4;
             }
         }
         meet(MINE + part, GROUP);
@@ -307,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
 
 struct Half {
     char back[8 * BACK_PLANE * 16];  // gradient of conv2's output: [8 channels][even rows, odd rows][16 bytes]
-    char hidden[14 * 4 * LINE];      // [row][8 channels][pixel][16 bytes]
+    char hidden[15 * 4 * LINE];      // [row][8 channels][pixel][16 bytes], and a row to spare
     u32 pairs[512];
 };
 
@@ -360,8 +357,8 @@ __device__ __forceinline__ void spread(char* back, const Windows& mine, int half
             *(uint4*)(to + (place / 2 * BACK_ODD + place % 2) * 16) = out;
             any = make_uint4(any.x | out.x, any.y | out.y, any.z | out.z, any.w | out.w);
         }
-        if (row == (half ? 0 : 6)) continue;  // the other half's
-        const u32 words[4] = {any.x, any.y, any.z, any.w};
+        const u32 ours = row == (half ? 0 : 6) ? 0 : ~0u;  // or the other half's
+        const u32 words[4] = {any.x & ours, any.y & ours, any.z & ours, any.w & ours};
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             bias[2 * c] += __uint_as_float(words[c] << 16);
@@ -484,12 +481,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                         const u32* corner = my.pairs + pixel + 30 * row + 28 * odd;
                         bytes[j][0][h] = corner[tap];
                         bytes[j][1][h] = g == 0 ? corner[58] : g == 1 ? 0x3F803F80u : 0;
-                        const bool ours = pixel < 7 * SIDE && (half == 0 || pixel >= SIDE);
+                        const u32 ours = pixel < 7 * SIDE && (half == 0 || pixel >= SIDE) ? ~0u : 0;
 #pragma unroll
-                        for (int k = 0; k < 2; k++)
-                            if (ours)
-                                alive[j] |= (seen[2 * h + k] & 0xFFFF ? 1 : 0) << 4 * h + 2 * k |
-                                            (seen[2 * h + k] >> 16 ? 2 : 0) << 4 * h + 2 * k;
+                        for (int k = 0; k < 2; k++) {
+                            const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
+                            alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
+                        }
                     }
                 }
                 products_wait<0>();
@@ -545,7 +542,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                     u32 seen[3][4];
 #pragma unroll
                     for (int i = 0; i < 3; i++) {
-                        const int one = min(16 * (first + 4 * i) + g, 14 * SIDE - 1), two = min(one + 8, 14 * SIDE - 1);
+                        const int pixel = 16 * min(first + 4 * i, 22) + g;
+                        const int one = min(pixel, 14 * SIDE - 1), two = min(pixel + 8, 14 * SIDE - 1);
                         see(seen[i], my.pairs, one + 2 * (one * 2521 >> 16), two + 2 * (two * 2521 >> 16));
                     }
 #pragma unroll
@@ -554,11 +552,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                         hidden_pixels(out, seen[i], conv1, all.bias1);
 #pragma unroll
                         for (int h = 0; h < 2; h++) {
-                            const int pixel = 16 * (first + 4 * i) + 8 * h + g, row = pixel * 2521 >> 16;
+                            const int pixel = 16 * min(first + 4 * i, 22) + 8 * h + g, row = pixel * 2521 >> 16;
 #pragma unroll
                             for (int n = 0; n < 4; n++)
-                                if (pixel < 14 * SIDE)
-                                    *(u32*)(my.hidden + pixel * 16 + (row * 3 + n) * LINE + 4 * t) = out[n][h];
+                                *(u32*)(my.hidden + pixel * 16 + (row * 3 + n) * LINE + 4 * t) = out[n][h];
                         }
                     }
                 }
