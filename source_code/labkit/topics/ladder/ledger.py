@@ -24,6 +24,7 @@ NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, howeve
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 ROOMS = ("adadelta", "conv1", "conv2", "fp32_out", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
+OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
 RUN, MODEL, REHEARSED = "training/run.py", "training/model.py", "training/rehearsed.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
 CAPTURED = {RUN: ["Run.on_device", "Run.captured", "Run.warming_up"]}
@@ -35,6 +36,7 @@ NEEDS: Mapping[str, Mapping[str, Sequence[str] | None]] = {
     "main_opt4.py": ON_THE_GPU,
     "main_opt5.py": CAPTURED | {RUN: [*CAPTURED[RUN], "rehearsal"]},
     "main_opt6.py": LEAN,
+    "main_opt6_block.py": {RUN: LEAN[RUN]} | dict.fromkeys(OF_THE_BLOCK),
     "main_opt7.py": CAPTURED | dict.fromkeys([*KERNELS, REHEARSED]),
 }
 
