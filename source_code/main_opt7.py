@@ -6,10 +6,9 @@ import torch.nn.functional as F
 from labkit.kernels.adadelta import adadelta
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
-from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head
 from labkit.kernels.weights import Weights
-from labkit.training import rehearsed, steps
+from labkit.training import steps
 from labkit.training.model import Net
 from labkit.training.steps import phase
 
@@ -22,7 +21,7 @@ def train(run, weights, images, labels, order, seeds, lr, losses):
         pooled, winner = conv2_pool(hidden, copy["conv2.weight"], value["conv2.bias"], seeds, step)
         linear = pooled.flatten(1) @ copy["fc1.weight"].t()
         back = head(linear, labels, batch, weights, losses, seeds, step)
-        product_in_fp32(back.t(), pooled.flatten(1), gradient["fc1.weight"])
+        gradient["fc1.weight"].copy_(back.t() @ pooled.flatten(1))
         upstream = (back @ copy["fc1.weight"]).view_as(pooled)
         conv2_weight_gradient(hidden, upstream, winner, gradient["conv2.weight"], gradient["conv2.bias"])
         conv1_gradient(
@@ -71,7 +70,7 @@ def main():
                 test_epoch()
                 weights.load(net)  # and begin again
             train_epoch, test_epoch = run.captured(train_epoch), run.captured(test_epoch)
-        for epoch in rehearsed.epochs(run, weights, lr):
+        for epoch in run.epochs():
             with run.timed("training"):
                 with phase("shuffle"):
                     order.copy_(torch.randperm(len(order), device=run.device))

@@ -97,6 +97,8 @@ STEPS = (
          loader=False, compiled=True, needs_bf16=True),
     Step("main_opt7.py", "kernels of our own, in Triton", 11, "bf16", "by hand (main_opt7)", "7: own kernels",
          loader=False, compiled=True, needs_bf16=True),
+    Step("main_opt8.py", "convolutions in CUDA C++, for Hopper alone", 11, "bf16", "by hand (main_opt7)",
+         loader=False, compiled=True, needs_bf16=True),
 )
 # fmt: on
 

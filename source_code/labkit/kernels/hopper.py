@@ -1,27 +1,26 @@
 """How does Hopper's own instruction for products make the convolutions faster? Two kernels in CUDA C++, for main_opt8.
 
-``conv.cu`` holds them. Forward, from the bytes of an image to what is pooled; backward, from the gradient of that to
-the gradients of both convolutions' weights. The hidden layer between them is never in the GPU's memory: either kernel
-makes it anew, by mma, in shared memory, where wgmma reads it in place. NVRTC compiles them, for compute capability 9.0
-alone: wgmma belongs to that architecture (PTX ISA, "wgmma.mma_async": ``sm_90a``).
+``convolutions`` holds them. Forward, from the bytes of an image to what is pooled; backward, from the gradient of that
+to the gradients of both convolutions' weights. The hidden layer between them is never in the GPU's memory: either
+kernel makes it anew, by mma, in shared memory, where wgmma reads it in place. NVRTC compiles them, for compute
+capability 9.0 alone: wgmma belongs to that architecture (PTX ISA, "wgmma.mma_async": ``sm_90a``).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import torch
 
 from labkit.errors import LabError
-from labkit.kernels import nvrtc
+from labkit.kernels import convolutions, nvrtc
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import KEPT, conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.weights import Weights
 
 HOPPER = (9, 0)
 FORWARD_THREADS, BACKWARD_THREADS = 384, 512  # of a block: three and four groups of four warps
-FORWARD_BYTES, BACKWARD_BYTES = 125_696, 221_056  # of shared memory: ``struct Forward`` and ``struct Backward``
+FORWARD_BYTES, BACKWARD_BYTES = 129_440, 224_384  # of shared memory: ``struct Forward`` and ``struct Backward``
 
 
 def conv_forward(
@@ -84,8 +83,7 @@ def source() -> str:
         _product("multiply_96", 96, left_turned=True),
         _product("multiply_turned_96", 96, in_registers=True, turned=True),
     )
-    words = Path(__file__).with_name("conv.cu").read_text(encoding="utf-8")
-    return words.replace("// PRODUCTS\n", "\n".join(products))
+    return "\n".join((convolutions.COMMON, *products, convolutions.FORWARD, convolutions.BACKWARD))
 
 
 def flags(dropout: bool) -> tuple[str, ...]:
@@ -110,7 +108,7 @@ def _product(
     """A function for one wgmma: 64 rows by so many columns, over 16 numbers, onto ``columns // 2`` sums a thread.
 
     The left side lies in registers or in shared memory, the right one in shared memory; ``turned`` where what lies
-    side by side there is not the sum's. Instructions name each register on its own; so their names are written by a program.
+    side by side there is not the sum's. An instruction names each register on its own: so a program writes it.
     """
     sums = columns // 2
     held = ", ".join(f"%{place}" for place in range(sums))

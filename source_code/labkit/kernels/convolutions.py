@@ -1,12 +1,14 @@
-// The network's convolutions on Hopper: one kernel forward, one backward, and nothing between them but what is pooled.
-//
-// A sample's hidden layer, 26 x 26 pixels of 32 channels, never leaves shared memory. Each pixel's channels lie there in
-// groups of eight, 16 bytes: eight neighbouring pixels of a group are one core matrix of wgmma, and since no swizzle
-// binds a matrix to an address, each of the nine taps is the same matrix, begun a few pixels further on.
-//
-// A warp waits while the Tensor Core takes its products. So four warps together, a group, do one thing after another,
-// and several groups on a multiprocessor keep the Tensor Core busy.
+"""The convolutions on Hopper, in CUDA C++: what ``hopper`` compiles. One kernel forward, one backward.
 
+A sample's hidden layer, 26 x 26 pixels of 32 channels, never leaves shared memory. Each pixel's channels lie there in
+groups of eight, 16 bytes: eight neighbouring pixels of a group are one core matrix of wgmma, and since no swizzle binds
+a matrix to an address, each of the nine taps is the same matrix, begun a few pixels further on.
+
+A warp waits while the Tensor Core takes its products. So four warps together, a group, do one thing after another, and
+several groups on a multiprocessor keep the Tensor Core busy.
+"""
+
+COMMON = """
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -55,7 +57,8 @@ __device__ __forceinline__ u32 narrow_relu(float low, float high) {
 
 // A warp's product of 16 x 16 by 16 x 8 numbers.
 __device__ __forceinline__ void small_product(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -146,7 +149,6 @@ __device__ __forceinline__ void hidden_pixels(
     }
 }
 
-// PRODUCTS
 // Philox 4x32-10: 128 random bits of a counter and a key (Salmon et al., "Parallel random numbers", SC 2011).
 __device__ __forceinline__ uint4 philox(u64 key, u32 c0, u32 c1) {
     u32 k0 = (u32)key, k1 = (u32)(key >> 32), c2 = 0, c3 = 0;
@@ -164,6 +166,9 @@ __device__ __forceinline__ uint4 philox(u64 key, u32 c0, u32 c1) {
     return make_uint4(c0, c1, c2, c3);
 }
 
+"""
+
+FORWARD = """
 // Forward: a group takes four rows of a sample's pooling windows, a block's three groups take all twelve.
 
 #define THIRD 130      // hidden pixels that they need: five even rows, and five odd ones
@@ -292,14 +297,18 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
     }
 }
 
-// Backward: half a sample at a time. One group of threads makes its hidden pixels and its gradients ready, one takes the
-// products for conv2's weights, and two, in turn, those for the hidden layer's gradient, which conv1's weights need.
+"""
+
+BACKWARD = """
+// Backward: half a sample at a time. One group of threads makes its hidden pixels and its gradients ready, one takes
+// the products for conv2's weights, and two, in turn, those for the hidden layer's gradient, which conv1's weights
+// need.
 
 #define BACK_ODD (8 * SIDE)              // from an even row's pixel to the one below
 #define BACK_PLANE (9 + 2 * BACK_ODD)    // from one group of eight channels to the next: room to the left, and odd,
                                          // so that groups begin in different banks
 #define LINE (SIDE * 16)                 // bytes of a row's pixels in one group of channels
-#define WEIGHTS (5 * 4 * 64)              // of a column of taps: zeros, three rows of taps, zeros; in groups of 8 channels
+#define WEIGHTS (5 * 4 * 64)              // of a column of taps: zeros, its three rows, zeros; by 8 channels
 #define THREADS (4 * GROUP)
 
 struct Half {
@@ -352,7 +361,8 @@ __device__ __forceinline__ void spread(char* back, const Windows& mine, int half
             // Bytes of up to seven: eight less one of them has bit 3 set where it is zero.
             const u32 first = ((0x08080808u - (which.x ^ place * 0x01010101u)) >> 3 & 0x01010101u) * 255;
             const u32 last = ((0x08080808u - (which.y ^ place * 0x01010101u)) >> 3 & 0x01010101u) * 255;
-            const uint4 out = make_uint4(value.x & __byte_perm(first, 0, 0x1100), value.y & __byte_perm(first, 0, 0x3322),
+            const uint4 out = make_uint4(
+                value.x & __byte_perm(first, 0, 0x1100), value.y & __byte_perm(first, 0, 0x3322),
                 value.z & __byte_perm(last, 0, 0x1100), value.w & __byte_perm(last, 0, 0x3322));
             *(uint4*)(to + (place / 2 * BACK_ODD + place % 2) * 16) = out;
             any = make_uint4(any.x | out.x, any.y | out.y, any.z | out.z, any.w | out.w);
@@ -393,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     __syncthreads();
 
     if (role == 0) {
-        // conv2's weights: the gradient's 64 channels by three rows of taps of the hidden layer's 32, summed over pixels.
+        // conv2's weights: the gradient's 64 channels by three rows of taps of the hidden layer's 32, over pixels.
         asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
         float sums[3][48];
 #pragma unroll
@@ -462,7 +472,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 for (int k = 0; k < 48; k++) {
                     const int row = k / 12, column = k / 4 % 3, deep = k % 4;
                     multiply_96(sums, left + column * WEIGHTS + (3 - row) * 256 + deep * 16,
-                        right + 96 * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + deep * 2 * BACK_PLANE, k > 0);
+                        right + 96 * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + deep * 2 * BACK_PLANE,
+                        k > 0);
                 }
                 products_end();
 
@@ -510,7 +521,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             const float ones = __shfl_sync(~0u, sums1[1][2 * h + 1], lane & ~3) * scale;
 #pragma unroll
             for (int c = 0; c < 2; c++)
-                atomicAdd(weight1_gradient + channel * 9 + 2 * t + c, sums1[0][2 * h + c] * scale * SCALE + SHIFT * ones);
+                atomicAdd(weight1_gradient + channel * 9 + 2 * t + c,
+                    sums1[0][2 * h + c] * scale * SCALE + SHIFT * ones);
             if (t == 0) {
                 atomicAdd(weight1_gradient + channel * 9 + 8, sums1[1][2 * h] * scale * SCALE + SHIFT * ones);
                 atomicAdd(bias1_gradient + channel, ones);
@@ -580,3 +592,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             "f"(four.y), "f"(four.z), "f"(four.w) : "memory");
     }
 }
+"""
