@@ -55,14 +55,7 @@ __device__ __forceinline__ u32 narrow_relu(float low, float high) {
     return both;
 }
 
-// A warp's product of 16 x 16 by 16 x 8 numbers.
-__device__ __forceinline__ void small_product(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
+// PRODUCTS
 // Four 8 x 8 matrices from shared memory, turned round: thread 4g + t gets row g, columns 2t and 2t + 1.
 __device__ __forceinline__ void load_turned(u32 (&out)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -103,50 +96,45 @@ __device__ __forceinline__ void put_pairs(u32* pairs, Bytes bytes, int words) {
         __byte_perm(one[2], one[3], 0x7632), __byte_perm(one[3], one[4], 0x7632));
 }
 
-// conv1's weights and bias as one thread of a warp needs them.
-struct Conv1 {
-    u32 taps[4][2];  // of 3 x 4 taps, the fourth of each row zero
-};
-
-__device__ __forceinline__ float tap_of(const float* weight, int channel, int k) {
-    return k < 12 && k % 4 < 3 ? weight[channel * 9 + k / 4 * 3 + k % 4] * SCALE : 0.0f;
-}
-
-__device__ __forceinline__ void load(Conv1& conv1, float* sums, const float* weight, const float* bias) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        conv1.taps[n][0] = narrow(tap_of(weight, 8 * n + g, 2 * t), tap_of(weight, 8 * n + g, 2 * t + 1));
-        conv1.taps[n][1] = narrow(tap_of(weight, 8 * n + g, 2 * t + 8), tap_of(weight, 8 * n + g, 2 * t + 9));
-    }
-    if (threadIdx.x < 32) {
-        float sum = 0;
-        for (int k = 0; k < 9; k++) sum += weight[threadIdx.x * 9 + k];
-        sums[threadIdx.x] = bias[threadIdx.x] + SHIFT * sum;
+// conv1's weights in shared memory, [8 of 16 numbers][channel][16 bytes]: 3 x 4 taps, the fourth of each row zero; the
+// bias, with what the shift of all pixels adds to it, as a sum of two numbers in BF16; zeros.
+__device__ __forceinline__ void load_conv1(u32* conv1, const float* weight, const float* bias) {
+    for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+        const int channel = i / 4 % 32, k = i / 128 * 8 + i % 4 * 2;
+        float two[2] = {0, 0};
+        if (k < 12)
+            for (int c = 0; c < 2 - k / 2 % 2; c++) two[c] = weight[channel * 9 + k / 4 * 3 + k % 4 + c] * SCALE;
+        if (k == 12) {
+            float sum = 0;
+            for (int tap = 0; tap < 9; tap++) sum += weight[channel * 9 + tap];
+            sum = bias[channel] + SHIFT * sum;
+            two[0] = __uint_as_float(narrow(sum, 0) << 16);
+            two[1] = sum - two[0];
+        }
+        conv1[i] = narrow(two[0], two[1]);
     }
 }
 
 // What a thread needs of an image for 16 hidden pixels: `corner` is where the pixels g and g + 8 lie in `pairs`.
 __device__ __forceinline__ void see(u32 (&seen)[4], const u32* pairs, int corner, int corner8) {
     const int t = threadIdx.x % 4, column = 2 * (t & 1), row = 28 * (t >> 1);
+    const u32 ones = 0x3F803F80;  // by the bias
     seen[0] = pairs[corner + column + row];
     seen[1] = pairs[corner8 + column + row];
-    seen[2] = pairs[corner + column + 56];
-    seen[3] = pairs[corner8 + column + 56];
+    seen[2] = row ? ones : pairs[corner + column + 56];
+    seen[3] = row ? ones : pairs[corner8 + column + 56];
 }
 
-// conv1 and ReLU for them: thread 4g + t gets channels 8n + 2t and 8n + 2t + 1 of pixels g and g + 8, as BF16.
-__device__ __forceinline__ void hidden_pixels(
-    u32 (&out)[4][2], const u32 (&seen)[4], const Conv1& conv1, const float* bias) {
-    const int t = threadIdx.x % 4;
+// conv1 for COUNT times 64 hidden pixels of a group: thread 4g + t of a warp gets channels 8n + 2t and 8n + 2t + 1 of
+// its pixels g and g + 8, as sums 4n to 4n + 3.
+template <int COUNT> __device__ __forceinline__ void hidden_pixels(
+    float (&sums)[COUNT][16], const u32 (&seen)[COUNT][4], const u32* conv1) {
+    const u64 taps = matrix(address(conv1), 32 * 16, 128);
+    products_begin();
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
-        const float2 begin = ((const float2*)bias)[4 * n + t];
-        float sum[4] = {begin.x, begin.y, begin.x, begin.y};
-        small_product(sum, seen[0], seen[1], seen[2], seen[3], conv1.taps[n][0], conv1.taps[n][1]);
-        out[n][0] = narrow_relu(sum[0], sum[1]);
-        out[n][1] = narrow_relu(sum[2], sum[3]);
-    }
+    for (int i = 0; i < COUNT; i++) multiply_32(sums[i], seen[i], taps, 0);
+    products_end();
+    products_wait<0>();
 }
 
 // Philox 4x32-10: 128 random bits of a counter and a key (Salmon et al., "Parallel random numbers", SC 2011).
@@ -187,7 +175,7 @@ struct Third {
 struct Forward {
     char weight[36 * 64 * 16];  // conv2's: [8 numbers of 9 taps x 32 channels in][channel out][16 bytes]
     Third third[3];
-    float bias1[32];  // with what the shift of all pixels adds to it
+    u32 conv1[256];
 };
 
 // Groups meet in themselves, and take turns at the Tensor Core: were they served at once, all would end at once, and it
@@ -208,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
     for (int i = threadIdx.x; i < 36 * 64; i += 3 * GROUP)
         bring(all.weight + (i % 36 * 64 + i / 36) * 16, weight2 + 8 * i);
     bring_end();
-    Conv1 conv1;
-    load(conv1, all.bias1, weight1, bias1);
+    load_conv1(all.conv1, weight1, bias1);
     const float bias[2] = {bias2[16 * warp + g], bias2[16 * warp + g + 8]};
 #if DROPOUT
     const u64 seed = (u64)seeds[step];
@@ -232,16 +219,15 @@ extern "C" __global__ void __launch_bounds__(3 * GROUP, 1) conv_forward(
             const int one = min(pixel, THIRD - 1), two = min(pixel + 8, THIRD - 1);  // (2 row + odd) 28 + q - 26 row
             see(seen[i], my.pairs, one + 30 * (one * 2521 >> 16) + 28 * odd, two + 30 * (two * 2521 >> 16) + 28 * odd);
         }
+        float found[5][16];
+        hidden_pixels(found, seen, all.conv1);
 #pragma unroll
         for (int i = 0; i < 5; i++) {
             const int tile = min(warp + 4 * i, 17), odd = tile >= 9, pixel = 16 * (tile - 9 * odd) + g;
-            u32 out[4][2];
-            hidden_pixels(out, seen[i], conv1, all.bias1);
 #pragma unroll
-            for (int n = 0; n < 4; n++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    *(u32*)(my.hidden + (n * PLANE + odd * ODD + pixel + 8 * h) * 16 + 4 * t) = out[n][h];
+            for (int k = 0; k < 8; k++)  // channels 8 (k / 2) + 2t and one more, of the one pixel and of the other
+                *(u32*)(my.hidden + (k / 2 * PLANE + odd * ODD + pixel + k % 2 * 8) * 16 + 4 * t) =
+                    narrow_relu(found[i][2 * k], found[i][2 * k + 1]);
         }
         written();
         meet(MINE + part, GROUP);
@@ -308,23 +294,25 @@ BACKWARD = """
 #define BACK_PLANE (9 + 2 * BACK_ODD)    // from one group of eight channels to the next: room to the left, and odd,
                                          // so that groups begin in different banks
 #define LINE (SIDE * 16)                 // bytes of a row's pixels in one group of channels
-#define WEIGHTS (5 * 4 * 64)              // of a column of taps: zeros, its three rows, zeros; by 8 channels
+#define WEIGHTS (4 * 4 * 64)              // of a column of taps: zeros and its three rows, by 8 channels
 #define THREADS (4 * GROUP)
 
 struct Half {
     char back[8 * BACK_PLANE * 16];  // gradient of conv2's output: [8 channels][even rows, odd rows][16 bytes]
     char hidden[15 * 4 * LINE];      // [row][8 channels][pixel][16 bytes], and a row to spare
     u32 pairs[512];
+    char bytes[2 * 192 * 16];        // [8 of 16][pixel][16 bytes]: an image's bytes under a pixel's 4 x 3 taps, and 1
 };
 
 struct Backward {
     Half half[2];
-    char weight[3 * WEIGHTS * 16];  // [column of taps][zeros or row of taps, 8 channels in][channel out][16 bytes]
-    float bias1[32];
+    char weight[(3 * WEIGHTS + 256) * 16];  // [column, zeros or a row of taps, 8 channels in][channel out][16 bytes]
+    u32 conv1[256];
 };
 
-// Where threads meet: a half's gradients are there, all of it is, it may be filled again; and its makers, in between.
-enum BackwardMeeting { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MAKERS = EMPTY + 2 };
+// Where threads meet: a half's gradients are there, all of it is, it may be filled again, its image's bytes are laid
+// out; and its makers, in between.
+enum BackwardMeeting { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2 };
 
 // What a thread of the first group brings for half a sample: seven rows of pooling windows.
 struct Windows {
@@ -387,24 +375,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     const int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
 
     for (int i = threadIdx.x; i < 2 * sizeof(Half) / 16; i += THREADS) ((uint4*)all.half)[i] = make_uint4(0, 0, 0, 0);
-    for (int i = threadIdx.x; i < 3 * WEIGHTS; i += THREADS) {
-        const int group = i % 4, out = i / 4 % 64, row = i / 256 % 5 - 1, column = i / WEIGHTS;
+    for (int i = threadIdx.x; i < 3 * WEIGHTS + 256; i += THREADS) {
+        const int group = i % 4, out = i / 4 % 64, row = i / 256 % 4 - 1, column = i / WEIGHTS;
         uint4* const to = (uint4*)all.weight + (i / 256 * 4 + group) * 64 + out;
-        if (row < 0 || row > 2)
+        if (row < 0)
             *to = make_uint4(0, 0, 0, 0);
         else
             bring(to, weight2 + out * 288 + (row * 3 + column) * 32 + 8 * group);
     }
     bring_end();
-    Conv1 conv1;
-    load(conv1, all.bias1, weight1, bias1);
+    load_conv1(all.conv1, weight1, bias1);
     bring_wait();
     written();
     __syncthreads();
 
     if (role == 0) {
         // conv2's weights: the gradient's 64 channels by three rows of taps of the hidden layer's 32, over pixels.
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 200;");
         float sums[3][48];
 #pragma unroll
         for (int i = 0; i < 3; i++)
@@ -420,23 +407,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 const u64 right = matrix(address(my.hidden), 128, LINE);
                 const u64 over = (u64)((4 * SIDE - 16 - 8) * 16 >> 4) << 16;  // where 16 pixels lie in two rows
                 meet(FULL + half, 3 * GROUP);
-#pragma unroll 1
-                for (int row = 0; row < 6; row++) {
-                    u32 a[3][4];
+                u32 a[2][3][4];
 #pragma unroll
-                    for (int k = 0; k < 3; k++) load_turned(a[k], from + (row * SIDE + places[k]) * 16);
+                for (int k = 0; k < 3; k++) load_turned(a[0][k], from + places[k] * 16);
+#pragma unroll
+                for (int row = 0; row < 6; row++) {
                     products_begin();
 #pragma unroll
                     for (int k = 0; k < 3; k++)
 #pragma unroll
                         for (int column = 0; column < 3; column++) {
                             const int pixel = k == 0 ? 0 : k == 1 ? 16 : 4 * SIDE + 8;
-                            multiply_turned_96(
-                                sums[column], a[k], right + (k == 1 ? over : 0) + row * 8 * SIDE + pixel + column, 1);
+                            multiply_turned_96(sums[column], a[row % 2][k],
+                                right + (k == 1 ? over : 0) + row * 8 * SIDE + pixel + column, 1);
                         }
                     products_end();
-                    products_wait<0>();
+                    products_wait<1>();  // the row before: what it had read may be read anew
+                    if (row < 5)
+#pragma unroll
+                        for (int k = 0; k < 3; k++)
+                            load_turned(a[1 - row % 2][k], from + ((row + 1) * SIDE + places[k]) * 16);
                 }
+                products_wait<0>();
                 arrive(EMPTY + half, 3 * GROUP);
             }
         __syncthreads();
@@ -452,16 +444,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     } else if (role < 3) {
         // The hidden layer's gradient: of two rows of 32 channels at once, by pixels. Then ReLU's, and out of registers
         // into the product with the image's bytes: nine taps, and a column of ones for the bias.
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 112;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
         const int half = role - 1, odd = warp / 2, group = warp % 2 * 2;
         Half& my = all.half[half];
-        float sums1[2][4];
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums1[i / 4][i % 4] = 0;
+        float sums1[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         const u64 left = matrix(address(all.weight), 128, 64 * 16);
         const u64 right = matrix(address(my.back) + 8 * 16, BACK_PLANE * 16, 128);
         const u32 hidden = address(my.hidden) + (odd * 4 + group + lane / 8 % 2) * LINE;
-        const int tap = g / 3 * 28 + g % 3;
+        const u64 bytes = matrix(address(my.bytes), 128, 192 * 16);
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x) {
 #pragma unroll 1
             for (int part = 0; part < 2; part++) {
@@ -477,9 +467,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 }
                 products_end();
 
-                if (part == 0) meet(FULL + half, 3 * GROUP);
-                // Meanwhile: which pixels ReLU let through, a bit each, and the image's bytes.
-                u32 bytes[6][2][2], alive[6];
+                // Meanwhile: the image's bytes as the right side of a product, and which pixels ReLU let through, a bit
+                // each.
+                if (part == 0) {
+                    meet(FULL + half, 3 * GROUP);
+#pragma unroll
+                    for (int i = thread; i < 2 * 192; i += GROUP) {
+                        const int pixel = i % 192;
+                        const u32* corner = my.pairs + pixel + 30 * (pixel * 2521 >> 16);
+                        ((uint4*)my.bytes)[i] =
+                            i < 192 ? make_uint4(
+                                          corner[0], __byte_perm(corner[2], corner[28], 0x5410), corner[29], corner[56])
+                                    : make_uint4(__byte_perm(corner[58], corner[84], 0x5410), corner[85], 0x3F80, 0);
+                    }
+                    written();
+                    meet(MADE + half, GROUP);
+                }
+                u32 alive[6];
 #pragma unroll
                 for (int j = 0; j < 6; j++) {
                     const int mine = 96 * part + 16 * j + lane % 8 + lane / 16 * 8, line = mine * 2521 >> 16;
@@ -488,10 +492,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                     alive[j] = 0;
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        const int pixel = 96 * part + 16 * j + 8 * h + 2 * t, row = pixel * 2521 >> 16;
-                        const u32* corner = my.pairs + pixel + 30 * row + 28 * odd;
-                        bytes[j][0][h] = corner[tap];
-                        bytes[j][1][h] = g == 0 ? corner[58] : g == 1 ? 0x3F803F80u : 0;
+                        const int pixel = 96 * part + 16 * j + 8 * h + 2 * t;
                         const u32 ours = pixel < 7 * SIDE && (half == 0 || pixel >= SIDE) ? ~0u : 0;
 #pragma unroll
                         for (int k = 0; k < 2; k++) {
@@ -501,32 +502,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                     }
                 }
                 products_wait<0>();
+                u32 a[6][4];
 #pragma unroll
-                for (int j = 0; j < 6; j++) {
-                    u32 a[4];
+                for (int j = 0; j < 6; j++)
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        a[i] = narrow(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
+                        a[j][i] = narrow(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
                             alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
-                    small_product(sums1[0], a[0], a[1], a[2], a[3], bytes[j][0][0], bytes[j][0][1]);
-                    small_product(sums1[1], a[0], a[1], a[2], a[3], bytes[j][1][0], bytes[j][1][1]);
-                }
+                products_begin();
+#pragma unroll
+                for (int j = 0; j < 6; j++) multiply_turned_16(sums1, a[j], bytes + 96 * part + 16 * j, 1);
+                products_end();
+                products_wait<0>();
             }
             arrive(EMPTY + half, 3 * GROUP);
         }
-        // Pixels are normalised only now: the sum is linear in the bytes.
+        // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
+        // bias's. Pixels are normalised only now: the sum is linear in the bytes.
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int channel = group * 8 + g + 8 * h;
-            const float ones = __shfl_sync(~0u, sums1[1][2 * h + 1], lane & ~3) * scale;
+            const float ones = __shfl_sync(~0u, sums1[4 + 2 * h], lane & ~3 | 2) * scale;
 #pragma unroll
-            for (int c = 0; c < 2; c++)
-                atomicAdd(weight1_gradient + channel * 9 + 2 * t + c,
-                    sums1[0][2 * h + c] * scale * SCALE + SHIFT * ones);
-            if (t == 0) {
-                atomicAdd(weight1_gradient + channel * 9 + 8, sums1[1][2 * h] * scale * SCALE + SHIFT * ones);
-                atomicAdd(bias1_gradient + channel, ones);
+            for (int k = 0; k < 4; k++) {
+                const int tap = k / 2 * 8 + 2 * t + k % 2 - 3 * odd;
+                if (tap >= 0 && tap < 9)
+                    atomicAdd(weight1_gradient + channel * 9 + tap,
+                        sums1[k / 2 * 4 + 2 * h + k % 2] * scale * SCALE + SHIFT * ones);
             }
+            if (t == 0) atomicAdd(bias1_gradient + channel, ones);
         }
         __syncthreads();
     } else {
@@ -550,26 +554,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 if (half) image = coming;
                 if (next < samples) bring_windows(mine, image, upstream, winner, next, 1 - half);
 #pragma unroll 1
-                for (int first = warp; first < 23; first += 12) {  // 23 times 16 pixels, three at a time
-                    u32 seen[3][4];
+                for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {  // 23 times 16 pixels, two a warp
+                    u32 seen[2][4];
 #pragma unroll
-                    for (int i = 0; i < 3; i++) {
+                    for (int i = 0; i < 2; i++) {
                         const int pixel = 16 * min(first + 4 * i, 22) + g;
                         const int one = min(pixel, 14 * SIDE - 1), two = min(pixel + 8, 14 * SIDE - 1);
                         see(seen[i], my.pairs, one + 2 * (one * 2521 >> 16), two + 2 * (two * 2521 >> 16));
                     }
+                    float found[2][16];
+                    hidden_pixels(found, seen, all.conv1);
 #pragma unroll
-                    for (int i = 0; i < 3; i++) {
-                        u32 out[4][2];
-                        hidden_pixels(out, seen[i], conv1, all.bias1);
+                    for (int i = 0; i < 2; i++)
 #pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            const int pixel = 16 * min(first + 4 * i, 22) + 8 * h + g, row = pixel * 2521 >> 16;
-#pragma unroll
-                            for (int n = 0; n < 4; n++)
-                                *(u32*)(my.hidden + pixel * 16 + (row * 3 + n) * LINE + 4 * t) = out[n][h];
+                        for (int k = 0; k < 8; k++) {
+                            const int pixel = 16 * min(first + 4 * i, 22) + k % 2 * 8 + g, row = pixel * 2521 >> 16;
+                            *(u32*)(my.hidden + pixel * 16 + (row * 3 + k / 2) * LINE + 4 * t) =
+                                narrow_relu(found[i][2 * k], found[i][2 * k + 1]);
                         }
-                    }
                 }
                 written();
                 arrive(FULL + half, 3 * GROUP);

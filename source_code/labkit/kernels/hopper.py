@@ -20,7 +20,7 @@ from labkit.kernels.weights import Weights
 
 HOPPER = (9, 0)
 FORWARD_THREADS, BACKWARD_THREADS = 384, 512  # of a block: three and four groups of four warps
-FORWARD_BYTES, BACKWARD_BYTES = 129_440, 224_384  # of shared memory: ``struct Forward`` and ``struct Backward``
+FORWARD_BYTES, BACKWARD_BYTES = 130_336, 229_376  # of shared memory: ``struct Forward`` and ``struct Backward``
 
 
 def conv_forward(
@@ -77,13 +77,16 @@ def conv_backward(
 
 
 def source() -> str:
-    """The kernels with the three products that they ask for."""
+    """The kernels with the products that they ask for."""
     products = (
         _product("multiply_104", 104),
         _product("multiply_96", 96, left_turned=True),
+        _product("multiply_32", 32, in_registers=True),
         _product("multiply_turned_96", 96, in_registers=True, turned=True),
+        _product("multiply_turned_16", 16, in_registers=True, turned=True),
     )
-    return "\n".join((convolutions.COMMON, *products, convolutions.FORWARD, convolutions.BACKWARD))
+    common = convolutions.COMMON.replace("// PRODUCTS\n", "\n".join(products))
+    return "\n".join((common, convolutions.FORWARD, convolutions.BACKWARD))
 
 
 def flags(dropout: bool) -> tuple[str, ...]:
