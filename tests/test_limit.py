@@ -23,6 +23,7 @@ from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head, head_reference
+from labkit.kernels.hopper import HOPPER, conv_backward
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
 from labkit.training import data, rehearsed, steps
@@ -37,9 +38,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:De
 GPU = torch.cuda.is_available()
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU: a CUDA graph is captured")
 DEVICE = torch.device("cuda" if GPU else "cpu")
-STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt6_block.py", "main_opt7.py"]
+OWN_KERNELS = ["main_opt7.py", "main_opt8.py"]  # forward and backward by hand, without autograd
+STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt6_block.py", *OWN_KERNELS]
 NETS = {"main_opt6.py": LeanNet, "main_opt6_block.py": BlockNet}
-OF_BYTES = ("main_opt6_block.py", "main_opt7.py")  # whose first kernel gathers and normalises
+OF_BYTES = ("main_opt6_block.py", *OWN_KERNELS)  # whose first kernel gathers and normalises
 
 # Bounds on the relative error of gradients and changes, ‖found - expected‖ / ‖expected‖. Rounding also moves which of a
 # window's outputs is the largest, and with it a gradient as a whole: errors are larger than those of the sums alone.
@@ -95,7 +97,7 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
     run = SimpleNamespace(args=SimpleNamespace(batch_size=len(labels)), device=DEVICE, log_step=lambda *_: None)
     order, losses = torch.arange(len(labels), device=DEVICE), torch.zeros(1, device=DEVICE)
     lr = torch.tensor(1.0, device=DEVICE)
-    if name == "main_opt7.py":
+    if name in OWN_KERNELS:
         weights, gradients = Weights(net), {}
 
         def keep_gradients_and_step(weights, lr):
@@ -103,7 +105,8 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
             adadelta(weights, lr)
 
         monkeypatch.setattr(module, "adadelta", keep_gradients_and_step)
-        for backward in (conv2_weight_gradient, conv1_gradient):
+        convolutions = (conv_backward,) if name == "main_opt8.py" else (conv2_weight_gradient, conv1_gradient)
+        for backward in convolutions:
             monkeypatch.setattr(module, backward.__name__, functools.partial(backward, kept=1.0))
         module.train(run, weights, images, labels, order, None, lr, losses)
         weights.store(net)
@@ -131,8 +134,10 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_gradients_and_a_step_agree_with_fp64(digits, expected, name, dtype, monkeypatch):
     narrow = dtype == torch.bfloat16
-    if name == "main_opt7.py" and narrow != GPU:
+    if name in OWN_KERNELS and narrow != GPU:
         pytest.skip("the kernels work in BF16 on a GPU, their references in FP32 on the CPU")
+    if name == "main_opt8.py" and GPU and torch.cuda.get_device_capability() != HOPPER:
+        pytest.skip("for Hopper alone")
     if name in NETS and GPU and not narrow:
         pytest.skip("compiled once, in BF16")
     steps.set_fp32_precision(False)
@@ -345,7 +350,8 @@ def test_the_convolutions_fit_into_shared_memory(capability, there, monkeypatch)
 
 def test_without_triton_the_step_runs_in_plain_pytorch():
     """As with PyTorch for macOS, for Windows, and in its builds for the CPU."""
-    code = "import sys; sys.modules['triton'] = None; import main_opt7, main_opt6_block; import labkit.kernels.matmul"
+    code = "import sys; sys.modules['triton'] = None; import main_opt7, main_opt8, main_opt6_block"
+    code += "; import labkit.kernels.matmul"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -419,6 +425,9 @@ def test_every_sample_is_seen_once_an_epoch(run_step, name, monkeypatch, capsys)
 
     run_step(name, "--epochs", 2, before=watch)
     training = [batch for batch in seen if max(batch) < 50 and batch]
+    if name == "main_opt8.py":  # a batch's images are read again, backward
+        assert training[::2] == training[1::2]
+        training = training[::2]
     assert [len(batch) for batch in training] == [16, 16, 16, 2] * 2, "the short last batch too"
     epochs = [[number for batch in training[first : first + 4] for number in batch] for first in (0, 4)]
     assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
@@ -426,9 +435,10 @@ def test_every_sample_is_seen_once_an_epoch(run_step, name, monkeypatch, capsys)
     assert sum(57 in batch for batch in seen) == 2, "and every test sample"
 
 
-def test_opt7_on_the_cpu_equals_an_independent_loop(run_step, monkeypatch, capsys):
+@pytest.mark.parametrize("name", OWN_KERNELS)
+def test_own_kernels_on_the_cpu_equal_an_independent_loop(run_step, name, monkeypatch, capsys):
     """Autograd over the plain network, with the dropout masks that the script's seeds give."""
-    run_step("main_opt7.py", "--epochs", 2, "--log-interval", 1)
+    run_step(name, "--epochs", 2, "--log-interval", 1)
     found = [float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines() if "Train Epoch" in line]
 
     digits = training_run.load_digits(None, None).train
@@ -590,7 +600,7 @@ def test_a_dress_rehearsal_changes_nothing_in_what_a_step_says(run_step, monkeyp
     found = []
     for how in (rehearsed.epochs, rehearsed_anywhere):
         monkeypatch.setattr(rehearsed, "epochs", how)
-        run_step("main_opt7.py", "--epochs", 2, "--log-interval", 1, "--record", tmp_path / "run.json")
+        run_step("main_opt8.py", "--epochs", 2, "--log-interval", 1, "--record", tmp_path / "run.json")
         record = json.loads((tmp_path / "run.json").read_text())
         told = [(one["epoch"], one["train_loss"], one["test_loss"]) for one in record["epochs"]]
         found.append((capsys.readouterr().out, told))
@@ -608,7 +618,7 @@ def test_what_breaks_off_in_the_rehearsal_leaves_no_epoch_behind(run_step, monke
 
     monkeypatch.setattr(rehearsed, "epochs", rehearsed_anywhere)
     with pytest.raises(SystemExit):
-        run_step("main_opt7.py", "--record", tmp_path / "run.json", before=before)
+        run_step("main_opt8.py", "--record", tmp_path / "run.json", before=before)
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["status"] == "interrupted" and record["epochs"] == []
     print("heard")
