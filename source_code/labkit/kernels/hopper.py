@@ -90,6 +90,7 @@ def source() -> str:
 
 
 def flags(dropout: bool) -> tuple[str, ...]:
+    """The compiler's, for kernels with dropout or without."""
     return "--gpu-architecture=sm_90a", f"-DDROPOUT={int(dropout)}"
 
 
