@@ -103,7 +103,8 @@ STEPS = (
 )
 # fmt: on
 
-IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")  # benchmarks whose kernels multiply in it
+# Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
+IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 
 SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
     "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",

@@ -184,9 +184,10 @@ def zeros(records: Sequence[dict]) -> Table:
     """The same product of numbers of which some are zero, as ``bench_roofs.py`` measured it: its rate, clock, power."""
     rows = [row for row in records[0]["rows"] if row["what"] == "product"]
     where = {"left": "one factor", "both": "both factors"}
+    words = [f"{100 * row['zeros']:.0f} % of {where[row['factor']]}" if row["zeros"] else "none" for row in rows]
     frame = pd.DataFrame(
         {
-            "zeros": [f"{row['zeros']:.0%} of {where[row['factor']]}" if row["zeros"] else "none" for row in rows],
+            "zeros": words,
             "TFLOP/s": [row["tflops"] for row in rows],
             "MHz": pd.Series([row["mhz"] for row in rows], dtype=float),
             "W": pd.Series([row["watts"] for row in rows], dtype=float),
