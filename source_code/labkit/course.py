@@ -40,6 +40,7 @@ class Step:
     loader: bool = True
     compiled: bool = False  # its first run fills the compilers' caches
     needs_bf16: bool = False
+    needs_hopper: bool = False  # its kernels are compiled for that generation of GPUs alone
 
     @property
     def name(self) -> str:
@@ -98,11 +99,12 @@ STEPS = (
     Step("main_opt7.py", "kernels of our own, in Triton", 11, "bf16", "by hand (main_opt7)", "7: own kernels",
          loader=False, compiled=True, needs_bf16=True),
     Step("main_opt8.py", "convolutions in CUDA C++, for Hopper alone", 11, "bf16", "by hand (main_opt7)",
-         loader=False, compiled=True, needs_bf16=True),
+         loader=False, compiled=True, needs_bf16=True, needs_hopper=True),
 )
 # fmt: on
 
-IN_BF16 = ("speedrun.py", "speedrun_search.py")  # benchmarks whose kernels multiply in it
+# Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
+IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 
 SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
     "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",

@@ -2,8 +2,8 @@
 
 ``convolutions`` holds them. Forward, from the bytes of an image to what is pooled; backward, from the gradient of that
 to the gradients of both convolutions' weights. The hidden layer between them is never in the GPU's memory: either
-kernel makes it anew, by mma, in shared memory, where wgmma reads it in place. NVRTC compiles them, for compute
-capability 9.0 alone: wgmma belongs to that architecture (PTX ISA, "wgmma.mma_async": ``sm_90a``).
+kernel makes it anew in shared memory, where wgmma reads it in place. NVRTC compiles them, for compute capability 9.0
+alone: wgmma belongs to that architecture (PTX ISA, "wgmma.mma_async": ``sm_90a``).
 """
 
 from __future__ import annotations

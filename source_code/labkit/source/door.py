@@ -301,6 +301,15 @@ class Live(Source):
     def _runs(
         self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
+        try:
+            self._has_what_is_needed([word for command in commands for word in command.split()])
+        except NotHere as error:  # what is compared comes from one machine: all of them are the recorded ones
+            return self._instead(error, show)._runs(commands, times, show, kind)
+        return self._run_in_turn(commands, times, show, kind)
+
+    def _run_in_turn(
+        self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
+    ) -> dict[str, list[dict]]:
         rounds, folder = {command: times(command) for command in commands}, self._folder("runs")
         if left_out := [command for command in commands if not rounds[command]]:
             show(f"| left out, since quick: {', '.join(left_out)}")
@@ -439,11 +448,15 @@ class Live(Source):
         return self._else_recorded(run, lambda other: other._trace(command, show), show)
 
     def _has_what_is_needed(self, words: Sequence[str]) -> None:
-        """NotHere where a step, or a benchmark, needs arithmetic that this machine's GPU does not have."""
-        scripts = {Path(word).name for word in words}
-        needs = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
-        if needs and self.facts.gpu and not self.facts.bf16:
-            raise NotHere(f"{needs[0]} needs BF16, and {self.facts.gpu} has none.")
+        """NotHere where a step, or a benchmark, needs arithmetic that this machine's GPU does not have, or is made for
+        one generation of GPUs, and this is another."""
+        scripts, gpu = {Path(word).name for word in words}, self.facts.gpu
+        bf16 = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
+        hopper = sorted(scripts & {step.script for step in course.STEPS if step.needs_hopper})
+        if hopper and gpu and not self.facts.hopper:
+            raise NotHere(f"{hopper[0]} needs a Hopper GPU (H100, H200, GH200), and {gpu} is none.")
+        if bf16 and gpu and not self.facts.bf16:
+            raise NotHere(f"{bf16[0]} needs BF16, and {gpu} has none.")
 
     def _else_recorded(self, run: Callable, otherwise: Callable[[Recorded], object], show: Show):
         """What ``run`` returns, or, where this machine cannot do it, what was recorded, with the reason."""
@@ -452,8 +465,13 @@ class Live(Source):
         except LabError as error:
             if not isinstance(error, NotHere) and self.facts.gpu is not None:
                 raise
-            show(f"| recorded instead, since it cannot be measured here: {error}")
-            return otherwise(Recorded(recorded.folder()))
+            return otherwise(self._instead(error, show))
+
+    @staticmethod
+    def _instead(error: LabError, show: Show) -> Recorded:
+        """The recordings, and why it is them."""
+        show(f"| recorded instead, since it cannot be measured here: {error}")
+        return Recorded(recorded.folder())
 
     def _timed(
         self,
