@@ -209,5 +209,5 @@ def floors(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> Table:
         found[f"{step} ÷ it"] = us / last
     numbers = list(found.columns)
     formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
-    caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu}"
+    caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu} (÷: by the last µs)"
     return table(found.rename_axis("the floor").reset_index(), caption, formats, numbers)
