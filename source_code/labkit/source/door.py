@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from labkit import course, lines
@@ -205,7 +206,8 @@ class Recorded(Source):
 
         found, where = self._held(find, show)
         at = recorded.shown(where / kind)
-        show(f"recorded ({recorded.origin(where)}), {_each(map(len, found.values()))}: {at}")
+        origin = recorded.origin(where, chain.from_iterable(found.values()))
+        show(f"recorded ({origin}), {_each(map(len, found.values()))}: {at}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict | None:
@@ -213,8 +215,9 @@ class Recorded(Source):
         if file is None:
             show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
             return None
-        show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
-        return originals.read(file)
+        found = originals.read(file)
+        show(f"recorded ({recorded.origin(self.folder, [found])}), one run: {recorded.shown(file)}")
+        return found
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
@@ -231,7 +234,8 @@ class Recorded(Source):
 
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         file, where = self._held(lambda where: recorded.report_file(name, shlex.join(words), where), show)
-        show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
+        origin = recorded.origin(where, [recorded.beside(file)])
+        show(f"recorded ({origin}): {recorded.shown(file)}")
         return open_report(file)
 
     def _rank_profiles(self, words: list[str], show: Show) -> list[Report]:
