@@ -97,7 +97,9 @@ def test_the_last_rung_costs_the_most():
     assert lines["main_baseline.py"].beside == 0 < lines["main_baseline.py"].script
     opt7 = lines.pop("main_opt7.py")
     assert 0 < opt7.on_gpu < opt7.beside
+    opt8 = lines.pop("main_opt8.py")  # no rung: it stands beside the ladder
     assert opt7.script + opt7.beside > max(own.script + own.beside for own in lines.values())
+    assert opt8.beside > opt7.beside
 
 
 def run(process_s: float, training_s: float, warm_up_s: float | None = None) -> dict:
