@@ -423,8 +423,8 @@ def test_the_type_of_mixed_precision_is_one_that_the_gpu_has(monkeypatch, capabi
     assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype == "float32"
 
 
-def test_a_step_that_needs_bf16_says_so_on_a_gpu_without(monkeypatch, refused):
+@pytest.mark.parametrize("step", ["main_opt6_block.py", "main_opt7.py", "main_opt8.py"])
+def test_a_step_that_needs_bf16_says_so_on_a_gpu_without(monkeypatch, refused, step):
     monkeypatch.setattr(machine, "gpu_name", lambda: "Tesla T4")
     monkeypatch.setattr(machine, "capability", lambda: (7, 5))
-    sentence = refused("main_opt7.py", "--device", "cuda")
-    assert "main_opt7.py needs BF16, and Tesla T4 has none" in sentence
+    assert f"{step} needs BF16, and Tesla T4 has none" in refused(step, "--device", "cuda")

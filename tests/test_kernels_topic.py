@@ -169,6 +169,46 @@ def test_a_round_that_is_not_full_costs_as_much_as_a_full_one(tiles, share):
     assert readings.busy_share(tiles, 132) == pytest.approx(share)
 
 
+def staged() -> dict:
+    """A kernel of which two programs fit with one stage, one with two, none with three."""
+
+    def row(stages: int, warps: int, **more: object) -> dict:
+        return {"kernel": "k", "shipped": False, "num_stages": stages, "num_warps": warps} | more
+
+    full = "out of resource: shared memory, Required: 5000, Hardware limit: 4000. Reducing block sizes may help."
+    rows = [
+        {"kernel": "k", "shipped": True, "us": 9.0, "registers": 100, "shared_bytes": 1000},
+        row(1, 4, us=10.0, registers=100, shared_bytes=1000), row(1, 8, us=20.0, registers=100, shared_bytes=1000),
+        row(2, 4, us=30.0, registers=100, shared_bytes=3000), row(2, 8, us=40.0, registers=100, shared_bytes=3000),
+        row(3, 4, refused=full), row(3, 8, refused=full),
+        row(1, 4, us=1.0, registers=10, shared_bytes=10, BLOCK=32),
+    ]  # fmt: skip
+    return {"gpu": "a GPU", "rows": rows}
+
+
+def test_more_stages_want_more_shared_memory():
+    found = readings.stages([staged()])
+    assert found["stages"].tolist() == [1, 2, 3] and found["shared_bytes"].tolist() == [1000, 3000, 5000]
+    assert found["programs"].tolist()[:2] == [2, 1] and math.isnan(found["programs"][2]), "5,024 bytes in all"
+    assert found["us_4"].tolist()[:2] == [10, 30] and found["us_8"].tolist()[:2] == [20, 40]
+    assert found[["us_4", "us_8"]].iloc[2].isna().all() and set(found["shipped_us"]) == {9.0}
+    assert "~5" in str(tables.stages([staged()])) and "~30" in str(tables.stages([staged()]))
+
+
+def test_where_nothing_is_refused_registers_say_how_many_programs_fit():
+    rows = [row for row in staged()["rows"] if "refused" not in row]
+    assert readings.stages([{"gpu": "a GPU", "rows": rows}])["programs"].tolist() == [4, 4]
+
+
+def test_the_recorded_stages_say_why_more_of_them_do_not_help():
+    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_stages-01.json").read_text())
+    found = readings.stages([recorded]).set_index(["kernel", "stages"])
+    refused = found.loc[("_conv2_pool", 2)]
+    assert refused["shared_bytes"] == 237_568 and math.isnan(refused["us_4"])
+    assert found.loc["_conv1_gradient", "programs"].tolist()[:2] == [2, 1]
+    assert found.loc["_conv2_weight_gradient", "programs"].tolist() == [2, 2, 1]
+
+
 def test_the_tables():
     assert "~51" in str(tables.softmax(RECORDS, PEAKS))
     assert tables.attention(RECORDS, PEAKS).frame["causal"].tolist() == ["no", "no", "yes", "yes"]

@@ -3,6 +3,7 @@
 What needs a GPU is skipped without one; the Triton kernels then run in Triton's interpreter.
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -15,14 +16,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labkit.kernels import conv1, conv2, triton_or_not
+from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
 from labkit.kernels.adadelta import adadelta, adadelta_reference
+from labkit.kernels.block import BlockNet
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
+from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head, head_reference
+from labkit.kernels.hopper import HOPPER, conv_backward
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
-from labkit.training import data, steps
+from labkit.training import data, rehearsed, steps
 from labkit.training import run as training_run
 from labkit.training.data import normalise
 from labkit.training.model import LeanNet, Net
@@ -34,8 +38,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization", "ignore:De
 GPU = torch.cuda.is_available()
 gpu_only = pytest.mark.skipif(not GPU, reason="needs a GPU: a CUDA graph is captured")
 DEVICE = torch.device("cuda" if GPU else "cpu")
-STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt7.py"]
-NETS = {"main_opt6.py": LeanNet}
+OWN_KERNELS = ["main_opt7.py", "main_opt8.py"]  # forward and backward by hand, without autograd
+STEPS = ["main_opt4.py", "main_opt5.py", "main_opt6.py", "main_opt6_block.py", *OWN_KERNELS]
+NETS = {"main_opt6.py": LeanNet, "main_opt6_block.py": BlockNet}
+OF_BYTES = ("main_opt6_block.py", *OWN_KERNELS)  # whose first kernel gathers and normalises
 
 # Bounds on the relative error of gradients and changes, ‖found - expected‖ / ‖expected‖. Rounding also moves which of a
 # window's outputs is the largest, and with it a gradient as a whole: errors are larger than those of the sums alone.
@@ -91,7 +97,7 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
     run = SimpleNamespace(args=SimpleNamespace(batch_size=len(labels)), device=DEVICE, log_step=lambda *_: None)
     order, losses = torch.arange(len(labels), device=DEVICE), torch.zeros(1, device=DEVICE)
     lr = torch.tensor(1.0, device=DEVICE)
-    if name == "main_opt7.py":
+    if name in OWN_KERNELS:
         weights, gradients = Weights(net), {}
 
         def keep_gradients_and_step(weights, lr):
@@ -99,7 +105,8 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
             adadelta(weights, lr)
 
         monkeypatch.setattr(module, "adadelta", keep_gradients_and_step)
-        for backward in (conv2_weight_gradient, conv1_gradient):
+        convolutions = (conv_backward,) if name == "main_opt8.py" else (conv2_weight_gradient, conv1_gradient)
+        for backward in convolutions:
             monkeypatch.setattr(module, backward.__name__, functools.partial(backward, kept=1.0))
         module.train(run, weights, images, labels, order, None, lr, losses)
         weights.store(net)
@@ -113,10 +120,11 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
 
             def batch_loss(batch):
                 with autocast:
-                    output = net(normalise(images[batch])).float()
+                    given = (images, batch) if name in OF_BYTES else (normalise(images[batch]),)
+                    output = net(*given).float()
                 return F.nll_loss(output, labels[batch])
 
-            compiled = torch.compile(batch_loss, dynamic=False, disable=not (GPU and name == "main_opt6.py"))
+            compiled = torch.compile(batch_loss, dynamic=False, disable=not (GPU and name in NETS))
             module.train(run, net, compiled, order, optimizer, losses)
         gradients = {key: parameter.grad for key, parameter in net.named_parameters()}
     return {key: (gradients[key], p.detach() - before[key]) for key, p in net.named_parameters()}
@@ -126,9 +134,11 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_gradients_and_a_step_agree_with_fp64(digits, expected, name, dtype, monkeypatch):
     narrow = dtype == torch.bfloat16
-    if name == "main_opt7.py" and narrow != GPU:
+    if name in OWN_KERNELS and narrow != GPU:
         pytest.skip("the kernels work in BF16 on a GPU, their references in FP32 on the CPU")
-    if name == "main_opt6.py" and GPU and not narrow:
+    if name == "main_opt8.py" and GPU and torch.cuda.get_device_capability() != HOPPER:
+        pytest.skip("for Hopper alone")
+    if name in NETS and GPU and not narrow:
         pytest.skip("compiled once, in BF16")
     steps.set_fp32_precision(False)
     found = step_of(name, *digits, dtype, monkeypatch)
@@ -340,7 +350,8 @@ def test_the_convolutions_fit_into_shared_memory(capability, there, monkeypatch)
 
 def test_without_triton_the_step_runs_in_plain_pytorch():
     """As with PyTorch for macOS, for Windows, and in its builds for the CPU."""
-    code = "import sys; sys.modules['triton'] = None; import main_opt7; from labkit.kernels import matmul"
+    code = "import sys; sys.modules['triton'] = None; import main_opt7, main_opt8, main_opt6_block"
+    code += "; import labkit.kernels.matmul"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -351,6 +362,17 @@ def test_the_largest_of_a_window_is_the_first_of_equals():
     hidden = torch.ones(1, 26, 26, 32)
     _, winner = conv2.conv2_pool_reference(hidden, torch.ones(64, 3, 3, 32), torch.zeros(64))
     assert not winner.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_product_comes_out_in_fp32(dtype):
+    """On a GPU in FP32's precision, too: nobody rounds the sums to BF16."""
+    torch.manual_seed(2)
+    a, b = torch.randn(300, 128, device=DEVICE).to(dtype), torch.randn(300, 96, device=DEVICE).to(dtype)
+    out = torch.full((128, 96), math.nan, device=DEVICE)
+    product_in_fp32(a.t(), b, out)
+    written = dtype == torch.float32 or (GPU and fp32_out.WRITES_FP32)
+    assert error(out, a.double().t() @ b.double()) < (1e-6 if written else 1e-2)
 
 
 def test_weights_go_there_and_back():
@@ -399,10 +421,13 @@ def test_every_sample_is_seen_once_an_epoch(run_step, name, monkeypatch, capsys)
         return normalise(images)
 
     def watch(module):
-        monkeypatch.setattr(conv1 if name == "main_opt7.py" else module, "normalise", watched)
+        monkeypatch.setattr(conv1 if name in OF_BYTES else module, "normalise", watched)
 
     run_step(name, "--epochs", 2, before=watch)
     training = [batch for batch in seen if max(batch) < 50 and batch]
+    if name == "main_opt8.py":  # a batch's images are read again, backward
+        assert training[::2] == training[1::2]
+        training = training[::2]
     assert [len(batch) for batch in training] == [16, 16, 16, 2] * 2, "the short last batch too"
     epochs = [[number for batch in training[first : first + 4] for number in batch] for first in (0, 4)]
     assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
@@ -410,9 +435,10 @@ def test_every_sample_is_seen_once_an_epoch(run_step, name, monkeypatch, capsys)
     assert sum(57 in batch for batch in seen) == 2, "and every test sample"
 
 
-def test_opt7_on_the_cpu_equals_an_independent_loop(run_step, monkeypatch, capsys):
+@pytest.mark.parametrize("name", OWN_KERNELS)
+def test_own_kernels_on_the_cpu_equal_an_independent_loop(run_step, name, monkeypatch, capsys):
     """Autograd over the plain network, with the dropout masks that the script's seeds give."""
-    run_step("main_opt7.py", "--epochs", 2, "--log-interval", 1)
+    run_step(name, "--epochs", 2, "--log-interval", 1)
     found = [float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines() if "Train Epoch" in line]
 
     digits = training_run.load_digits(None, None).train
@@ -500,6 +526,103 @@ def test_a_rehearsal_leaves_no_trace():
     assert len(optimizer.state) == 8
     assert not any(value.any() for state in optimizer.state.values() for value in state.values())
     assert torch.equal(random, torch.get_rng_state())
+
+
+class Rehearsing(SimpleNamespace):
+    """As much of a run as a dress rehearsal needs."""
+
+    def __init__(self) -> None:
+        super().__init__(cuda=GPU, device=DEVICE, epoch_records=[{"epoch": 0}], seconds=[])
+
+    @contextlib.contextmanager
+    def warming_up(self):
+        yield
+        self.seconds.append("warm-up")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["to its end", "broken off"])
+def test_a_dress_rehearsal_puts_everything_back(ends, capsys):
+    run, weights, lr = Rehearsing(), Weights(Net().to(DEVICE)), torch.tensor(0.7, device=DEVICE)
+    weights.square_average.uniform_()
+    before = [flat.clone() for flat in vars(weights).values() if isinstance(flat, torch.Tensor)]
+    places, records = weights.flat_values.data_ptr(), run.epoch_records
+    random = [torch.get_rng_state(), torch.cuda.get_rng_state() if GPU else torch.zeros(1)]
+    outcome = contextlib.nullcontext() if ends else pytest.raises(KeyboardInterrupt)
+    with outcome, rehearsed.dress_rehearsal(run, weights, lr):
+        weights.flat_gradients.uniform_()
+        adadelta(weights, lr)
+        weights.flat_gradients.normal_()
+        lr *= 0.7
+        torch.randperm(9)
+        torch.randperm(9, device=DEVICE)
+        run.epoch_records[-1].update(train_loss=1.0)
+        print("Train Epoch: 0")
+        assert not torch.equal(weights.flat_values, before[0])
+        if not ends:
+            raise KeyboardInterrupt
+    after = [flat for flat in vars(weights).values() if isinstance(flat, torch.Tensor)]
+    assert run.epoch_records is records and records == [{"epoch": 0}] and capsys.readouterr().out == ""
+    assert torch.equal(random[0], torch.get_rng_state())
+    assert not GPU or torch.equal(random[1], torch.cuda.get_rng_state())
+    if ends:
+        assert len(before) == 5 and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert weights.flat_values.data_ptr() == places, "where a graph reads it"
+        assert lr.item() == pytest.approx(0.7) and run.seconds == ["warm-up"]
+
+
+@gpu_only
+def test_after_a_dress_rehearsal_a_graph_draws_as_without():
+    drawn = torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    launch = steps.Run.captured(SimpleNamespace(cuda=True), lambda: drawn.random_())
+    found = []
+    for rehearses in (False, True):
+        torch.manual_seed(4)
+        if rehearses:
+            with rehearsed.dress_rehearsal(Rehearsing()):
+                launch()
+                torch.randperm(99, device=DEVICE)
+        launch()
+        found.append([*drawn.tolist(), *torch.randperm(9, device=DEVICE).tolist()])
+    assert found[0] == found[1]
+
+
+def rehearsed_anywhere(run, *state):
+    """As on a GPU."""
+    with rehearsed.dress_rehearsal(run, *state):
+        yield 0
+    yield from run.epochs()
+
+
+def test_a_dress_rehearsal_changes_nothing_in_what_a_step_says(run_step, monkeypatch, tmp_path, capsys):
+    """On the CPU, where there is none unless it is asked for: an epoch more is played, and nobody hears of it."""
+    import json
+
+    found = []
+    for how in (rehearsed.epochs, rehearsed_anywhere):
+        monkeypatch.setattr(rehearsed, "epochs", how)
+        run_step("main_opt8.py", "--epochs", 2, "--log-interval", 1, "--record", tmp_path / "run.json")
+        record = json.loads((tmp_path / "run.json").read_text())
+        told = [(one["epoch"], one["train_loss"], one["test_loss"]) for one in record["epochs"]]
+        found.append((capsys.readouterr().out, told))
+    assert found[0] == found[1] and len(found[0][1]) == 2
+
+
+def test_what_breaks_off_in_the_rehearsal_leaves_no_epoch_behind(run_step, monkeypatch, tmp_path, capsys):
+    import json
+
+    def before(module):
+        def broken(*_):
+            raise KeyboardInterrupt
+
+        module.train = broken
+
+    monkeypatch.setattr(rehearsed, "epochs", rehearsed_anywhere)
+    with pytest.raises(SystemExit):
+        run_step("main_opt8.py", "--record", tmp_path / "run.json", before=before)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["status"] == "interrupted" and record["epochs"] == []
+    print("heard")
+    assert "heard" in capsys.readouterr().out, "and whoever prints is heard again"
 
 
 def test_on_the_cpu_a_graph_is_the_work_itself():

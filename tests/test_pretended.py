@@ -126,6 +126,29 @@ def test_a_turing_has_tensor_cores_for_fp16_only(on):
     assert {row[what] for row in switches for what in ("matmul", "conv")} == {"FP32"}
 
 
+def test_what_is_for_hopper_alone_comes_from_the_recordings_elsewhere_with_all_beside_it(on):
+    assert on("h200").facts.hopper and not on("turing").facts.hopper
+    for name, why in (("turing", "main_opt8.py needs a Hopper GPU (H100, H200, GH200), and Tesla T4 is none."),
+                      ("h200", "")):  # fmt: skip
+        live, shown = on(name), []
+        runs = live.runs(["main_opt6.py", "main_opt8.py"], 1, shown.append)
+        assert [line for line in shown if why in line and line.startswith("| recorded instead")] or not why
+        assert {records[0]["gpu"] for records in runs.values()} == {"NVIDIA H200"}
+        assert {len(records) for records in runs.values()} == ({3} if why else {1})
+        with profiled(live, "main_opt8") as report:
+            assert report.gpu == "NVIDIA H200" and len(report.kernels)
+    with pytest.raises(LabError, match="never recorded"):
+        on("turing").runs(["main_opt3.py --epochs 77"], show=quiet)
+    assert "needs BF16" in said_of(on("turing"), "bench_stages.py")
+
+
+def said_of(live: source.Live, benchmark: str) -> str:
+    """What is said where a benchmark's numbers come from."""
+    shown: list[str] = []
+    live.benchmark(benchmark, shown.append)
+    return "\n".join(shown)
+
+
 def test_without_counters_reports_have_none_and_counts_come_from_the_recordings(on):
     live, shown = on("no-counters"), []
     with profiled(live, "main_opt3") as report:

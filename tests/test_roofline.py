@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from labkit.paths import RECORDED
 from labkit.topics.roofline import charts as figure
 from labkit.topics.roofline import readings as roofline
 from labkit.topics.roofline import tables as roofline_tables
+from labkit.topics.roofline.floors import Roofs
 from labkit.topics.roofline.readings import COUNTED, FROM_SHAPES, Peaks, Point
 from labkit.training import model, sizes
 from stepbudget.ncu import counters
@@ -449,3 +451,27 @@ def test_the_recorded_roofs_are_a_gpus():
     assert found.tflops["fp32"] < found.tflops["tf32"] < found.tflops["bf16"]
     assert found.tb_per_s > 0.1
     assert found.launch_us["graph"] < found.launch_us["python"]
+
+
+# --- more roofs ---------------------------------------------------------------------------------------------
+
+
+def product(zeros: float, factor: str = "left", **more) -> dict:
+    return {"what": "product", "zeros": zeros, "factor": factor, "size": 64, "tflops": 700.0, **more}
+
+
+def test_the_table_of_zeros_says_how_many_and_where():
+    rows = [product(0.0, mhz=1500.0, watts=700.0), product(0.75, "both", mhz=None, watts=None), {"what": "copy"}]
+    shown = roofline_tables.zeros([{"gpu": "a GPU", "rows": rows}])
+    assert shown.frame["zeros"].tolist() == ["none", "75 % of both factors"]
+    assert shown.cells()[0] == ["none", "~700", "~1,500", "~700"]
+    assert shown.frame["MHz"].isna().tolist() == [False, True]
+
+
+def test_the_table_of_floors_has_multiples_of_the_last_one():
+    slow = Roofs("a GPU", tflops=700.0, tb_per_s=4.0, l2_tb_per_s=10.0, shared_tb_per_s=30.0)
+    fast = replace(slow, tflops=1400.0)
+    frame = roofline_tables.floors({"slow": slow, "fast": fast}, {"main_opt8": 200.0}).frame
+    assert frame["the floor"].tolist() == ["all at once", "one after another", "through shared memory"]
+    assert (frame["µs, slow"] > frame["µs, fast"])[:2].all()
+    assert frame["main_opt8 ÷ it"].tolist() == pytest.approx((200 / frame["µs, fast"]).tolist())

@@ -27,7 +27,8 @@ class Step:
     """A rung of the ladder, a script of source_code/: what is new in it, the lab that teaches it, how it computes.
 
     ``arithmetic``: of the convolutions (``fp32``, ``fp16``, ``bf16``); ``traffic``: how its kernels are fused, in the
-    roofline's words. ``label`` names it in charts; a step without one is a variant for the profiler only.
+    roofline's words. ``label`` names it in charts; a step without one stands beside the ladder: names on the phases
+    for the profiler, or the same kernels another way.
     """
 
     script: str
@@ -39,6 +40,7 @@ class Step:
     loader: bool = True
     compiled: bool = False  # its first run fills the compilers' caches
     needs_bf16: bool = False
+    needs_hopper: bool = False  # its kernels are compiled for that generation of GPUs alone
 
     @property
     def name(self) -> str:
@@ -92,12 +94,17 @@ STEPS = (
     Step("main_opt5.py", "one launch: a whole epoch in a CUDA graph", 7, "bf16", label="5: one launch", loader=False),
     Step("main_opt6.py", "fewer and larger kernels: compiled", 8, "bf16", "as a compiler fuses", "6: compiled",
          loader=False, compiled=True),
+    Step("main_opt6_block.py", "the hot block as an operator of our own", 11, "bf16", "by hand (main_opt7)",
+         loader=False, compiled=True, needs_bf16=True),
     Step("main_opt7.py", "kernels of our own, in Triton", 11, "bf16", "by hand (main_opt7)", "7: own kernels",
          loader=False, compiled=True, needs_bf16=True),
+    Step("main_opt8.py", "convolutions in CUDA C++, for Hopper alone", 11, "bf16", "by hand (main_opt7)",
+         loader=False, compiled=True, needs_bf16=True, needs_hopper=True),
 )
 # fmt: on
 
-IN_BF16 = ("speedrun.py", "speedrun_search.py")  # benchmarks whose kernels multiply in it
+# Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
+IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 
 SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it is
     "main_ddp.py": "step 3 on several GPUs: each rank trains on its share of a batch",

@@ -30,7 +30,7 @@ PROFILES = recorded.folder() / "profiles"
 STEPS = [*plan.PROFILES, "main_opt3_ops"]  # one of each kind is enough of those by operator
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
 
-IN_GRAPHS = ("main_opt5", "main_opt6", "main_opt7")  # whose epoch is one launch
+IN_GRAPHS = ("main_opt5", "main_opt6", "main_opt6_block", "main_opt7", "main_opt8")  # whose epoch is one launch
 each_step = pytest.mark.parametrize("step", STEPS)
 
 

@@ -9,7 +9,11 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 ``head``       bias, ReLU, dropout, last layer, log-softmax, loss, and back to the first linear layer's output
 ``adadelta``   one optimizer step for all parameters, with the BF16 copies that the Tensor Cores read
 ``weights``    the parameters, their gradients and Adadelta's state, each as one flat array
+``fp32_out``   a product of BF16 matrices that writes FP32: PyTorch's own
 =============  =====================================================================================================
+
+``block`` makes one operator of ``conv1`` and ``conv2``, which autograd and torch.compile know: main_opt6_block's.
+``hopper`` does what both do in two kernels of CUDA C++, whose source is ``convolutions``: main_opt8's.
 
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
 one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma. ``adam``, ``muon``,

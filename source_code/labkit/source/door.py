@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from labkit import course, lines
@@ -205,7 +206,8 @@ class Recorded(Source):
 
         found, where = self._held(find, show)
         at = recorded.shown(where / kind)
-        show(f"recorded ({recorded.origin(where)}), {_each(map(len, found.values()))}: {at}")
+        origin = recorded.origin(where, chain.from_iterable(found.values()))
+        show(f"recorded ({origin}), {_each(map(len, found.values()))}: {at}")
         return found
 
     def _cold_run(self, command: str, show: Show) -> dict | None:
@@ -213,8 +215,9 @@ class Recorded(Source):
         if file is None:
             show(f"no run of '{command}' with cold caches was recorded ({recorded.origin(self.folder)})")
             return None
-        show(f"recorded ({recorded.origin(self.folder)}), one run: {recorded.shown(file)}")
-        return originals.read(file)
+        found = originals.read(file)
+        show(f"recorded ({recorded.origin(self.folder, [found])}), one run: {recorded.shown(file)}")
+        return found
 
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
@@ -231,7 +234,8 @@ class Recorded(Source):
 
     def _profile(self, name: str, words: list[str], show: Show) -> Report:
         file, where = self._held(lambda where: recorded.report_file(name, shlex.join(words), where), show)
-        show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
+        origin = recorded.origin(where, [recorded.beside(file)])
+        show(f"recorded ({origin}): {recorded.shown(file)}")
         return open_report(file)
 
     def _rank_profiles(self, words: list[str], show: Show) -> list[Report]:
@@ -299,6 +303,15 @@ class Live(Source):
         return Recorded(recorded.folder())
 
     def _runs(
+        self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
+    ) -> dict[str, list[dict]]:
+        try:
+            self._has_what_is_needed([word for command in commands for word in command.split()])
+        except NotHere as error:  # what is compared comes from one machine: all of them are the recorded ones
+            return self._instead(error, show)._runs(commands, times, show, kind)
+        return self._run_in_turn(commands, times, show, kind)
+
+    def _run_in_turn(
         self, commands: Sequence[str], times: Callable[[str], int], show: Show, kind: str
     ) -> dict[str, list[dict]]:
         rounds, folder = {command: times(command) for command in commands}, self._folder("runs")
@@ -439,11 +452,15 @@ class Live(Source):
         return self._else_recorded(run, lambda other: other._trace(command, show), show)
 
     def _has_what_is_needed(self, words: Sequence[str]) -> None:
-        """NotHere where a step, or a benchmark, needs arithmetic that this machine's GPU does not have."""
-        scripts = {Path(word).name for word in words}
-        needs = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
-        if needs and self.facts.gpu and not self.facts.bf16:
-            raise NotHere(f"{needs[0]} needs BF16, and {self.facts.gpu} has none.")
+        """NotHere where a step, or a benchmark, needs arithmetic that this machine's GPU does not have, or is made for
+        one generation of GPUs, and this is another."""
+        scripts, gpu = {Path(word).name for word in words}, self.facts.gpu
+        bf16 = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
+        hopper = sorted(scripts & {step.script for step in course.STEPS if step.needs_hopper})
+        if hopper and gpu and not self.facts.hopper:
+            raise NotHere(f"{hopper[0]} needs a Hopper GPU (H100, H200, GH200), and {gpu} is none.")
+        if bf16 and gpu and not self.facts.bf16:
+            raise NotHere(f"{bf16[0]} needs BF16, and {gpu} has none.")
 
     def _else_recorded(self, run: Callable, otherwise: Callable[[Recorded], object], show: Show):
         """What ``run`` returns, or, where this machine cannot do it, what was recorded, with the reason."""
@@ -452,8 +469,13 @@ class Live(Source):
         except LabError as error:
             if not isinstance(error, NotHere) and self.facts.gpu is not None:
                 raise
-            show(f"| recorded instead, since it cannot be measured here: {error}")
-            return otherwise(Recorded(recorded.folder()))
+            return otherwise(self._instead(error, show))
+
+    @staticmethod
+    def _instead(error: LabError, show: Show) -> Recorded:
+        """The recordings, and why it is them."""
+        show(f"| recorded instead, since it cannot be measured here: {error}")
+        return Recorded(recorded.folder())
 
     def _timed(
         self,

@@ -40,6 +40,11 @@ class Machine:
         """Can its Tensor Cores multiply FP32 numbers as TF32 (Ampere and later)?"""
         return self.bf16
 
+    @property
+    def hopper(self) -> bool:
+        """Is the GPU a Hopper (H100, H200, GH200), whose own instructions no other generation has?"""
+        return self.capability == (9, 0)
+
 
 @cache
 def here() -> Machine:

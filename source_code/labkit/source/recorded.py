@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -70,10 +70,17 @@ def provenance(where: Path | None = None) -> dict:
     return originals.about(where or folder())
 
 
-def origin(where: Path | None = None) -> str:
-    """GPU and date in a few words, for captions."""
+def origin(where: Path | None = None, records: Iterable[dict] = ()) -> str:
+    """GPU and days in a few words, for captions: those of the records that are shown, else the folder's first."""
     source = provenance(where)
-    return f"{source['gpu']}, {source['recorded'][:10]}"
+    days = sorted({record["run_at"][:10] for record in records if "run_at" in record}) or [source["recorded"][:10]]
+    return f"{source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "")
+
+
+def beside(report: Path) -> dict:
+    """What stands beside a report of how it was recorded: its command, day and versions; nothing where that is not."""
+    file = report.with_name(f"{report.name.partition('.')[0]}.json")
+    return originals.read(file) if file.is_file() else {}
 
 
 def key(command: str) -> str:

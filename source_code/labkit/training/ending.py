@@ -20,6 +20,7 @@ from stepbudget.errors import ReportError, printable, speak_any_encoding
 REFUSED, FAILED, CTRL_C, SIGTERM = 2, 1, 130, 143  # exit statuses; the last two as a shell gives them
 PATIENCE_S = 10  # with a rank that was asked to end, and waits for the others where Python cannot interrupt it
 _begun, _asked = False, False
+_main = 0  # the process that handles them: a loader worker is a copy of it until it has set handlers of its own
 
 
 def in_one_sentence() -> None:
@@ -28,12 +29,12 @@ def in_one_sentence() -> None:
     That is: Ctrl-C and SIGTERM, each LabError, and what ``sentence`` knows. All else keeps its traceback. A SIGTERM
     that is ignored already (nohup) stays so. Only the rank that keeps the record handles it: the others end at once.
     """
-    global _begun
+    global _begun, _main
     speak_any_encoding()
     _silence()
     if _begun or os.environ.get("RANK", "0") != "0" or threading.current_thread() is not threading.main_thread():
         return
-    _begun = True
+    _begun, _main = True, os.getpid()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _as_ctrl_c)
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -91,9 +92,12 @@ def _asked_a_worker_in_vain(error: BaseException | None) -> bool:
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
     """Once: what comes after it ends nothing any more, neither a second signal nor the death of a loader worker.
 
-    A run that is just ending, since another rank ended first, is left to it: its record comes out whole.
+    A run that is just ending, since another rank ended first, is left to it: its record comes out whole. A loader
+    worker that has just been born ends without a word.
     """
     global _asked
+    if os.getpid() != _main:
+        os._exit(SIGTERM)
     _asked = True
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -249,3 +249,32 @@ def tile_side(records: Sequence[dict]) -> float:
 def few_times(records: Sequence[dict]) -> pd.DataFrame:
     """µs by rows, columns, inner; a column for each way to share the product out."""
     return timed(records, "few", ["rows", "columns", "inner"])
+
+
+# --- more loads under way, or more threads ------------------------------------------------------------------
+
+
+def stages(records: Sequence[dict]) -> pd.DataFrame:
+    """What ``bench_stages.py`` found: a row a kernel of ``main_opt7`` and number of stages, with whole tiles.
+
+    Columns: ``kernel``, ``stages``, ``shared_bytes`` of a program, which a refusal tells, too; ``programs`` that are on
+    a multiprocessor at once, of 4 warps, by registers and shared memory; µs with 4 and with 8 warps (``us_4``,
+    ``us_8``), all three NaN where refused; ``shipped_us``, as ``main_opt7`` starts the kernel. A multiprocessor has the
+    shared memory that one program may have at most, and the 1,024 bytes that each takes for itself besides.
+    """
+    tried = pd.DataFrame(records[0]["rows"]).reindex(columns=["kernel", *_STAGES])
+    shipped = tried[tried["shipped"].eq(True)].set_index("kernel")["us"]
+    told = tried["refused"].astype("string").str.extract(r"Required: (\d+), Hardware limit: (\d+)").astype(float)
+    tried["shared_bytes"] = tried["shared_bytes"].fillna(told[0])
+    whole = tried[tried["num_stages"].notna() & tried["BLOCK"].isna()].set_index(["kernel", "num_stages"])
+    four, eight = (whole[whole["num_warps"] == warps] for warps in (4, 8))
+    fit = (told[1].max() + 1024) // (four["shared_bytes"] + 1024)  # NaN where nothing was refused
+    by_registers = four["registers"].map(lambda count: warps_that_fit(int(count), 4) // 4, na_action="ignore")
+    found = four[["shared_bytes"]].assign(programs=pd.concat([fit, by_registers], axis=1).min(axis=1))
+    found["programs"] = found["programs"].where(four["us"].notna())
+    found["us_4"], found["us_8"] = four["us"], eight["us"]
+    found = found.rename_axis(["kernel", "stages"]).reset_index()
+    return found.assign(stages=found["stages"].astype(int), shipped_us=found["kernel"].map(shipped))
+
+
+_STAGES = ["shipped", "num_stages", "num_warps", "BLOCK", "us", "registers", "shared_bytes", "refused"]

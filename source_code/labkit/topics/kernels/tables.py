@@ -121,3 +121,14 @@ def few(records: Sequence[dict]) -> Table:
     frame = pd.concat([frame, found.reset_index(drop=True)], axis=1)
     caption = f"Products of a few tiles in µs, on {records[0]['multiprocessors']} multiprocessors"
     return table(frame, caption, dict.fromkeys(ways, "{:.1f}"), ways)
+
+
+def stages(records: Sequence[dict]) -> Table:
+    """The three large kernels of ``main_opt7``, with so many stages of loads and 4 or 8 warps a program."""
+    found = readings.stages(records)
+    names = {"kernel": "kernel", "stages": "stages", "shared_bytes": "its shared kB", "programs": "programs at once"}
+    names |= {"us_4": "4 warps: µs", "us_8": "8 warps: µs"}
+    frame = found.assign(shared_bytes=found["shared_bytes"] / 1e3)[list(names)].rename(columns=names)
+    numbers = list(names.values())[2:]
+    caption = "Loads in so many stages, 4 or 8 warps a program, on one {gpu} (–: refused)".format(**records[0])
+    return table(frame, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)

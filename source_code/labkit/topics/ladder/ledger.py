@@ -22,8 +22,11 @@ from labkit.paths import SOURCE_CODE
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
-KERNELS = [f"kernels/{room}.py" for room in ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")]
-RUN, MODEL = "training/run.py", "training/model.py"
+ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
+KERNELS = [f"kernels/{room}.py" for room in ROOMS]
+FOR_HOPPER = [f"kernels/{room}.py" for room in (*ROOMS, "convolutions", "fp32_out", "hopper", "nvrtc")]
+OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
+RUN, MODEL, REHEARSED = "training/run.py", "training/model.py", "training/rehearsed.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
 CAPTURED = {RUN: ["Run.on_device", "Run.captured", "Run.warming_up"]}
 LEAN = {
@@ -34,7 +37,9 @@ NEEDS: Mapping[str, Mapping[str, Sequence[str] | None]] = {
     "main_opt4.py": ON_THE_GPU,
     "main_opt5.py": CAPTURED | {RUN: [*CAPTURED[RUN], "rehearsal"]},
     "main_opt6.py": LEAN,
+    "main_opt6_block.py": {RUN: LEAN[RUN]} | dict.fromkeys(OF_THE_BLOCK),
     "main_opt7.py": CAPTURED | dict.fromkeys(KERNELS),
+    "main_opt8.py": CAPTURED | dict.fromkeys([*FOR_HOPPER, REHEARSED]),
 }
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from labkit.display.table import Table, short_kernel, table
+from labkit.topics.roofline import floors as measured
 from labkit.topics.roofline import readings as roofline
+from labkit.topics.roofline.floors import Roofs
 from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks, Point
 
 
@@ -176,3 +178,36 @@ def distances(distances: pd.DataFrame) -> Table:
     formats = dict.fromkeys(list(names.values())[1:5], "{:,.0f}") | dict.fromkeys(list(names.values())[5:], "{:.1f}")
     caption = "From each step down to the floor: the three factors multiply"
     return table(distances.rename(columns=names), caption, formats, list(formats))
+
+
+def zeros(records: Sequence[dict]) -> Table:
+    """The same product of numbers of which some are zero, as ``bench_roofs.py`` measured it: its rate, clock, power."""
+    rows = [row for row in records[0]["rows"] if row["what"] == "product"]
+    where = {"left": "one factor", "both": "both factors"}
+    words = [f"{100 * row['zeros']:.0f} % of {where[row['factor']]}" if row["zeros"] else "none" for row in rows]
+    frame = pd.DataFrame(
+        {
+            "zeros": words,
+            "TFLOP/s": [row["tflops"] for row in rows],
+            "MHz": pd.Series([row["mhz"] for row in rows], dtype=float),
+            "W": pd.Series([row["watts"] for row in rows], dtype=float),
+        }
+    )
+    side = rows[0]["size"]
+    caption = f"{side:,} × {side:,} × {side:,} in 16 bits, for a second, on one {records[0]['gpu']}"
+    return table(frame, caption, dict.fromkeys(frame.columns[1:], "{:,.0f}"), list(frame.columns[1:]))
+
+
+def floors(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> Table:
+    """What a step takes at least, in three ways to reckon, at these roofs; and how many times that steps take.
+
+    ``roofs`` by the words for them; the multiples are those of the last.
+    """
+    found = pd.DataFrame({f"µs, {words}": measured.floors(own) for words, own in roofs.items()})
+    last = found.iloc[:, -1]
+    for step, us in steps_us.items():
+        found[f"{step} ÷ it"] = us / last
+    numbers = list(found.columns)
+    formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
+    caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu} (÷: by the last µs)"
+    return table(found.rename_axis("the floor").reset_index(), caption, formats, numbers)

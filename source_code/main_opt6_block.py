@@ -1,0 +1,90 @@
+"""Step 6 with an operator of our own: kernels of step 7 for the hot block, autograd and compiler stay (lab 11)."""
+
+import torch
+import torch._inductor.config
+import torch.nn.functional as F
+from torch.optim.lr_scheduler import StepLR
+
+from labkit.kernels.block import BlockNet
+from labkit.training import steps
+from labkit.training.steps import phase
+
+
+def train(run, model, batch_loss, order, optimizer, losses):
+    model.train()
+    for step, batch in enumerate(order.split(run.args.batch_size)):
+        optimizer.zero_grad()
+        loss = batch_loss(batch)
+        loss.backward()
+        optimizer.step()
+        losses[step] = loss.detach()
+
+
+@torch.no_grad()
+def test(run, model, predict, images, labels, sums):
+    model.eval()
+    sums.zero_()
+    size = run.args.test_batch_size
+    for data, target in zip(images.split(size), labels.split(size), strict=True):
+        output = predict(data)
+        sums[0] += F.nll_loss(output, target, reduction="sum")
+        sums[1] += (output.argmax(dim=1) == target).sum()
+
+
+def main():
+    args = steps.parse_args(__doc__, workers=0, amp_dtype="bfloat16")
+    run = steps.Run(args, loader=False, needs_bf16=True)
+    (images, labels), test_set = run.on_device(run.digits.train), run.on_device(run.digits.test)
+
+    model = BlockNet().to(run.device, memory_format=torch.channels_last)
+    lr = torch.tensor(args.lr, device=run.device)  # the graph reads it at each launch; a number would be fixed in it
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=lr, capturable=run.cuda)
+    scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
+    dtype = getattr(torch, args.amp_dtype)
+    autocast = torch.autocast(run.device.type, dtype, enabled=dtype != torch.float32)
+
+    def predict(images, batch=None):
+        with autocast:
+            return model(images, batch).float()
+
+    def batch_loss(batch):
+        return F.nll_loss(predict(images, batch), labels[batch])
+
+    # PyTorch's dropout kernel draws random numbers four at a time; one that the compiler writes draws them one by one.
+    torch._inductor.config.fallback_random = True
+    batch_loss = torch.compile(batch_loss, dynamic=False, disable=not run.cuda)
+    predict = torch.compile(predict, dynamic=False, disable=not run.cuda)
+    optimizer.step = torch.compile(optimizer.step, disable=not run.cuda)
+
+    # What a graph reads and writes keeps its place in memory: between launches only the contents change.
+    order = torch.arange(len(labels), device=run.device)
+    losses, sums = torch.zeros(run.steps_an_epoch, device=run.device), torch.zeros(2, device=run.device)
+
+    def train_epoch(order=order):
+        train(run, model, batch_loss, order, optimizer, losses)
+
+    def test_epoch():
+        test(run, model, predict, *test_set, sums)
+
+    with run:
+        with run.warming_up():
+            if run.cuda:
+                with steps.rehearsal(model, optimizer):  # one step of each size: the last batch is short
+                    train_epoch(order[: args.batch_size + len(order) % args.batch_size])
+                    test_epoch()
+            train_epoch, test_epoch = run.captured(train_epoch), run.captured(test_epoch)
+        for epoch in run.epochs():
+            with run.timed("training"):
+                with phase("shuffle"):
+                    order.copy_(torch.randperm(len(order), device=run.device))
+                with phase("graph launch"):
+                    train_epoch()
+                run.log_epoch(epoch, losses)
+            with run.timed("test"):
+                test_epoch()
+                run.log_test(sums[0].item() / len(test_set[1]), int(sums[1]), len(test_set[1]))
+            scheduler.step()
+
+
+if __name__ == "__main__":
+    main()

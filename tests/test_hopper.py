@@ -1,0 +1,179 @@
+"""The convolutions for Hopper: compiled here without a GPU, and on such a GPU held against FP64."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import pytest
+import torch
+
+from labkit.errors import LabError
+from labkit.kernels import hopper, nvrtc
+from labkit.kernels.conv1 import conv1_relu_reference
+from labkit.kernels.conv2 import (
+    OUT,
+    conv1_gradient_reference,
+    conv2_pool_reference,
+    conv2_weight_gradient_reference,
+)
+from labkit.kernels.hopper import conv_backward, conv_forward
+from labkit.kernels.weights import Weights
+from labkit.training import data
+from labkit.training.model import Net
+
+pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == hopper.HOPPER
+DEVICE = torch.device("cuda" if HOPPER else "cpu")
+hopper_only = pytest.mark.skipif(not HOPPER, reason="no Hopper: its kernels are only compiled here")
+needs_nvrtc = pytest.mark.skipif(
+    importlib.util.find_spec("cuda.bindings") is None if importlib.util.find_spec("cuda") else True,
+    reason="NVRTC comes with PyTorch's CUDA builds only",
+)
+MOST_SHARED = 232_448  # bytes of a block, by compute capability 9.0: CUDA C++ Programming Guide
+ORDER = ("conv2.weight", "conv2.bias", "conv1.weight", "conv1.bias")
+
+
+# Compiled, without a GPU
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_kernels_are_compiled_for_hopper(dropout):
+    made = nvrtc.code(hopper.source(), hopper.HOPPER, hopper.flags(dropout))
+    assert made.cubin[1:4] == b"ELF" and ".target sm_90a" in made.ptx
+    assert all(f".entry {name}(" in made.ptx for name in ("conv_forward", "conv_backward"))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("struct", "size"), [("Forward", hopper.FORWARD_BYTES), ("Backward", hopper.BACKWARD_BYTES)])
+def test_as_much_shared_memory_is_asked_for_as_the_kernels_use(struct, size):
+    def asserted(size: int) -> nvrtc.Code:
+        text = f'{hopper.source()}\nstatic_assert(sizeof({struct}) == {size}, "another size");'
+        return nvrtc.code(text, hopper.HOPPER, hopper.flags(False))
+
+    assert asserted(size).cubin
+    with pytest.raises(nvrtc.CompileError, match="another size"):
+        asserted(size + 16)
+    assert size <= MOST_SHARED
+
+
+def test_another_gpu_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100")
+    hopper._kernel.cache_clear()
+    with pytest.raises(LabError) as refusal:
+        hopper._kernel("conv_forward", hopper.FORWARD_BYTES)
+    assert str(refusal.value) == "these kernels are for Hopper (H100, H200, GH200), not for NVIDIA A100."
+
+
+# What they compute
+
+
+class Case:
+    """Real digits in some order, weights, and a gradient that comes back to them."""
+
+    def __init__(self, count: int, device: torch.device = DEVICE) -> None:
+        torch.manual_seed(5)
+        self.images = data.read_bundled().train.data.to(device)
+        self.order = torch.randperm(len(self.images))[:count].to(device)
+        self.weights = Weights(Net().to(device))
+        narrow = self.weights.flat_copies.dtype
+        self.upstream = torch.randn(count, 12, 12, 64).to(device, narrow)
+        self.seeds = torch.randint(2**62, (2,)).to(device)
+
+    def layers(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        """conv1's weight and bias, conv2's weight as it is multiplied, and its bias."""
+        value, copy = self.weights.values, self.weights.copies
+        found = value["conv1.weight"], value["conv1.bias"], copy["conv2.weight"], value["conv2.bias"]
+        return tuple(tensor.to(dtype) for tensor in found)
+
+    def reference(self, winner: torch.Tensor, dtype: torch.dtype, kept: float) -> list[torch.Tensor]:
+        """The four gradients by plain PyTorch, in ``ORDER``."""
+        weight1, bias1, weight2, _ = self.layers(dtype)
+        hidden, upstream = conv1_relu_reference(self.images, self.order, weight1, bias1), self.upstream.to(dtype)
+        second = conv2_weight_gradient_reference(hidden, upstream, winner, kept)
+        return [
+            *second,
+            *conv1_gradient_reference(self.images, self.order, hidden, upstream, winner, weight2, kept),
+        ]
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The relative error; NaN passes no bound."""
+    assert found.shape == expected.shape
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def assert_rate(dropped: torch.Tensor, of: torch.Tensor, rate: float) -> None:
+    """A share within four standard deviations of its expectation."""
+    dropped, of = int(dropped), int(of)
+    assert abs(dropped / of - rate) < 4 * math.sqrt(rate * (1 - rate) / of)
+
+
+def test_on_the_cpu_they_are_the_references():
+    case = Case(7, torch.device("cpu"))
+    weight1, bias1, weight2, bias2 = case.layers(torch.float32)
+    hidden = conv1_relu_reference(case.images, case.order, weight1, bias1)
+    drawn = torch.Generator().manual_seed(int(case.seeds[1]))
+    keep = torch.rand(7, 12, 12, 64, generator=drawn) < 0.75
+    for seeds, kept, choice in ((None, 1.0, None), (case.seeds, 0.75, keep)):
+        found = conv_forward(case.images, case.order, case.weights, seeds, 1)
+        expected = conv2_pool_reference(hidden, weight2, bias2, choice)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        case.weights.flat_gradients.zero_()
+        conv_backward(case.images, case.order, case.weights, case.upstream, found[1], kept)
+        for name, gradient in zip(ORDER, case.reference(found[1], torch.float32, kept), strict=True):
+            assert torch.equal(case.weights.gradients[name], gradient), name
+
+
+@pytest.fixture(params=[1, 5, 200, 1024])
+def case(request) -> Case:
+    """Fewer samples than multiprocessors, more of them, and a batch."""
+    return Case(request.param)
+
+
+@hopper_only
+def test_values_and_winners_agree_with_fp64(case):
+    weight1, bias1, weight2, bias2 = case.layers(torch.float64)
+    hidden = conv1_relu_reference(case.images, case.order, weight1, bias1)
+    expected, expected_winner = conv2_pool_reference(hidden, weight2, bias2)
+    pooled, winner = conv_forward(case.images, case.order, case.weights)
+    assert error(pooled, expected) < 4e-3
+    assert (winner == expected_winner).double().mean() > 0.99, "but for ties within rounding"
+
+
+@hopper_only
+@pytest.mark.parametrize("dropout", [False, True])
+def test_gradients_agree_with_fp64(case, dropout):
+    kept = 0.75 if dropout else 1.0
+    _, winner = conv_forward(case.images, case.order, case.weights, case.seeds if dropout else None)
+    case.weights.flat_gradients.fill_(1)
+    conv_backward(case.images, case.order, case.weights, case.upstream, winner, kept)
+    bounds = dict(zip(ORDER, (5e-3, 1e-5, 8e-2, 8e-2), strict=True))  # of a hidden pixel near zero, ReLU may differ
+    expected = dict(zip(ORDER, case.reference(winner, torch.float64, kept), strict=True))
+    errors = {name: error(case.weights.gradients[name] - 1, expected[name]) for name in ORDER}
+    assert all(errors[name] < bounds[name] for name in ORDER), errors
+
+
+@hopper_only
+def test_dropout_has_its_rate_in_every_channel_and_follows_the_seed():
+    case = Case(1024)
+    whole, winner = conv_forward(case.images, case.order, case.weights)
+    alive, masks = winner < OUT, []
+    for step in (0, 1, 0):
+        pooled, dropped = conv_forward(case.images, case.order, case.weights, case.seeds, step)
+        kept = dropped < OUT
+        assert torch.equal(dropped[kept], winner[kept]) and not pooled[~kept].any()
+        assert error(pooled[kept], whole[kept].double() / 0.75) < 4e-3
+        assert_rate((alive & ~kept).sum(), alive.sum(), 0.25)
+        for channel in range(64):
+            own = alive[..., channel]
+            if own.any():
+                assert_rate((own & ~kept[..., channel]).sum(), own.sum(), 0.25)
+        masks.append(kept)
+    assert torch.equal(masks[0], masks[2]), "the same seed, the same choice"
+    assert_rate((masks[0] ^ masks[1]).sum(), alive.sum(), 2 * 0.25 * 0.75)
+    other = conv_forward(case.images, case.order, case.weights, case.seeds + 1, 0)[1] < OUT
+    assert_rate((masks[0] ^ other).sum(), alive.sum(), 2 * 0.25 * 0.75)
