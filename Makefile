@@ -35,7 +35,7 @@ $(STAMP): again
 endif
 endif
 
-.PHONY: help lab read keras doctor test test-gpu lint record notebooks images slides site container clean again
+.PHONY: help lab read keras doctor test test-all test-gpu lint record notebooks images slides site container clean again
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -65,7 +65,10 @@ keras: $(STAMP) ## add Keras and TensorFlow, for labs 16 and 17 live
 doctor: $(READY) ## say what will work on this machine, and how to mend the rest
 	@$(IN_VENV) $(BIN)/python -m labkit.doctor
 
-test: $(DEV_STAMP) ## run every test and every notebook; needs no GPU and no nsys
+test: $(DEV_STAMP) ## run every notebook and the short tests, in minutes; needs no GPU and no nsys
+	@$(IN_VENV) $(BIN)/python -m pytest tests --short -n auto --dist loadfile $(ARGS)
+
+test-all: $(DEV_STAMP) ## run every test, and every notebook by nbval: what CI runs besides
 	@$(IN_VENV) $(BIN)/python -m pytest --nbval -n auto --dist loadfile $(ARGS)
 
 test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys

@@ -200,7 +200,8 @@ def test_without_a_gpu_only_the_cpu_is_traced_on_few_digits():
     words = shlex.split(command.profile_command("demo", PROGRAM))
     adapted = command.adapt(words, OLD, has_gpu=False)
     assert adapted[:4] == ["/usr/bin/nsys", "profile", "--trace", "osrt,nvtx"]
-    assert not any("cuda" in word or "gpu" in word or "capture" in word for word in adapted)
+    ours = [word for word in adapted if word != sys.executable]  # whose folder may have any name
+    assert not any("cuda" in word or "gpu" in word or "capture" in word for word in ours)
     assert adapted[adapted.index("--output") + 1] == "reports/demo"
     assert "--force-overwrite" in adapted
     assert adapted[adapted.index("--limit") + 1] == "2048"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -131,3 +132,14 @@ def test_opening_the_course_imports_no_torch(program):
     done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=SOURCE_CODE.parent / "labs")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+TF32_SWITCHES = re.compile(r"\.allow_tf32 *=|fp32_precision *=|set_float32_matmul_precision\(|TF32_OVERRIDE\W+ *[=:]")
+
+
+def test_only_one_place_switches_tf32_for_what_the_steps_train():
+    """A step that computed in another FP32 than its flags say would be faster for a reason that no page tells."""
+    folders = (SOURCE_CODE, SOURCE_CODE / "labkit" / "training", SOURCE_CODE / "labkit" / "kernels")
+    trains = [file for folder in folders for file in folder.glob("*.py")]
+    switch = {file.name for file in trains if TF32_SWITCHES.search(file.read_text())}
+    assert switch == {"devices.py"}

@@ -301,6 +301,19 @@ def test_kernel_head_dropout(case):
     assert_rate((masks[0] ^ masks[1]).sum(), alive.sum(), 0.5)
 
 
+def test_kernel_head_scales_what_dropout_keeps(case):
+    """Its choice is read off the gradient; loss and gradients are then those of plain PyTorch with that choice."""
+    losses = torch.zeros(1, device=case.linear.device)
+    back = head(case.linear, case.labels, case.order, case.weights, losses, case.seeds)
+    names = ("fc1.bias", "fc2.weight", "fc2.bias")
+    loss, *expected = head_reference(
+        *doubles(case.linear, *(case.values[name] for name in names)), case.labels[case.order], back != 0
+    )
+    assert float(losses) == pytest.approx(float(loss), rel=1e-2)
+    found = [back, *(case.weights.gradients[name] for name in names)]
+    assert all(error(one, other) < case.bound for one, other in zip(found, expected, strict=True))
+
+
 def test_kernel_adadelta(case):
     weights = case.weights
     if triton_or_not.INTERPRETED:  # 6,208 numbers: six blocks, and a last one that is not full
@@ -321,7 +334,7 @@ def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
     said = interpreted.kernel_tests(__file__)
-    assert "11 passed" in said, said
+    assert "12 passed" in said, said
 
 
 @pytest.mark.skipif(triton_or_not.INTERPRETED, reason="nothing is compiled in the interpreter")

@@ -132,6 +132,18 @@ def test_one_that_is_gone_is_missing(machine):
         use(machine, "profile")
 
 
+def test_a_run_that_is_gone_is_named_and_the_others_are_not_told_as_all(machine):
+    (machine.folder / FILES["run"]).unlink()
+    with pytest.raises(LabError, match=r"main_baseline-01\.json is missing") as told:
+        use(machine, "run")
+    assert not isinstance(told.value, NotRecorded), "no other machine's instead"
+
+
+def test_a_machine_whose_list_is_gone_is_named(machine, monkeypatch):
+    (machine.folder / "provenance.json").unlink()
+    assert check(machine, monkeypatch) not in (0, None)
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", "null", '{"gpu": "NVIDIA H200"}', '{"gpu": 1, "recorded":', ""])
 def test_a_provenance_that_says_too_little_is_one_sentence(content, machine):
     (machine.folder / "provenance.json").write_text(content)

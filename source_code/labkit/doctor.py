@@ -119,7 +119,7 @@ def disk(folder: Path) -> Row:
 def recordings() -> Row:
     """Is every file that the course shipped with the one that was recorded?"""
     found, wrong = 0, []
-    for folder in sorted(file.parent for file in RECORDED.glob(f"*/{originals.PROVENANCE}")):
+    for folder in originals.machines(RECORDED):
         try:
             found += len(originals.about(folder)["sha256"])
             wrong += originals.differing(folder)

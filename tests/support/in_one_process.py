@@ -64,6 +64,25 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
     return found
 
 
+def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
+    """The same in recorded mode, as a reader without a GPU opens them."""
+    import matplotlib.pyplot as plt
+
+    from labkit.display import show
+    from labkit.recording.live_check import run_lab
+    from labkit.source import door
+    from stepbudget.report import Report
+
+    os.environ |= {"LAB_MODE": "recorded", "LAB_PREDICTIONS": "off"}
+    show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
+    door.open_report, Report.close = opened, lambda report: None
+    found = {}
+    for file in files:
+        found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
+        plt.close("all")
+    return found
+
+
 def laid_out(figure) -> str:
     """In the place of a PNG: all that drawing does but its pixels, once for each picture; nbval draws them whole."""
     from labkit.display.fingerprint import drawn_data

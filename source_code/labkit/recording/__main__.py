@@ -162,7 +162,7 @@ def say_differing(name: str | None) -> int:
 
 def _folders(name: str | None) -> list[Path]:
     """The folder of a machine's recordings, or of all; LabError where there is none."""
-    folders = sorted(file.parent for file in RECORDED.glob(f"{name or '*'}/{provenance.FILE}"))
+    folders = originals.machines(RECORDED, name or "*")
     if not folders:
         raise LabError(f"nothing was recorded on {name or 'any machine'} (in {RECORDED}).")
     return folders

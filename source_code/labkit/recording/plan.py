@@ -59,7 +59,7 @@ BENCHMARKS = [
 PART_1_BENCHMARKS = BENCHMARKS[:4]
 LAUNCHES = "bench_launches.py"  # once: each of its numbers is a median over epochs, and it compiles for a minute
 # Where the ladder goes on from main_opt5.py to main_opt7.py: each once, with its rounds or processes inside.
-FURTHER = ["bench_stages.py", "bench_roofs.py", "bench_first_epoch.py", "bench_compiling.py"]
+FURTHER = ["bench_stages.py", "bench_roofs.py"]
 
 # Profiled: name of the report → program. The loader's steps also with another arithmetic.
 PROFILES = {step.name: step.profiled for step in course.STEPS}

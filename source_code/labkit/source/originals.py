@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def original(file: Path) -> Path:
 def read(file: Path) -> dict:
     """The JSON object in a file that is as it was recorded."""
     return _content(original(file))
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a machine's folder whose names fit a pattern, in order.
+
+    LabError by name where one of them was recorded and is gone: what is said of the others would be another result.
+    """
+    there = sorted(folder.glob(pattern))
+    listed = about(folder)["sha256"] if (folder / PROVENANCE).is_file() else {}
+    names = {file.relative_to(folder).as_posix() for file in there}
+    gone = {name for name in listed if fnmatchcase(name, pattern)} - names
+    if gone:
+        raise LabError(f"{shown(folder / min(gone))} is {MISSING}. {AGAIN}; {ALL}.")
+    return there
+
+
+def machines(recordings: Path, name: str = "*") -> list[Path]:
+    """The folders of recorded machines: each that holds a file, also one whose list is gone."""
+    return sorted({file.parents[1] for file in recordings.glob(f"{name}/*/*") if file.is_file()})
 
 
 def differing(folder: Path) -> dict[str, str]:

@@ -59,7 +59,7 @@ def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Foun
         return find(where), where
     except NotRecorded:
         others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
-        for other in [one for one in others if one != where and (one / "provenance.json").is_file()]:
+        for other in [one for one in others if one != where and one.is_dir()]:
             with suppress(NotRecorded):
                 return find(other), other
         raise
@@ -115,7 +115,7 @@ def matching(kind: str, pattern: str) -> list[dict]:
     """The records of a kind whose files' names fit a pattern, in order of these; LabError where there are none."""
 
     def find(where: Path) -> list[dict]:
-        if files := sorted((where / kind).glob(f"{pattern}.json")):
+        if files := originals.matching(where, f"{kind}/{pattern}.json"):
             return [originals.read(file) for file in files]
         raise NotRecorded(f"nothing called {pattern} was recorded on {where.name} ({kind}).")
 
@@ -126,7 +126,7 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
     if where is None:
         return held(lambda there: _records(kind, pattern, command, there))[0]
     for form in dict.fromkeys((command, quick(command))):
-        files = sorted((where / kind).glob(pattern.format(key=key(form))))
+        files = originals.matching(where, f"{kind}/{pattern.format(key=key(form))}")
         if found := [record for record in map(originals.read, files) if record["command"].startswith(form)]:
             return found
     gpu = provenance(where)["gpu"]
@@ -171,7 +171,7 @@ def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
 
     ``where``: a folder with records in ``ranks/``, recorded or live.
     """
-    named = {SCALING.fullmatch(file.name): file for file in sorted((where / RANKS).glob("scaling-x*.json"))}
+    named = {SCALING.fullmatch(file.name): file for file in originals.matching(where, f"{RANKS}/scaling-x*.json")}
     found = {(int(name[1]), int(name[2])): originals.read(file) for name, file in named.items() if name}
     if not found:
         raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")

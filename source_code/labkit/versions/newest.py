@@ -1,6 +1,6 @@
 """What did newer versions break? The failed tests beside what differs from the tested set, in Markdown.
 
-make test FLOAT=1 ARGS="--junitxml=build/newest.xml"
+make test-all FLOAT=1 ARGS="--junitxml=build/newest.xml"
 .venv/bin/python -m labkit.versions.newest build/newest.xml
 """
 

@@ -1,0 +1,35 @@
+"""Every notebook in recorded mode, all in one process: each cell says and draws what is stored, as ``--nbval`` asks."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import nbformat
+import pytest
+
+import in_one_process
+import pages
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    settings = {"initializer": in_one_process.begin, "initargs": (str(tmp_path_factory.mktemp("pages")),)}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **settings) as process:
+        return process.submit(in_one_process.run_recorded, pages.FILES).result()
+
+
+@pytest.mark.parametrize("file", pages.FILES, ids=lambda file: file.stem)
+def test_a_page_says_what_is_stored(ran, file):
+    result, stored = ran[file.stem], nbformat.read(file, as_version=4).cells
+    last = result["cells"][-1]
+    assert result["status"] == "whole", f"cell {last['cell']}: {last['error']}\n{last['trace']}"
+    found = {cell["cell"]: cell["said"].strip() for cell in result["cells"]}
+    assert list(found) == [at for at, cell in enumerate(stored) if cell.cell_type == "code"]
+    compared = [at for at in found if "tags" not in stored[at].metadata]
+    assert {at: found[at] for at in compared} == {at: text_of(stored[at]).strip() for at in compared}
+
+
+def text_of(cell) -> str:
+    """What a cell printed and showed, as text."""
+    return "".join(out.get("text") or out.data.get("text/plain", "") + "\n" for out in cell.outputs)
