@@ -18,7 +18,7 @@ def write() -> None:
     """The tested set of this Python, from what is installed."""
     here = versions.installed()
     if missing := sorted({one.name for one in versions.required(versions.PACKAGE, versions.EXTRAS)} - {*here}):
-        sys.exit(f"not installed: {', '.join(missing)}. A whole set wants make keras and make test first")
+        sys.exit(f"not installed: {', '.join(missing)}. A whole set wants make keras and make test-all first")
     file = versions.file_for()
     file.write_text(
         f"# Tested together on {datetime.now(timezone.utc):%Y-%m-%d} with Python {platform.python_version()}, "
