@@ -157,6 +157,7 @@ class TestMakefile:
             "keras",
             "doctor",
             "test",
+            "test-all",
             "test-gpu",
             "lint",
             "record",
