@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -71,12 +73,18 @@ def test_another_gpu_is_refused_in_one_sentence(monkeypatch):
 # What they compute
 
 
+def _digits() -> data.Digits:
+    """Those of ``LAB_DATA_DIR``, else the bundled ones."""
+    named = os.environ.get("LAB_DATA_DIR")
+    return data.read_mnist(Path(named)) if named else data.read_bundled()
+
+
 class Case:
     """Real digits in some order, weights, and a gradient that comes back to them."""
 
     def __init__(self, count: int, device: torch.device = DEVICE) -> None:
         torch.manual_seed(5)
-        self.images = data.read_bundled().train.data.to(device)
+        self.images = _digits().train.data.to(device)
         self.order = torch.randperm(len(self.images))[:count].to(device)
         self.weights = Weights(Net().to(device))
         narrow = self.weights.flat_copies.dtype
