@@ -58,7 +58,7 @@ def pytest_sessionfinish(session, exitstatus) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    if config.option.short:
+    if getattr(config.option, "short", False):
         terminalreporter.line(f"{len(LONG)} files of longer tests, and nbval, are left to: make test-all")
 
 
@@ -136,7 +136,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_modifyitems(config, items) -> None:
     """The longest files first; each file's tests stay together and in their order."""
-    if config.option.short:
+    if getattr(config.option, "short", False):
         left = [item for item in items if item.path.name in LONG]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item.path.name not in LONG]

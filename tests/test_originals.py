@@ -132,10 +132,12 @@ def test_one_that_is_gone_is_missing(machine):
         use(machine, "profile")
 
 
-def test_a_run_that_is_gone_is_named_and_the_others_are_not_told_as_all(machine):
-    (machine.folder / FILES["run"]).unlink()
-    with pytest.raises(LabError, match=r"main_baseline-01\.json is missing") as told:
-        use(machine, "run")
+@pytest.mark.parametrize("which", ["run", "counts", "record of the trace"])
+def test_a_run_that_is_gone_is_named_and_the_others_are_not_told_as_all(which, machine):
+    file = machine.folder / FILES[which]
+    file.unlink()
+    with pytest.raises(LabError, match=rf"{file.name} is missing") as told:
+        use(machine, which)
     assert not isinstance(told.value, NotRecorded), "no other machine's instead"
 
 

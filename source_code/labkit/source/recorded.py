@@ -139,9 +139,9 @@ def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[
 
 def cold_file(command: str, where: Path | None = None) -> Path | None:
     """The record of a run with cold caches; None where none was recorded."""
-    files = [(where or folder()) / "runs" / f"{key(form)}-cold.json" for form in (command, quick(command))]
-    found = next(filter(Path.is_file, files), None)
-    return found and originals.original(found)
+    forms = dict.fromkeys((command, quick(command)))
+    found = [file for form in forms for file in originals.matching(where or folder(), f"runs/{key(form)}-cold.json")]
+    return originals.original(found[0]) if found else None
 
 
 def report_file(name: str, command: str, where: Path | None = None) -> Path:
@@ -158,7 +158,7 @@ def report_file(name: str, command: str, where: Path | None = None) -> Path:
 def counts_file(name: str, command: str | None = None, where: Path | None = None) -> Path:
     """The counts called ``name``; LabError where there are none, or another command than this one made them."""
     file = (where or folder()) / "counters" / f"{name}.csv"
-    if not file.is_file():
+    if file not in originals.matching(file.parents[1], f"counters/{name}.csv"):
         raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
     made_by = made_with(originals.original(file).read_text(encoding="utf-8"))
     if command is not None and made_by != shlex.join(shlex.split(command)):
@@ -201,7 +201,7 @@ def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
 def traced_file(command: str, where: Path | None = None) -> Path:
     """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
     file = (where or folder()) / TRACES / traced_name(command)
-    if not file.is_file():
+    if file not in originals.matching(file.parents[1], f"{TRACES}/{file.name}"):
         raise NotRecorded(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
     record = originals.read(file)
     if record["command"] != command:
