@@ -27,7 +27,7 @@ def reports(tmp_path, monkeypatch):
 
 
 def lines(reports) -> list[dict]:
-    return [json.loads(line) for line in (reports / predictions.FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (reports / predictions.FILE).read_text().splitlines() if line]
 
 
 def said(capsys) -> list[str]:

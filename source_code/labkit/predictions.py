@@ -230,10 +230,8 @@ def _append(one: Prediction) -> None:
         if where.exists() and not where.is_file():
             raise OSError(0, "it is not a file")
         where.parent.mkdir(parents=True, exist_ok=True)
-        there = where.read_bytes() if where.exists() else b""
-        cut = there != b"" and not there.endswith(b"\n")
-        with where.open("ab") as end:
-            end.write(b"\n" * cut + json.dumps(asdict(one)).encode() + b"\n")
+        with where.open("ab") as end:  # it begins a line of its own, too: the one before may be broken off
+            end.write(b"\n" + json.dumps(asdict(one)).encode() + b"\n")
     except OSError as error:
         _trouble[:] = [f"{shown_path(where)} cannot be written ({error.strerror}): your predictions are not kept."]
 
