@@ -66,10 +66,10 @@ doctor: $(READY) ## say what will work on this machine, and how to mend the rest
 	@$(IN_VENV) $(BIN)/python -m labkit.doctor
 
 test: $(DEV_STAMP) ## run every notebook and the short tests, in minutes; needs no GPU and no nsys
-	@$(IN_VENV) $(BIN)/python -m pytest tests --short -n auto --dist loadfile $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m pytest tests/short -n auto --dist loadfile $(ARGS)
 
 test-all: $(DEV_STAMP) ## run every test, and every notebook by nbval: what CI runs besides
-	@$(IN_VENV) $(BIN)/python -m pytest --nbval -n auto --dist loadfile $(ARGS)
+	@$(IN_VENV) $(BIN)/python -m pytest --nbval start_here.ipynb labs tests -n auto --dist loadfile $(ARGS)
 
 test-gpu: $(DEV_STAMP) ## run the notebooks live: needs a GPU and nsys
 	@$(IN_VENV) LAB_MODE=live $(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/live_sanitizer.cfg $(ARGS) start_here.ipynb labs

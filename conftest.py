@@ -58,8 +58,10 @@ def pytest_sessionfinish(session, exitstatus) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    if getattr(config.option, "short", False):
-        terminalreporter.line(f"{len(LONG)} files of longer tests, and nbval, are left to: make test-all")
+    """After ``make test``: what it left out, and the command that runs it."""
+    if config.args == ["tests/short"]:
+        left = len(list(Path(config.rootpath, "tests/long").rglob("test_*.py")))
+        terminalreporter.line(f"{left} files of longer tests, and nbval, are left to: make test-all")
 
 
 def pytest_unconfigure(config) -> None:
@@ -84,21 +86,6 @@ LONGEST_FIRST = (
     "test_results.py", "test_command_line.py", "test_page_width.py", "test_jupyterlab.py", "test_exercises.py",
     "test_bench_sharding.py", "test_limit.py",
 )  # fmt: skip
-
-
-# What `make test` (--short) leaves to `make test-all`: machines, processes, browsers, fuzzing, minutes of arithmetic.
-LONG = {
-    "test_machines.py", "test_waits.py", "test_only_reading.py", "test_recording_ranks.py", "test_distributed.py",
-    "test_several_nodes.py", "test_limit.py", "test_faults.py", "test_keras.py", "test_command_line.py",
-    "test_page_width.py", "test_jupyterlab.py", "test_explore.py", "test_bench_sharding.py", "test_bench_startup.py",
-    "test_block.py", "test_wmma.py", "test_setup.py", "test_odd_folders.py", "test_turns.py", "test_leftovers.py",
-    "test_live_check.py", "test_colab.py", "test_nsight_cli.py", "test_schema.py", "test_fuzz.py",
-    "test_processes.py", "test_one_click.py", "test_site.py", "test_slides.py", "test_package.py",
-}  # fmt: skip
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption("--short", action="store_true", help="leave out what takes long, and say how much that is")
 
 
 MOST_WORKERS, WORKER_BYTES = 6, 3e9
@@ -136,9 +123,5 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_modifyitems(config, items) -> None:
     """The longest files first; each file's tests stay together and in their order."""
-    if getattr(config.option, "short", False):
-        left = [item for item in items if item.path.name in LONG]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item.path.name not in LONG]
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))

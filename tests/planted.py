@@ -39,34 +39,34 @@ DEFECTS = (
     Defect(
         "dropout's scale in the Triton head", "source_code/labkit/kernels/head.py",
         "        slope = 2.0", "        slope = 1.6667",
-        "tests/test_limit.py::test_the_kernels_in_tritons_interpreter", LONG,
+        "tests/long/test_limit.py::test_the_kernels_in_tritons_interpreter", LONG,
     ),
     Defect(
         "the share that dropout keeps", "source_code/labkit/kernels/head.py",
-        "KEPT = 0.5", "KEPT = 0.6", "tests/test_limit.py", LONG,
+        "KEPT = 0.5", "KEPT = 0.6", "tests/long/test_limit.py", LONG,
     ),
     Defect(
         "TF32 by cudnn's switch", "source_code/main_baseline.py",
         "def train(", "torch.backends.cudnn.allow_tf32 = True\n\n\ndef train(",
-        "tests/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
+        "tests/short/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
     ),
     Defect(
         "TF32 by the precision of products", "source_code/labkit/training/model.py",
         "import torch\n", "import torch\n\ntorch.set_float32_matmul_precision(\"high\")\n",
-        "tests/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
+        "tests/short/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
     ),
     Defect(
         "a missing run tells the others as all", "source_code/labkit/source/originals.py",
         "    if gone:", "    if False:",
-        "tests/test_originals.py::test_a_run_that_is_gone_is_named_and_the_others_are_not_told_as_all", SHORT,
+        "tests/short/test_originals.py::test_a_run_that_is_gone_is_named_and_the_others_are_not_told_as_all", SHORT,
     ),
     Defect(
         "a checksum that nobody compares", "source_code/labkit/source/originals.py",
-        "    if known != checksum(file):", "    if False:", "tests/test_originals.py", SHORT,
+        "    if known != checksum(file):", "    if False:", "tests/short/test_originals.py", SHORT,
     ),
     Defect(
         "a page's number that no cell computes", "labs/01_introduction.ipynb",
-        "recorded (NVIDIA H200", "recorded (NVIDIA H300", "tests/test_pages_as_stored.py", SHORT,
+        "recorded (NVIDIA H200", "recorded (NVIDIA H300", "tests/short/test_pages_as_stored.py", SHORT,
     ),
 )  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""A checkout may lie in a folder of any name: the tests of paths and commands pass in a copy there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from labkit.paths import ROOT
+
+FILES = ("test_command.py", "test_originals.py", "test_results.py", "test_anonymous.py", "test_manifest.py")
+
+
+@pytest.mark.parametrize("name", ["gpu-performance-lab", "nsys cuda capture", "it's a lab"])
+def test_tests_of_paths_pass_in_a_folder_of_this_name(name, tmp_path):
+    copy = tmp_path / name
+    copy.mkdir()
+    for part in ("source_code", "labs", "images", "reports", "tests"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("conftest.py", "pyproject.toml", "start_here.ipynb", "README.md"):
+        shutil.copyfile(ROOT / part, copy / part)
+    python = copy / ".venv" / "bin" / "python3"  # whose path holds the folder's name, as a reader's does
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", copy / ".venv"], check=True)
+    (packages,) = (copy / ".venv").glob("lib/python*/site-packages")
+    (packages / "as_here.pth").write_text("\n".join([str(copy / "source_code"), *filter(None, sys.path)]))
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/short/{file}" for file in FILES)]
+    done = subprocess.run(words, cwd=copy, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
