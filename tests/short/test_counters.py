@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shlex
 import stat
@@ -422,6 +423,7 @@ def test_recorded_counts_open_if_the_command_is_the_same(tmp_path):
     with pytest.raises(ReportError, match="was not counted on the recorded GPU"):
         source.count(COMMAND, lambda line: None)
     (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
+    (tmp_path / "counters" / "step.json").write_text(json.dumps({"manifest": {"modules": {}}}))
     shown = []
     found = source.count(COMMAND, shown.append)
     assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")

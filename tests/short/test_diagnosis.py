@@ -17,7 +17,7 @@ from labkit.cases import CASES
 from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
 from labkit.recording import make, plan, status, tools, traced
-from labkit.recording.status import CURRENT, STALE, Reviewed
+from labkit.recording.status import CURRENT, OUTDATED
 from labkit.topics.diagnosis import answers, tables, words
 from labkit.topics.diagnosis.answers import Answer
 from labkit.training import machine
@@ -298,9 +298,9 @@ def test_findings_need_the_whole_report_and_know_of_which_they_are(folder, monke
     (folder / "clinic_text_good.sqlite").write_bytes(b"an export")
     make.findings(item, file)
     assert json.loads(file.read_text())["version"] == "1.2.3"
-    assert status.judge(folder, item, Reviewed()).state == CURRENT
+    assert status.judge(folder, item).state == CURRENT
     put(folder, "text_good", waiting_for(made(folder), "data"))
-    assert status.judge(folder, item, Reviewed()).state == STALE, "the report was recorded again"
+    assert status.judge(folder, item).state == OUTDATED, "the report was recorded again"
 
 
 def test_a_tool_that_fails_names_nothing_and_one_without_a_trace_was_not_asked(folder, monkeypatch):
@@ -380,10 +380,8 @@ def test_a_case_s_manifest_names_its_script(folder, monkeypatch):
     assert make.make(folder, [item], lambda item: (folder / item.file).is_file()) == []
     assert caches != ["kept"] and os.environ["TRITON_CACHE_DIR"] == "kept" and not Path(caches[0]).exists()
     record = json.loads((folder / item.record).read_text())
-    assert (
-        set(record["manifest"]["modules"]) == {"clinic/text.py", make.SLIM_MODULE} and record["command"] == item.command
-    )
-    assert status.judge(folder, item, Reviewed()).state == CURRENT
+    assert set(record["manifest"]["modules"]) == {"clinic/text.py"} and record["command"] == item.command
+    assert status.judge(folder, item).state == CURRENT
 
 
 def test_what_a_machine_lacks_is_left_out_and_said(monkeypatch, capsys):

@@ -1,9 +1,10 @@
 """What a record keeps of the code behind it: what changes a hash, which modules count, and what others leave."""
 
-import json
+import ast
 import os
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -67,25 +68,77 @@ def test_the_hash_is_the_same_under_every_python():
     assert manifest.hash_of(CODE.encode()) == "45dd8b7e172b97f9"
 
 
-def test_the_modules_of_a_process_are_ours_alone_and_those_that_it_loaded(tmp_path):
-    program = "from labkit.training import manifest, data; import json; print(json.dumps(manifest.loaded()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert {"labkit/training/data.py", "labkit/training/__init__.py"} <= set(found)
-    assert "labkit/training/run.py" not in found, "nobody imported it"
-    assert "labkit/training/manifest.py" not in found and "labkit/errors.py" not in found, "they measure nothing"
-    assert not [path for path in found if not (manifest.SOURCE_CODE / path).is_file()]
+SCRIPT = """
+import argparse
+from labkit.training.model import Net
+
+def writable(file):
+    return True
+
+def main():
+    parser = argparse.ArgumentParser(description="It.")
+    add = parser.add_argument
+    add("--record", help="a file")
+    add("--rows", type=int, default=8, help="how many")
+    args = parser.parse_args()
+    if not writable(args.record):
+        parser.error("no")
+    print(Net(args.rows))
+"""
 
 
-def test_a_watched_program_names_the_modules_of_all_its_processes(tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("labkit.training.model", "labkit.networks"),
+        ('"It."', '"It is."'),
+        ("type=int", "type=at_least(1)"),
+        ("how many", "their number"),
+        ('    add("--record", help="a file")\n', ""),
+        ('("no")', '("no!")'),
+        ("argparse.ArgumentParser(description=", "script_parser("),
+        ("    return True", "    return file.is_file()"),
+    ],
+)
+def test_where_something_of_ours_lies_and_how_flags_are_checked_change_no_hash(old, new):
+    assert SCRIPT.count(old) == 1
+    assert manifest.hash_of(SCRIPT.replace(old, new).encode()) == manifest.hash_of(SCRIPT.encode())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("default=8", "default=9"), ("args.rows)", "args.rows + 1)"), ("Net(", "Nets(")]
+)
+def test_a_flag_s_default_and_its_use_change_the_hash(old, new):
+    assert manifest.hash_of(SCRIPT.replace(old, new).encode()) != manifest.hash_of(SCRIPT.encode())
+
+
+def test_of_a_mixed_module_only_what_is_measured_counts():
+    code = b"MEAN = 0.1\nclass Run:\n    def epochs(self):\n        return 3\n    def told(self):\n        return 4\n"
+    parts = ("MEAN", "Run.epochs")
+    assert manifest.hash_of(code, parts) == manifest.hash_of(code.replace(b"4", b"5"), parts)
+    assert manifest.hash_of(code, parts) != manifest.hash_of(code.replace(b"3", b"5"), parts)
+    assert manifest.hash_of(code, parts) != manifest.hash_of(code.replace(b"0.1", b"0.2"), parts)
+
+
+def test_every_name_of_the_list_is_there():
+    """A definition that moves away leaves the list, or what it measures changes unseen."""
+    for path, names in manifest.PARTS.items():
+        tree = ast.parse((manifest.SOURCE_CODE / path).read_text())
+        assert [name for name in names if not manifest._defined(tree, name)] == [], path
+    there = [file.relative_to(manifest.SOURCE_CODE).as_posix() for file in manifest.SOURCE_CODE.rglob("*.py")]
+    unused = [pattern for pattern in manifest.MEASURED if not any(fnmatchcase(path, pattern) for path in there)]
+    assert unused == [] and set(manifest.STAND_INS) <= set(there)
+
+
+def test_a_watched_program_names_the_measured_modules_of_all_its_processes(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(
-        "import subprocess, sys, labkit.training.ranges\n"
-        "subprocess.run([sys.executable, '-c', 'import labkit.training.machine'], check=True)\n"
+        "import subprocess, sys, labkit.training.ranges, labkit.training.machine\n"
+        "subprocess.run([sys.executable, '-c', 'import labkit.training.model'], check=True)\n"
     )
     subprocess.run([sys.executable, script], env=os.environ | manifest.watched(tmp_path), check=True)
     modules = manifest.gathered(tmp_path)["modules"]
-    assert {str(script), "labkit/training/ranges.py", "labkit/training/machine.py"} <= set(modules)
+    assert set(modules) == {str(script), "labkit/training/ranges.py", "labkit/training/model.py"}
 
 
 def test_nobody_watched_leaves_nothing(tmp_path):
@@ -103,13 +156,12 @@ def test_where_there_is_no_git_the_commit_is_told(monkeypatch, told, commit, cle
     assert found["modules"] == {"main_opt1.py": manifest.file_hash(manifest.SOURCE_CODE / "main_opt1.py")}
 
 
-def test_a_record_is_current_until_its_command_or_its_code_is_another(tmp_path):
+def test_a_record_is_outdated_once_its_code_is_another_or_nobody_knows_it(tmp_path):
     (tmp_path / "a.py").write_text("x = 1")
-    modules = {"a.py": manifest.hash_of(b"x = 1"), "gone.py": "0" * 16}
+    modules = {"a.py": manifest.hash_of(b"x = 1"), "gone.py": "0" * 16, "labkit/display/table.py": "0" * 16}
     assert manifest.changed(modules, tmp_path) == {"gone.py": ("0" * 16, None)}
     (tmp_path / "a.py").write_text("x = 2  # two")
     assert set(manifest.changed(modules, tmp_path)) == {"a.py", "gone.py"}
-    record = {"command": "a.py", "manifest": manifest.manifest(["main_opt1.py"])}
-    assert manifest.is_current(record, "a.py")
-    assert not manifest.is_current(record, "a.py --epochs 3")
-    assert not manifest.is_current({"command": "a.py"}, "a.py"), "made before manifests"
+    assert not manifest.is_outdated({"manifest": manifest.manifest(["main_opt1.py"])})
+    assert manifest.is_outdated({"manifest": {"modules": {"main_opt1.py": "0" * 16}}})
+    assert manifest.is_outdated({}) and manifest.is_outdated({"manifest": {"modules": None}})

@@ -34,6 +34,9 @@ FILES = {
     "counts": f"counters/{COUNTS}.csv",
     "trace": "torch_profiler/main_opt2.trace.json.gz",
     "record of the trace": "torch_profiler/main_opt2.json",
+    "record of the profile": f"profiles/{PROFILE}.json",
+    "record of the other profile": f"profiles/{OTHER}.json",
+    "record of the counts": f"counters/{COUNTS}.json",
 }
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from labkit import course, paths
 from labkit.recording import __main__ as command_line
-from labkit.recording import make, plan, provenance, status, work
+from labkit.recording import make, pages, plan, provenance, status
 from labkit.recording.plan import Item
-from labkit.recording.status import BEFORE, CURRENT, MISSING, REVIEWED, STALE, Reviewed
+from labkit.recording.status import CURRENT, MISSING, OUTDATED
 from labkit.source import Recorded, command, counting, quick, recorded
 from labkit.training import keras_run, machine, manifest
 from stepbudget.export import nsys
@@ -96,9 +96,9 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
 
     monkeypatch.setattr(counting, "run", run)
     item = next(item for item in plan.plan() if item.label == "main_opt6_bytes")
-    assert status.judge(on_a_gpu, item, Reviewed()).state == MISSING
+    assert status.judge(on_a_gpu, item).state == MISSING
     assert make.make(on_a_gpu, [item], lambda item: (on_a_gpu / item.file).is_file()) == []
-    assert status.judge(on_a_gpu, item, Reviewed()).state == CURRENT
+    assert status.judge(on_a_gpu, item).state == CURRENT
     file = on_a_gpu / item.file
     assert "my-machine" not in file.read_text()
     found = Recorded(on_a_gpu).count(item.command, lambda line: None)
@@ -111,7 +111,7 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
         and set(about["manifest"]["modules"]) == {"main_opt6.py"}
     )
     file.write_text(file.read_text().replace("main_opt6.py", "main_opt5.py"))
-    assert status.judge(on_a_gpu, item, Reviewed()).state == STALE, "another command made it"
+    assert status.judge(on_a_gpu, item).state == OUTDATED, "another command made it"
 
 
 def test_a_report_has_a_record_beside_it_and_its_tables_know_the_report(on_a_gpu, monkeypatch):
@@ -127,14 +127,14 @@ def test_a_report_has_a_record_beside_it_and_its_tables_know_the_report(on_a_gpu
     make.make(on_a_gpu, [item], lambda item: False)
     about = json.loads((on_a_gpu / "profiles" / "main_opt2.json").read_text())
     assert about["command"] == item.command and about["nsys"] == "2025.3.1"
-    assert set(about["manifest"]["modules"]) == {"main_opt2.py", make.SLIM_MODULE}, "what makes it smaller counts"
+    assert set(about["manifest"]["modules"]) == {"main_opt2.py"}
     assert "LAB_MANIFEST" not in os.environ
 
-    record = {"command": tables.command, "manifest": manifest.manifest([make.STATS_MODULE])}
-    for of, state in ((make.checksum(on_a_gpu / item.file), CURRENT), ("0", STALE)):
+    record = {"command": tables.command, "manifest": manifest.manifest([])}
+    for of, state in ((make.checksum(on_a_gpu / item.file), CURRENT), ("0", OUTDATED)):
         (on_a_gpu / "nsys_stats").mkdir(exist_ok=True)
         (on_a_gpu / tables.file).write_text(json.dumps(record | {"of": of}))
-        assert status.judge(on_a_gpu, tables, Reviewed()).state == state
+        assert status.judge(on_a_gpu, tables).state == state
 
 
 def test_a_compiled_step_runs_once_before_it_is_timed(tmp_path, monkeypatch):
@@ -233,7 +233,7 @@ def test_recording_without_a_gpu_is_refused_but_for_what_needs_none(asked, monke
     monkeypatch.setattr(machine, "gpu_name", lambda: None)
     assert asked()[2] == 2
     assert capsys.readouterr().err == "error: recording needs a GPU, and none answers here.\n"
-    assert asked("--machine", "h200", "--only", "work")[2] == 0
+    assert asked("--machine", "h200", "--only", plan.FROM_REPORTS[0])[2] == 0
 
 
 # Still true? A copy of the course is changed under real runs.
@@ -264,21 +264,19 @@ def changed(ran, tmp_path):
     source_code = tmp_path / "source_code"
     shutil.copytree(top / "source_code", source_code)
 
-    def change(name: str, old: str, new: str, reviewed: Reviewed | None = None) -> dict[str, status.Finding]:
+    def change(name: str, old: str, new: str) -> dict[str, status.Finding]:
         text = (source_code / name).read_text()
         assert old in text
         (source_code / name).write_text(text.replace(old, new, 1))
         found = status.findings(top / "machine", items, source_code)
-        if reviewed:
-            found = [status.judge(top / "machine", item, reviewed, source_code) for item in items]
         return {finding.item.label: finding for finding in found}
 
     return change
 
 
-def stale(found: dict[str, status.Finding]) -> list[str]:
-    assert {finding.state for finding in found.values()} <= {CURRENT, STALE}
-    return [script for script, finding in found.items() if finding.state == STALE]
+def outdated(found: dict[str, status.Finding]) -> list[str]:
+    assert {finding.state for finding in found.values()} <= {CURRENT, OUTDATED}
+    return [script for script, finding in found.items() if finding.state == OUTDATED]
 
 
 def test_what_was_just_recorded_is_current(ran):
@@ -294,6 +292,13 @@ def test_what_was_just_recorded_is_current(ran):
         ("main_opt1.py", "shuffle=True", "shuffle=False", ["main_opt1.py"]),
         ("labkit/training/model.py", "nn.Dropout(0.25)", "nn.Dropout(0.2)", RUNS),
         ("labkit/training/cli.py", "default=0.7", "default=0.8", RUNS),
+        ("labkit/training/cli.py", 'help="random seed', 'help="the seed', []),
+        ("labkit/training/run.py", "time.perf_counter() - start", "time.monotonic() - start", RUNS),
+        ("labkit/training/run.py", "self.started = ", "self.started = self.began = ", []),
+        ("labkit/training/data.py", "float() / 255", "float() / 256", RUNS),
+        ("labkit/training/data.py", "fetch it with", "get it with", []),
+        ("main_opt4.py", "from labkit.training import steps", "from labkit.training import steps, machine", []),
+        ("main_opt4.py", 'amp_dtype="bfloat16")', 'amp_dtype="float16")', ["main_opt4.py"]),
         ("main_opt4.py", "loss.backward()", "loss.backward()  # of the mean", []),
         ("main_opt4.py", '"""', '"""Once more: ', []),
         ("main_opt7.py", "loss", "loss_", []),
@@ -302,85 +307,59 @@ def test_what_was_just_recorded_is_current(ran):
     ],
     ids=str,
 )
-def test_a_change_makes_exactly_the_recordings_concerned_stale(changed, name, old, new, concerned):
+def test_a_change_makes_exactly_the_recordings_concerned_outdated(changed, name, old, new, concerned):
     found = changed(name, old, new)
-    assert stale(found) == concerned
-    assert all(found[script].modules == (name,) and name in found[script].why for script in concerned)
+    assert outdated(found) == concerned
+    assert all(f"the code of {name} differs" in found[script].why for script in concerned)
 
 
-def test_a_reviewed_change_keeps_the_recording_until_the_next_one(changed):
-    kept = changed("main_opt1.py", "persistent_workers", "persistent_workers")["main_opt1.py"]
-    assert kept.state == CURRENT
-    old = manifest.file_hash(paths.SOURCE_CODE / "main_opt1.py")
-    text = (paths.SOURCE_CODE / "main_opt1.py").read_text()
-    new = manifest.hash_of(text.replace("optimizer", "the_optimizer", 1).encode())
-    reviewed = Reviewed({("main_opt1.py", old): {new: "A name, no more."}})
-    found = changed("main_opt1.py", "optimizer", "the_optimizer", reviewed)
-    assert found["main_opt1.py"].state == REVIEWED and "A name, no more." in found["main_opt1.py"].why
-    assert found["main_opt4.py"].state == CURRENT
-    assert changed("main_opt1.py", "scheduler", "the_scheduler", reviewed)["main_opt1.py"].state == STALE
-
-
-def test_reviews_of_several_changes_follow_one_another():
-    reviewed = Reviewed({("a.py", "1"): {"2": "First."}, ("a.py", "2"): {"3": "Second."}})
-    assert reviewed.reasons("a.py", "1", "3") == ["First.", "Second."]
-    assert reviewed.reasons("a.py", "2", "3") == ["Second."]
-    assert reviewed.reasons("a.py", "1", "4") is None and reviewed.reasons("b.py", "1", "2") is None
-
-
-def test_a_review_is_written_with_the_hashes_that_it_is_about(ran, tmp_path):
-    top, items = ran
-    folder = tmp_path / "machine"
-    shutil.copytree(top / "machine", folder)
-    file = folder / items[0].file
-    record = json.loads(file.read_text())
-    record["manifest"]["modules"]["main_opt1.py"] = "0" * 16
-    planned = next(item for item in plan.plan() if item.command == "main_opt1.py")
-    (folder / planned.file).write_text(json.dumps(record | {"command": planned.command}))
-    assert status.review(folder, "main_opt1.py", "Only a name.") == 1
-    now = manifest.file_hash(paths.SOURCE_CODE / "main_opt1.py")
-    (line,) = json.loads((folder / "reviewed.json").read_text())["exceptions"]
-    assert line == {"module": "main_opt1.py", "from": "0" * 16, "to": now, "reason": "Only a name."}
-    assert status.judge(folder, planned, Reviewed.of(folder)).state == REVIEWED
-
-    before = line | {"to": "1" * 16, "reason": "An earlier change."}
-    (folder / "reviewed.json").write_text(json.dumps({"exceptions": [before]}))
-    assert status.review(folder, "main_opt1.py", "Only a name.") == 1
-    lines = json.loads((folder / "reviewed.json").read_text())["exceptions"]
-    assert lines == [before, line | {"from": "1" * 16}], "a review goes on from the one before"
-
-
-def test_a_recording_without_a_manifest_has_a_reason_or_is_stale(ran, tmp_path):
+def test_a_recording_of_which_nobody_knows_the_code_and_one_that_broke_off_are_outdated(ran, tmp_path):
     top, items = ran
     record = json.loads((top / "machine" / items[0].file).read_text())
     file = tmp_path / items[0].file
     file.parent.mkdir()
-    file.write_text(json.dumps(record | {"manifest": None}))
-    assert status.judge(tmp_path, items[0], Reviewed()).state == STALE
-    assert status.judge(tmp_path, items[0], Reviewed(before={"runs": "of old"})).state == BEFORE
-    file.write_text(json.dumps(record | {"status": "interrupted"}))
-    assert status.judge(tmp_path, items[0], Reviewed()).state == STALE
+    for change in ({"manifest": None}, {"manifest": {"commit": "a", "modules": None}}, {"status": "interrupted"}):
+        file.write_text(json.dumps(record | change))
+        assert status.judge(tmp_path, items[0]).state == OUTDATED
+        assert "status" in change or recorded.again([record, record | change]) == f", {recorded.AGAIN}"
+    assert recorded.again([record]) == ""
 
 
-def test_the_status_says_what_is_stale_and_the_exit_code_too(ran, tmp_path, monkeypatch, capsys):
+def test_the_status_names_the_pages_and_fails_while_one_is_silent(ran, tmp_path, monkeypatch, capsys):
     top, items = ran
     folder = tmp_path / "test-gpu"
     shutil.copytree(top / "machine", folder)
     (folder / "provenance.json").write_text("{}")
+    page = tmp_path / "01_it.ipynb"
     monkeypatch.setattr(command_line, "RECORDED", tmp_path)
+    monkeypatch.setattr(pages, "NOTEBOOKS", [page])
     monkeypatch.setattr(status, "planned", lambda folder: items)
+    monkeypatch.setattr(sys, "argv", ["record", "--status", "--machine", "test-gpu"])
     file = folder / items[1].file
     kept = json.loads(file.read_text())
-    for hash_, code in ((kept["manifest"]["modules"]["main_opt4.py"], 0), ("0" * 16, 1)):
+
+    def asked(hash_: str, says: str) -> int:
         kept["manifest"]["modules"]["main_opt4.py"] = hash_
         file.write_text(json.dumps(kept))
-        monkeypatch.setattr(sys, "argv", ["record", "--status", "--machine", "test-gpu"])
+        cell = {
+            "cell_type": "code",
+            "source": [],
+            "outputs": [{"output_type": "stream", "text": [f"recorded ({says})"]}],
+        }
+        opened = {pages.RECORDINGS: ["test-gpu/runs/main_opt4.json"]}
+        page.write_text(json.dumps({"cells": [cell], "metadata": opened}))
         with pytest.raises(SystemExit) as end:
             command_line.main()
-        assert end.value.code == code
+        return end.value.code
+
+    assert asked(kept["manifest"]["modules"]["main_opt4.py"], "H200") == 0
+    assert "2 current" in capsys.readouterr().out
+    assert asked("0" * 16, f"H200, {recorded.AGAIN}") == 0
     said = capsys.readouterr().out
-    assert "stale: runs: runs/main_opt4.json: the code of main_opt4.py differs" in said
-    assert "1 current" in said and "1 stale" in said
+    assert "runs: runs/main_opt4.json: the code of main_opt4.py differs; shown on 01_it.ipynb" in said
+    assert "1 current" in said and f"1 {recorded.AGAIN}" in said
+    assert asked("0" * 16, "H200") == 1
+    assert "01_it.ipynb does not say that this is to be measured again: runs/main_opt4.json" in capsys.readouterr().out
 
 
 def test_the_estimate_comes_from_what_was_recorded(tmp_path):
@@ -397,39 +376,6 @@ def test_the_estimate_comes_from_what_was_recorded(tmp_path):
     assert status.estimate([]) == "nothing to do"
 
 
-# The work
-
-
-@pytest.fixture(scope="module")
-def described() -> dict:
-    return work.describe("main_opt4.py")["work"]
-
-
-def copy_with(folder: Path, old: str, new: str) -> Path:
-    """A copy of the course with one change in main_opt4.py."""
-    shutil.copytree(paths.SOURCE_CODE, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    text = (folder / "main_opt4.py").read_text()
-    assert old in text
-    (folder / "main_opt4.py").write_text(text.replace(old, new))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "differ"),
-    [("optimizer", "the_optimizer", []), ("lr=args.lr", "lr=args.lr, eps=1e-5", ["operators", "optimizers"])],
-    ids=["a name", "an optimizer's constant"],
-)
-def test_other_code_may_do_the_same_work(described, tmp_path, old, new, differ):
-    now = work.describe("main_opt4.py", copy_with(tmp_path / "source_code", old, new))["work"]
-    assert work.differences(described, now) == differ
-
-
-def test_work_is_compared_under_the_same_pytorch_only(described):
-    assert work.differences(described | {"torch": "1.0"}, described) is None
-    assert described["loaders"] == [] and described["schedulers"] == [{"class": "StepLR", "step_size": 1, "gamma": 0.7}]
-    assert described["fp32"] == ["ieee", "ieee"] and described["of_them"] > 100
-
-
 # Where recordings come from
 
 
@@ -443,8 +389,8 @@ def a_recorded_folder(folder: Path) -> Path:
         (folder / "runs" / f"main_baseline-0{number}.json").write_text(json.dumps(entry))
     (folder / "profiles" / "main_opt3.sqlite.xz").write_bytes(b"a report")
     (folder / "counters" / "main_opt7_bytes.csv").write_text("# command: ncu x\n")
-    old = {"commits": {"profiles": "c", "runs": "d"}, "nsys": "2025.3.1", "profiles": {"main_opt3": "nsys y", "z": "-"}}
-    (folder / "provenance.json").write_text(json.dumps({"before_manifests": old}))
+    beside = {"command": "nsys y", "nsys": "2025.3.1", "run_at": "2030-01-01T12:00:00"}
+    (folder / "profiles" / "main_opt3.json").write_text(json.dumps(beside))
     return folder
 
 
@@ -456,26 +402,13 @@ def test_the_provenance_is_derived_from_the_files(tmp_path):
     assert about["sha256"] == {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
     }
-    assert len(files) == 4
+    assert len(files) == 5
     assert (about["recorded"], about["finished"]) == ("2030-01-01T00:00:00", "2030-01-02T00:00:00")
     assert (about["gpu"], about["repetitions"], about["data_source"]) == ("NVIDIA Test GPU", 2, ["MNIST"])
     assert about["commits"] == {"runs": ["a" * 40 + "+dirty", "b" * 40]}
     assert about["profiles"] == {"main_opt3": "nsys y"} and about["counters"] == {"main_opt7_bytes": "ncu x"}
-    assert about["commands"] == ["main_baseline.py"]
-    kept = {"commits": {"profiles": "c"}, "nsys": "2025.3.1", "profiles": {"main_opt3": "nsys y"}}
-    assert about["before_manifests"] == kept, "of what has no manifest, and of nothing else"
+    assert about["commands"] == ["main_baseline.py", "nsys y"]
     assert provenance.derive(folder) == about, "again the same"
-
-
-def test_what_is_recorded_again_leaves_what_was_said_before(tmp_path):
-    folder = a_recorded_folder(tmp_path)
-    about = {"command": "nsys z", "nsys": "2026.1.1", "gpu": "NVIDIA Test GPU", "run_at": "2030-01-03T00:00:00"}
-    about["manifest"] = {"commit": "e" * 40, "clean": True, "modules": {}}
-    (folder / "profiles" / "main_opt3.json").write_text(json.dumps(about))
-    found = provenance.derive(folder)
-    assert found["profiles"] == {"main_opt3": "nsys z"} and found["nsys"] == "2026.1.1"
-    assert found["commits"]["profiles"] == ["e" * 40]
-    assert found["before_manifests"]["profiles"] == {}
 
 
 def test_nothing_recorded_has_no_provenance(tmp_path):

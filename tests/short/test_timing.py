@@ -57,6 +57,9 @@ def live(tmp_path) -> Live:
     return Live(Programs(), tmp_path / "reports")
 
 
+CURRENT = {"run_at": "2030-01-02T00:00:00", "manifest": {"modules": {}}}
+
+
 @pytest.fixture
 def shipped(tmp_path) -> Recorded:
     """A recorded folder of two steps: the first with three runs, the second with two."""
@@ -65,7 +68,8 @@ def shipped(tmp_path) -> Recorded:
         for number, seconds in enumerate(times, start=1):
             file = folder / "runs" / f"{recorded.key(command)}-{number:02d}.json"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps({"command": command, "process_s": seconds, "training_s": seconds / 2}))
+            record = {"command": command, "process_s": seconds, "training_s": seconds / 2} | CURRENT
+            file.write_text(json.dumps(record))
     write_list(folder)
     return Recorded(folder)
 
@@ -277,9 +281,10 @@ def test_quick_runs_are_shorter_and_answer_for_the_command_as_asked(tmp_path, mo
 
 
 def test_a_machine_that_was_recorded_quickly_answers_for_the_long_command(shipped):
-    shipped.folder.joinpath("runs", "main_q-epochs-3-01.json").write_text('{"command": "main_q.py --epochs 3"}')
+    short = {"command": "main_q.py --epochs 3"} | CURRENT
+    shipped.folder.joinpath("runs", "main_q-epochs-3-01.json").write_text(json.dumps(short))
     write_list(shipped.folder)
-    assert shipped.runs(["main_q.py"], show=lambda line: None)["main_q.py"] == [{"command": "main_q.py --epochs 3"}]
+    assert shipped.runs(["main_q.py"], show=lambda line: None)["main_q.py"] == [short]
 
 
 def test_a_long_run_is_shortened_by_what_its_later_epochs_took():
@@ -401,7 +406,7 @@ def test_how_long_is_known_of_traces_cold_runs_and_reports_of_which_it_was_not_n
 @pytest.mark.parametrize(("how", "made"), [("quick", 1), ("full", 2)])
 def test_quick_benchmarks_are_made_once(live, scripts, monkeypatch, how, made):
     monkeypatch.setenv("LAB_LIVE", how)
-    monkeypatch.setattr(running.manifest, "is_current", lambda record, command: record["command"] == command)
+    monkeypatch.setattr(running.manifest, "is_outdated", lambda record: False)
     scripts("bench_a.py", "open('ran', 'a').write('x')")
     said: list[str] = []
     first, second = (live.benchmark("bench_a.py", said.append) for _ in range(2))
@@ -415,7 +420,7 @@ def test_quick_benchmarks_are_made_once(live, scripts, monkeypatch, how, made):
 )
 def test_a_quick_report_is_made_once_on_a_machine(tmp_path, monkeypatch, how, other, made):
     monkeypatch.setenv("LAB_LIVE", how)
-    monkeypatch.setattr(running.manifest, "is_current", lambda record, command: record["command"] == command)
+    monkeypatch.setattr(running.manifest, "is_outdated", lambda record: False)
     asked, said = [], []
 
     def profile(words, report, show):

@@ -1,7 +1,7 @@
 """``python3 -m labkit.recording``: measure what the labs show, or say what of it is still true.
 
 python3 -m labkit.recording                       what is missing or no longer true, into reports/recorded/<gpu>/
-python3 -m labkit.recording --status              say what that is; exit status 1 if anything is stale
+python3 -m labkit.recording --status              say what that is; exit status 1 if a page shows such without a word
 python3 -m labkit.recording --check               say which files are not what was recorded; exit status 1 if any
 python3 -m labkit.recording --only profiles       one kind
 python3 -m labkit.recording --only clinic --only findings      the clinic's cases, and what other tools say of them
@@ -21,12 +21,12 @@ from pathlib import Path
 from labkit import cases, course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
-from labkit.recording import make, plan, provenance, status
+from labkit.recording import make, pages, plan, provenance, status
 from labkit.recording.tools import TOOLS
 from labkit.source import command, originals, quick
 from labkit.training import keras_run, machine
 
-WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS, "work")  # kinds
+WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS)  # kinds
 ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.OF_RANKS)
 
 
@@ -37,8 +37,6 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--status", action="store_true", help="measure nothing: say which recordings are still true")
     add("--check", action="store_true", help="measure nothing: say which files are not what was recorded")
-    add("--work", action="store_true", help="with --status: also compare the work that a stale recording's step does")
-    add("--reviewed", nargs=2, metavar=("MODULE", "REASON"), help="keep what is stale since this module's code changed")
     add("--machine", metavar="NAME", help="the folder in reports/recorded/ (default: after the GPU's name)")
     add("--quick", action="store_true", help="part 1 and the ladder only, of few epochs, as the labs run them live")
     add("--only", choices=plan.KINDS, action="append", help="this kind only (may be given more than once)")
@@ -120,17 +118,16 @@ def without_missing(items: list[plan.Item]) -> list[plan.Item]:
 
 
 def record(folder: Path, items: list[plan.Item], args: argparse.Namespace) -> int:
-    """Make what is missing or stale, after saying how long that takes; how many are still missing then."""
+    """Make what is missing or outdated, after saying how long that takes; how many are still missing then."""
     found = status.findings(folder, items)
     todo = [finding.item for finding in found if not status.is_done(finding)]
     print(f"{folder.name}: {len(items)} items, {len(items) - len(todo)} of them there already", flush=True)
     if todo:
         expected = status.expected_s([folder, RECORDED / course.DEFAULT_MACHINE], todo)
         print(f"to record: {len(todo)}: {status.estimate(expected)}", flush=True)
-    reviewed = status.Reviewed.of(folder)
 
     def is_done(item: plan.Item) -> bool:
-        return status.is_done(status.judge(folder, item, reviewed))
+        return status.is_done(status.judge(folder, item))
 
     try:
         missing = make.make(folder, items, is_done, args.jobs, args.time_limit, args.reference)
@@ -140,14 +137,16 @@ def record(folder: Path, items: list[plan.Item], args: argparse.Namespace) -> in
     return len(missing)
 
 
-def say_status(name: str | None, with_work: bool) -> int:
-    """Print the state of one machine's recordings, or of all; how many are stale."""
-    stale = 0
+def say_status(name: str | None) -> int:
+    """Print the state of one machine's recordings, or of all; how many pages show an outdated one without a word."""
+    shown_on, silent = pages.shown_on(), {}
     for folder in _folders(name):
         found = status.findings(folder)
-        print(status.report(folder, found, with_work))
-        stale += sum(finding.state == status.STALE for finding in found)
-    return stale
+        print(status.report(folder, found, shown_on))
+        silent |= status.unsaid(folder, found, shown_on)
+    for page, files in silent.items():
+        print(f"{page} does not say that this is {status.OUTDATED}: {', '.join(files)}")
+    return len(silent)
 
 
 def say_differing(name: str | None) -> int:
@@ -183,14 +182,10 @@ def refuse_changed(folder: Path) -> None:
 def main() -> None:
     args = parse_args()
     with one_sentence():
-        if args.reviewed:
-            folder = RECORDED / (args.machine or course.DEFAULT_MACHINE)
-            print(f"{folder.name}: {status.review(folder, *args.reviewed)} recordings are kept although it changed")
-            return
         if args.check:
             sys.exit(1 if say_differing(args.machine) else 0)
         if args.status:
-            sys.exit(1 if say_status(args.machine, args.work) else 0)
+            sys.exit(1 if say_status(args.machine) else 0)
         gpu = machine.gpu_name()
         if gpu is None and not (args.machine and args.only and set(args.only) <= set(WITHOUT_GPU)):
             raise LabError("recording needs a GPU, and none answers here.")

@@ -24,7 +24,6 @@ from labkit import cases
 from labkit.errors import LabError
 from labkit.paths import REPORTS
 from labkit.recording import anonymous
-from labkit.recording import work as works
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
 from labkit.recording.tools import TOOLS, TRACE
 from labkit.source import command, counting, running, turns
@@ -39,8 +38,6 @@ from stepbudget.ncu import counters
 from stepbudget.report import open_report
 
 # What makes the files that ship of what the tools wrote: a change there makes them anew.
-SLIM_MODULE, STATS_MODULE = "stepbudget/export/slim.py", "stepbudget/export/stats.py"
-TOOLS_MODULE = "labkit/recording/tools.py"
 _warmed: set[str] = set()  # commands that this session has run: what they compile is in the caches
 
 
@@ -71,7 +68,7 @@ def torch_profile(item: Item, file: Path) -> None:
 def profile(item: Item, file: Path) -> None:
     """Run a step under Nsight Systems and keep the slim report."""
     report = REPORTS / f"{item.label}.nsys-rep"
-    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+    with _record_beside(item, file, nsys=nsys.need_nsys().version_text):
         command.run_profile(shlex.split(item.command), report, show=lambda line: None)
         slim(nsys.export(report), file)
 
@@ -82,7 +79,7 @@ def case(item: Item, file: Path) -> None:
     For other tools the whole report stays, and a trace by PyTorch's own profiler, where it can look at the program.
     """
     report = REPORTS / f"{item.label}.nsys-rep"
-    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+    with _record_beside(item, file, nsys=nsys.need_nsys().version_text):
         with _cold_caches():
             command.run_profile(shlex.split(item.command), report, show=lambda line: None)
         slim(nsys.export(report), file)
@@ -115,14 +112,14 @@ def findings(item: Item, file: Path) -> None:
         said = tool.ask(inputs[0]) if inputs else None
     except LabError as error:
         said = {"error": str(error)}
-    write_json(file, about | {"manifest": manifest.manifest([TOOLS_MODULE]), "said": said})
+    write_json(file, about | {"manifest": manifest.manifest([]), "said": said})
 
 
 def rank_reports(item: Item, file: Path) -> None:
     """Run the ranks of a program, each under an Nsight Systems of its own, and keep their slim reports, all or none."""
     kept = [file.parents[1] / name for name in item.files]
     reports = [REPORTS / f"{one.name.partition('.')[0]}.nsys-rep" for one in kept]
-    with _record_beside(item, file, SLIM_MODULE, nsys=nsys.need_nsys().version_text):
+    with _record_beside(item, file, nsys=nsys.need_nsys().version_text):
         command.run_rank_profiles(item.command, reports)
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             slims = [Path(scratch) / one.name for one in kept]
@@ -158,18 +155,13 @@ def stats(item: Item, file: Path) -> None:
     with open_report(source) as report:
         tables = nsys_stats.stats(report, list(nsys_stats.TABLES))
     about = {"command": item.command, "nsys": nsys.need_nsys().version_text, "run_at": _now()}
-    write_json(file, about | {"of": checksum(source), "manifest": manifest.manifest([STATS_MODULE]), "tables": tables})
+    write_json(file, about | {"of": checksum(source), "manifest": manifest.manifest([]), "tables": tables})
 
 
 def stats_source(file: Path) -> Path:
     """The recorded report that the tables, or another tool's findings, in ``file`` are about."""
     tool, _, name = file.stem.partition("--")
     return file.parents[1] / "profiles" / f"{cases.PREFIX + name if name else tool}.sqlite.xz"
-
-
-def work(item: Item, file: Path) -> None:
-    """Describe the work that a step does, on the CPU."""
-    write_json(file, works.describe(item.command) | {"run_at": _now()})
 
 
 def reference(item: Item, file: Path, script: Path) -> None:
@@ -195,7 +187,7 @@ def reference(item: Item, file: Path, script: Path) -> None:
 
 WAYS = {
     way.__name__: way
-    for way in (run, warm, cold, torch_profile, profile, whole_report, case, rank_reports, findings, count, stats, work)
+    for way in (run, warm, cold, torch_profile, profile, whole_report, case, rank_reports, findings, count, stats)
 }
 
 
@@ -251,18 +243,18 @@ def _cold_caches() -> Iterator[None]:
 
 
 @contextmanager
-def _record_beside(item: Item, file: Path, *modules: str, **tool: str | None) -> Iterator[None]:
+def _record_beside(item: Item, file: Path, **tool: str | None) -> Iterator[None]:
     """While ``file`` is made, watch which of our modules run; then keep that in its record, beside it.
 
-    ``modules``: those that make ``file`` of what the tool wrote. A program that loads none of ours, as in the clinic,
+    A program that loads none of ours, as in the clinic,
     names none: then its script is all of our code that ran.
     """
     run_at, start = _now(), time.monotonic()
-    with running.watching(modules) as made_by:
+    with running.watching() as made_by:
         yield
     if made_by["manifest"] is None:
         script = next(word for word in shlex.split(item.command) if word.endswith(".py"))
-        made_by["manifest"] = manifest.manifest([script.removeprefix("source_code/"), *modules])
+        made_by["manifest"] = manifest.manifest([script.removeprefix("source_code/")])
     took_s = time.monotonic() - start
     about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
     about |= {"cpu": machine.cpu_name(), "cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": took_s}

@@ -7,6 +7,7 @@ python3 -m labkit.recording.notebooks FILE …   these
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -24,6 +25,7 @@ from labkit.recording import pages
 CELL_TIMEOUT_S = 600
 REVEALS = "reveals"  # in a cell's metadata: the prediction, by its variable, whose answer the output gives away
 COMPARES = re.compile(r"^\s*lab\.compare_prediction\(", re.MULTILINE)
+OPENED = "import json; from labkit.source import originals; print(json.dumps(originals.opened()))"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -36,6 +38,7 @@ def execute(file: Path) -> nbformat.NotebookNode:
     """Run a notebook in its own folder, with a new kernel of this Python; the result, with its outputs."""
     notebook = nbformat.read(file, as_version=4)
     pages.dress(notebook, file.name)
+    notebook.cells.append(nbformat.v4.new_code_cell(OPENED))
     NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
@@ -43,6 +46,7 @@ def execute(file: Path) -> nbformat.NotebookNode:
         coalesce_streams=True,  # else what was printed is cut in pieces, elsewhere each time
         resources={"metadata": {"path": str(file.parent)}},
     ).execute()
+    notebook.metadata[pages.RECORDINGS] = json.loads(notebook.cells.pop().outputs[0].text)
     return notebook
 
 
@@ -65,7 +69,8 @@ def fold(cell: nbformat.NotebookNode) -> None:
 
 def store(notebook: nbformat.NotebookNode, file: Path) -> None:
     """Write the notebook without what would change from run to run: times, versions of this machine."""
-    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    kept = {pages.RECORDINGS: notebook.metadata[pages.RECORDINGS]}
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}} | kept
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:02d}"
         cell.metadata.pop("execution", None)

@@ -24,17 +24,17 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "labs" / "for_teachers.md"
 TEXTS = (README, GUIDE)  # beside the notebooks
 NOTEBOOKS = [FRONT_PAGE, *(lab.path for lab in course.LABS)]
+RECORDINGS = "recordings"  # in a notebook's metadata: the recorded files that it opens
 BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def navigation(lab: Lab) -> str:
-    """The bar at both ends of a lab: the one before, all by number, the next, home."""
+    """The bar at both ends of a lab: the one before, home, the next."""
     place = course.LABS.index(lab)
     home = f'../{FRONT_PAGE.name} "The front page"'
     before = _link(course.LABS[place - 1]) if place else home
     after = _link(course.LABS[place + 1]) if place + 1 < len(course.LABS) else home
-    numbers = " · ".join(f"**{one.number}**" if one is lab else f"[{one.number}]({_link(one)})" for one in course.LABS)
-    return f"[← Previous]({before}) | {numbers} | [Next →]({after}) | [Home]({home})"
+    return f"[← Previous]({before}) | [Home]({home}) | [Next →]({after})"
 
 
 def _link(lab: Lab) -> str:
@@ -125,6 +125,26 @@ WRITTEN: dict[str, Callable[[], str]] = {
     "last run live": last_live,
     "timing by lab": timing,
 }
+
+
+def shown_on() -> dict[str, list[str]]:
+    """Recorded file, by its name from reports/recorded/ → the notebooks that open it, by their names."""
+    found: dict[str, list[str]] = {}
+    for file in NOTEBOOKS:
+        for name in _notebook(file)["metadata"].get(RECORDINGS, ()):
+            found.setdefault(name, []).append(file.name)
+    return found
+
+
+def says(name: str, words: str) -> bool:
+    """Do these words stand in an output of the notebook called ``name``?"""
+    file = next(file for file in NOTEBOOKS if file.name == name)
+    cells = [cell for cell in _notebook(file)["cells"] if cell["cell_type"] == "code"]
+    return any(words in json.dumps(cell["outputs"], ensure_ascii=False) for cell in cells)
+
+
+def _notebook(file: Path) -> dict:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def filled(text: str) -> str:

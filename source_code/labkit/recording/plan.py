@@ -23,11 +23,10 @@ KINDS = (
     "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
-    "work",
     "ranks", "ranks_graphs", "ranks_memory", "ranks_accuracy",
 )  # fmt: skip
 # Not timed: several fit on the machine.
-SIDE_BY_SIDE = ("accuracy", "keras_seeds", "work", "findings", "ranks_accuracy")
+SIDE_BY_SIDE = ("accuracy", "keras_seeds", "findings", "ranks_accuracy")
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
 OF_RANKS = (
@@ -201,8 +200,6 @@ RANKS_PROFILES = [
 
 LIMIT = [step.script for step in course.STEPS if not step.loader]
 ACCURACY = ["main_baseline.py", "main_opt3.py", *VARIANTS, *LIMIT, *SHAPES[2:]]
-# Whose work is described, on a CPU: each way in which a step computes.
-WORK = [*RUNGS, *SHAPES]
 
 
 @dataclass(frozen=True)
@@ -275,7 +272,6 @@ def plan(
         *_seeds("keras_seeds", KERAS_ACCURACY, seeds),
         *(_timed("keras_cpu", step, "keras", 1) for step in KERAS_CPU_ONCE),
         *_seeds("accuracy", ACCURACY, seeds, " --workers 2"),  # no result changes, and several fit side by side
-        *(Item("work", "work", step, f"work/{key(step)}.json", f"work of {step}") for step in WORK),
     ]
 
 

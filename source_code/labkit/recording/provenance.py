@@ -1,8 +1,4 @@
-"""Where do a machine's recordings come from? ``provenance.json``, derived from the recordings and never typed.
-
-Commits come from the manifests. What was recorded before there were manifests keeps what the provenance said of it
-then, under ``before_manifests``, until it is recorded again.
-"""
+"""Where do a machine's recordings come from? ``provenance.json``, derived from the recordings and never typed."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ def derive(folder: Path) -> dict:
     if not full:
         return {}
     items = planned(folder)
-    old = read(folder / FILE).get("before_manifests", {})
     reports = [item for item in items if _is_report(item) and (folder / item.file).is_file()]
     profiled = {Path(name).name.partition(".")[0]: records.get(item.record) for item in reports for name in item.files}
     last = full[-1]
@@ -45,18 +40,15 @@ def derive(folder: Path) -> dict:
         "commits": _commits(items, records),
         **{name: last[name] for name in ("gpu", "driver", "cpu", "cpu_cores")},
         "versions": versions,
-        "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record), old.get("nsys")),
+        "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record), None),
         "repetitions": len(list(folder.glob(_rounds(items)))),
         "data_source": sorted({record["data_source"] for record in full if "data_source" in record}),
-        "profiles": {
-            name: record["command"] if record else old["profiles"][name] for name, record in sorted(profiled.items())
-        },
+        "profiles": {name: record["command"] for name, record in sorted(profiled.items()) if record},
         "counters": {
             path.stem: counters.made_with(path.read_text(encoding="utf-8"))
             for path in sorted(folder.glob("counters/*.csv"))
         },
         "commands": sorted({record["command"] for record in records.values()}),
-        "before_manifests": _before(folder, items, records, old),
         "sha256": {str(path.relative_to(folder)): checksum(path) for path in _files(folder)},
     }
 
@@ -81,20 +73,5 @@ def _commits(items: list[plan.Item], records: dict[str, dict]) -> dict[str, list
     for item in items:
         kept = records.get(item.record, {}).get("manifest")
         if kept and kept["commit"]:
-            found.setdefault(item.kind, set()).add(kept["commit"] + ("" if kept["clean"] else "+dirty"))
+            found.setdefault(item.kind, set()).add(kept["commit"] + ("+dirty" if kept["clean"] is False else ""))
     return {kind: sorted(commits) for kind, commits in found.items()}
-
-
-def _before(folder: Path, items: list[plan.Item], records: dict[str, dict], old: dict) -> dict:
-    """What the provenance said before of recordings that still have no manifest: commits by kind, reports' commands."""
-    unknown = [
-        item for item in items if (folder / item.file).is_file() and not records.get(item.record, {}).get("manifest")
-    ]
-    kinds, reports = {item.kind for item in unknown}, {item.label for item in unknown if _is_report(item)}
-    if not old or not unknown:
-        return {}
-    return {
-        "commits": {kind: commit for kind, commit in old["commits"].items() if kind.split()[0] in kinds},
-        "nsys": old["nsys"],
-        "profiles": {name: command for name, command in old["profiles"].items() if name in reports},
-    }

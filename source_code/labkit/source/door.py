@@ -222,13 +222,13 @@ class Recorded(Source):
     def _benchmark(self, command: str, show: Show) -> list[dict]:
         found, where = self._held(lambda where: recorded.records("benchmarks", command, where), show)
         on = found[0]["gpu"] if found[0].get("device") != "cpu" else "on a CPU"
-        day = max(record["run_at"] for record in found)[:10]
-        show(f"recorded ({on}, {day}, {_count(len(found))}): {recorded.shown(where / 'benchmarks')}")
+        origin = recorded.origin(where, found, on)
+        show(f"recorded ({origin}, {_count(len(found))}): {recorded.shown(where / 'benchmarks')}")
         return found
 
     def _record(self, command: str, kind: str, show: Show) -> dict:
         found, where = self._held(lambda where: recorded.records(kind, command, where)[0], show)
-        origin = f"{found['gpu'] or 'CPU'}, {found['run_at'][:10]}"
+        origin = recorded.origin(where, [found], found["gpu"] or "CPU")
         show(f"recorded ({origin}): {recorded.shown(where / kind)}")
         return found
 
@@ -240,29 +240,29 @@ class Recorded(Source):
 
     def _rank_profiles(self, words: list[str], show: Show) -> list[Report]:
         files, where = self._held(lambda where: recorded.rank_files(words, where), show)
-        show(
-            f"recorded ({recorded.origin(where)}), {_count(len(files), 'report')}: {recorded.shown(where / 'profiles')}"
-        )
+        origin = recorded.origin(where, map(recorded.beside, files[:1]))
+        show(f"recorded ({origin}), {_count(len(files), 'report')}: {recorded.shown(where / 'profiles')}")
         return [open_report(file) for file in files]
 
     def _on_gpus(self, commands: Mapping[int, str], show: Show) -> dict[tuple[int, int], dict]:
         found, where = self._held(recorded.on_gpus, show)
         rounds = max(number for _, number in found)
         at = recorded.shown(where / recorded.RANKS)
-        show(f"recorded ({recorded.origin(where)}), {_count(rounds, 'round')}: {at}")
+        show(f"recorded ({recorded.origin(where, found.values())}), {_count(rounds, 'round')}: {at}")
         return found
 
     def _count(self, name: str, words: list[str], show: Show, brief: bool) -> Counted:
         file, _ = self._held(lambda where: recorded.counts_file(name, shlex.join(words), where), show)
         text = file.read_text(encoding="utf-8")
         origin = noted(text, ORIGIN)
-        show(f"recorded ({origin}): {recorded.shown(file)}")
+        show(f"recorded ({origin}{recorded.again([recorded.beside(file)])}): {recorded.shown(file)}")
         return Counted(parse(text, file.name), shlex.join(words), origin)
 
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:
         file, where = self._held(lambda where: recorded.traced_file(command, where), show)
-        show(f"recorded ({recorded.origin(where)}): {recorded.shown(file)}")
-        return originals.read(file), running.trace_beside(file)
+        record = originals.read(file)
+        show(f"recorded ({recorded.origin(where, [record])}): {recorded.shown(file)}")
+        return record, running.trace_beside(file)
 
     def _held(self, find: Callable[[Path], recorded.Found], show: Show) -> tuple[recorded.Found, Path]:
         """What this machine's recordings hold, or the default machine's, and a line that says so; and the folder."""

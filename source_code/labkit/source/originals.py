@@ -22,6 +22,14 @@ ALL = "python3 -m labkit.recording --check names every file that differs"
 CHANGED, UNLISTED, MISSING = "not the file that was recorded", "not in the list of what was recorded", "missing"
 
 
+_opened: set[str] = set()  # recorded files that this process has opened, from reports/recorded/
+
+
+def opened() -> list[str]:
+    """The recorded files that this process has opened so far, by their names from reports/recorded/."""
+    return sorted(_opened)
+
+
 def about(folder: Path) -> dict:
     """The content of a machine's ``provenance.json``; LabError where it is damaged, or says too little."""
     file = folder / PROVENANCE
@@ -37,6 +45,7 @@ def original(file: Path) -> Path:
     if not (folder / PROVENANCE).is_file():
         return file
     known = about(folder)["sha256"].get(file.relative_to(folder).as_posix())
+    _opened.add(f"{folder.name}/{file.relative_to(folder).as_posix()}")
     if known != checksum(file):
         what = CHANGED if known else UNLISTED
         raise LabError(f"{shown(file)} is {what} (by its checksum). {AGAIN}; {ALL}.")

@@ -30,10 +30,12 @@ from labkit.scripts import script
 from labkit.source import originals
 from labkit.source.quick import quick, shortened, whole
 from labkit.source.running import trace_beside
+from labkit.training import manifest
 from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
+AGAIN = "to be measured again"  # of what today's code would measure otherwise, and of what nobody knows the code of
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
@@ -70,17 +72,24 @@ def provenance(where: Path | None = None) -> dict:
     return originals.about(where or folder())
 
 
-def origin(where: Path | None = None, records: Iterable[dict] = ()) -> str:
-    """GPU and days in a few words, for captions: those of the records that are shown, else the folder's first."""
-    source = provenance(where)
-    days = sorted({record["run_at"][:10] for record in records if "run_at" in record}) or [source["recorded"][:10]]
-    return f"{source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "")
+def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> str:
+    """GPU (or ``on``) and days of records in a few words, for captions, and whether they are to be measured again.
+
+    Without records the folder's own GPU and first day.
+    """
+    source, records = provenance(where), list(records)
+    days = sorted({record["run_at"][:10] for record in records}) or [source["recorded"][:10]]
+    return f"{on or source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + again(records)
+
+
+def again(records: Iterable[dict]) -> str:
+    """``, to be measured again``, where one of the records is."""
+    return f", {AGAIN}" if any(map(manifest.is_outdated, records)) else ""
 
 
 def beside(report: Path) -> dict:
-    """What stands beside a report of how it was recorded: its command, day and versions; nothing where that is not."""
-    file = report.with_name(f"{report.name.partition('.')[0]}.json")
-    return originals.read(file) if file.is_file() else {}
+    """What stands beside a report or counts of how they were recorded: command, day, versions, the code's hashes."""
+    return originals.read(report.with_name(f"{report.name.partition('.')[0]}.json"))
 
 
 def key(command: str) -> str:

@@ -115,8 +115,8 @@ def run_ranks(
 
 
 @contextmanager
-def watching(more: Iterable[str] = ()) -> Iterator[dict]:
-    """Watch which of our modules the programs run that the block starts, and ``more`` of them.
+def watching() -> Iterator[dict]:
+    """Watch which of our measured modules the programs run that the block starts.
 
     Its end puts ``manifest`` into the dict.
     """
@@ -127,7 +127,7 @@ def watching(more: Iterable[str] = ()) -> Iterator[dict]:
             yield made_by
         finally:
             del os.environ["LAB_MANIFEST"]
-        made_by["manifest"] = manifest.gathered(Path(scratch), more)
+        made_by["manifest"] = manifest.gathered(Path(scratch))
 
 
 def run_cold(command: str, file: Path) -> dict:
@@ -161,9 +161,9 @@ def finished(file: Path, command: str) -> dict | None:
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or record.get("status") != "complete":
         return None
-    return record if record.get("status") == "complete" and manifest.is_current(record, command) else None
+    return None if record.get("command") != command or manifest.is_outdated(record) else record
 
 
 def _script(command: str) -> list[str]:

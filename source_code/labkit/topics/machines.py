@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pandas as pd
 
 from labkit.display.table import Table, table
@@ -18,7 +20,7 @@ def recorded_table() -> Table:
         "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
         "digits": ", ".join(source["data_source"]),
         "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
-        "commits": ", ".join(sorted({commit[:12] for commits in source["commits"].values() for commit in commits})),
+        "commits": f"{len({*chain.from_iterable(source['commits'].values())})}, named there",
         "made by": source["made_by"],
     }
     where = recorded.shown(recorded.folder() / "provenance.json")

@@ -1,8 +1,9 @@
-"""Which code did this process run? Each module of ours that it loaded, with a hash of what the module does.
+"""Which code was measured? Each module of ours that a process loaded and that can change what it measures, hashed.
 
-A record carries it, so that one can tell later whether today's code would still make that record. A comment or a
-docstring changes no hash; an operator or a number does. The hash is the same under every Python that the course
-supports. A process that is timed from outside only names its modules, at its end; who timed it reads them.
+A record carries it, so that one can tell later whether today's code would still measure the same. An operator, a number
+or a flag's default changes a hash; a comment, a docstring, where something of ours is imported from and how the command
+line is checked do not. The hash is the same under every Python that the course supports. A process that is timed from
+outside only names its modules, at its end; who timed it reads them.
 """
 
 from __future__ import annotations
@@ -22,38 +23,41 @@ from pathlib import Path
 
 SOURCE_CODE = Path(__file__).resolve().parents[2]
 SCRIPT = getattr(sys.modules["__main__"], "__file__", None)  # asked now: Python forgets it when the script has ended
-# What a process may load although it cannot change what is measured, and why it cannot: patterns of modules.
-_READS = "reads finished reports; no program that is measured opens one"
-UNMEASURED = {
-    "labkit/training/manifest.py": "names the modules after the measurement",
-    "labkit/errors.py": "words for what went wrong: a run that failed leaves no recording",
-    "labkit/training/ending.py": "ends a run before its time, which leaves no recording",
-    "stepbudget/__init__.py": "imports the reader's functions when they are asked for",
-    "stepbudget/errors.py": "words for what went wrong: a run that failed leaves no recording",
-    "labkit/course.py": "lists labs, steps and machines; what a script computes stands in the script and in its flags",
-    "labkit/topics/*__init__.py": "imports a topic's modules when they are asked for",
-    "labkit/source/*": "opens results and starts processes; a process that is measured imports it without using it",
-    "labkit/display/*": "draws",
-    **dict.fromkeys(
-        ("stepbudget/export/profile.py", "stepbudget/export/processes.py"),
-        "starts nsys; a program that is measured starts none",
+# What can change a measurement: all else that a process loads prints, checks, records or reads. Patterns of modules …
+MEASURED = (
+    *("benchmarks/*.py", "clinic/*.py", "examples/*.py", "speedrun/*.py"),
+    *("labkit/kernels/*.py", "labkit/speedrun/*.py"),
+    *(f"labkit/training/{name}.py" for name in ("model", "clock", "text", "sizes", "number_types", "rehearsed")),
+    *("labkit/training/keras_net.py", "labkit/training/keras_step.py"),
+    *("labkit/topics/formats/float8.py", "labkit/topics/formats/optimizers.py"),
+)
+# … but for those that stand in for a package, and, of these modules, some definitions alone.
+STAND_INS = ("labkit/kernels/triton_or_not.py",)
+PARTS = {
+    "labkit/training/run.py": (
+        *("Run.epochs", "Run.timed", "Run.on_device", "Run.warming_up", "Run.captured", "Run.synchronize"),
+        "rehearsal",
     ),
-    **dict.fromkeys(("stepbudget/report.py", "stepbudget/window.py", "stepbudget/metrics.py"), _READS),
-    **dict.fromkeys(("stepbudget/nccl.py", "stepbudget/backtraces.py"), _READS),
-    "stepbudget/say/*": "words and colours of answers",
-    **dict.fromkeys(("stepbudget/export/sqlite.py", "stepbudget/export/nsys.py", "stepbudget/ask/*"), _READS),
+    "labkit/training/data.py": ("MEAN", "transform", "DigitSet", "normalise"),
+    "labkit/training/devices.py": ("set_fp32_precision", "reduced_precision"),
+    "labkit/training/cli.py": ("parse_args", "spare_cores"),
+    "labkit/training/ranges.py": ("phase", "loading"),
+    "labkit/training/distributed.py": ("DistributedRun.timed", "DistributedRun.epochs", "DistributedRun.own"),
 }
+OWN = ("argparse", "labkit", "stepbudget")  # where from a name is imported: a module may move
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing
 
 
 def manifest(modules: Iterable[str] | None = None) -> dict:
     """What a record keeps of the code behind it: commit, whether the tree was clean, a hash for each module.
 
-    ``modules``: paths as in ``loaded()``, whose modules are the default. Commit and cleanliness are those of
-    source_code/: what ``LAB_COMMIT`` says (``<sha>`` or ``<sha>+dirty``, for a copy without git), else git, else null.
+    ``modules``: paths from source_code/, by default of all that this process has loaded. Commit and cleanliness are
+    those of source_code/: what ``LAB_COMMIT`` says (``<sha>`` or ``<sha>+dirty``, for a copy without git), else git,
+    else null. No modules (null) where nobody knows them.
     """
     sha, _, dirty = (os.environ.get("LAB_COMMIT") or _git()).partition("+")
-    hashes = loaded() if modules is None else {path: file_hash(SOURCE_CODE / path) for path in sorted(modules)}
+    named = _loaded_paths() if modules is None else sorted(filter(is_measured, modules))
+    hashes = {path: file_hash(SOURCE_CODE / path) for path in named}
     return {"commit": sha or None, "clean": not dirty if sha else None, "modules": hashes}
 
 
@@ -62,15 +66,8 @@ def for_record() -> dict:
     return {} if os.environ.get("LAB_MANIFEST") else {"manifest": manifest()}
 
 
-def loaded() -> dict[str, str]:
-    """For each module of source_code/ that this process has loaded, and for its script: path → hash of its code.
-
-    Paths are given from source_code/; that of a reader's own script, which lies elsewhere, is absolute.
-    """
-    return {path: file_hash(SOURCE_CODE / path) for path in _loaded_paths()}
-
-
 def _loaded_paths() -> list[str]:
+    """The measured modules that this process has loaded, from source_code/; a reader's own script by its whole path."""
     named = {SCRIPT, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))} - {None, ""}
     folders = set(map(os.path.dirname, named))  # 300 with PyTorch, of 2,300 modules, which take long to look at
     inside = {folder for folder in folders if Path(folder).resolve().is_relative_to(SOURCE_CODE)}
@@ -78,11 +75,16 @@ def _loaded_paths() -> list[str]:
     files = {file.resolve() for file in near if file.is_absolute()}  # torch makes some names up
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
-    return sorted(path for path in ours | own if _is_measured(path))
+    return sorted(path for path in ours | own if is_measured(path))
 
 
-def _is_measured(path: str) -> bool:
-    return not any(fnmatchcase(path, pattern) for pattern in UNMEASURED)
+def is_measured(path: str) -> bool:
+    """Can this module change a measurement? Scripts at the top of source_code/ and a reader's own can."""
+    return "/" not in path or path.startswith("/") or path in PARTS or _is_whole(path)
+
+
+def _is_whole(path: str) -> bool:
+    return path not in STAND_INS and any(fnmatchcase(path, pattern) for pattern in MEASURED)
 
 
 def _is_own(script: Path) -> bool:
@@ -100,38 +102,137 @@ def name_modules_at_exit(folder: Path) -> None:
     atexit.register(lambda: (folder / f"modules-{os.getpid()}.json").write_text(json.dumps(_loaded_paths())))
 
 
-def gathered(folder: Path, more: Iterable[str] = ()) -> dict | None:
-    """The manifest of all processes that named their modules in ``folder``, and of ``more``; None where none did."""
+def gathered(folder: Path) -> dict | None:
+    """The manifest of all processes that named their modules in ``folder``; None where none did."""
     files = list(folder.glob("modules-*.json"))
-    return manifest({path for file in files for path in json.loads(file.read_text())}.union(more)) if files else None
+    return manifest({path for file in files for path in json.loads(file.read_text())}) if files else None
 
 
 def changed(modules: dict[str, str], folder: Path = SOURCE_CODE) -> dict[str, tuple[str, str | None]]:
     """Those modules of a manifest whose code is another today: path → (hash then, hash now; None where it is gone).
 
-    What by now is known to be ``UNMEASURED`` is not asked.
+    What by now is known not to be measured is not asked.
     """
-    now = {path: file_hash(folder / path) for path in modules if _is_measured(path)}
+    now = {path: file_hash(folder / path, path) for path in modules if is_measured(path)}
     return {path: (modules[path], today) for path, today in now.items() if today != modules[path]}
 
 
-def is_current(record: dict, command: str) -> bool:
-    """Would today's code make this record again? It does if the command is the same, and all code behind the record."""
-    kept = record.get("manifest")
-    return record.get("command") == command and kept is not None and not changed(kept["modules"])
+def is_outdated(record: dict) -> bool:
+    """Does today's code measure something else than what made this record, or does nobody know which code that was?"""
+    kept = record.get("manifest") or {"modules": None}
+    return kept["modules"] is None or bool(changed(kept["modules"]))
 
 
-def file_hash(file: Path) -> str | None:
-    """The hash of a module's code, or None where there is no such file."""
-    return hash_of(file.read_bytes()) if file.is_file() else None
+def file_hash(file: Path, path: str | None = None) -> str | None:
+    """The hash of a module's code, or None where there is no such file; ``path``: its name in a manifest."""
+    name = path or (file.relative_to(SOURCE_CODE).as_posix() if file.is_relative_to(SOURCE_CODE) else str(file))
+    return hash_of(file.read_bytes(), PARTS.get(name, ())) if file.is_file() else None
 
 
 @cache
-def hash_of(source: bytes) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of what the source says, comments and docstrings left out."""
+def hash_of(source: bytes, parts: tuple[str, ...] = ()) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of what the source measures, or these definitions of it."""
+    tree = ast.parse(source)
+    if parts:
+        tree = ast.Module([found for name in parts for found in _defined(tree, name)], [])
     pieces: list[str] = []
-    _spell(ast.parse(source), pieces)
+    _spell(_Measured().of(tree), pieces)
     return hashlib.sha256("".join(pieces).encode()).hexdigest()[:16]
+
+
+def _defined(tree: ast.AST, name: str) -> list[ast.stmt]:
+    """The statements that define ``name`` at the top of a module, or ``Class.method`` in it."""
+    name, _, method = name.partition(".")
+    found = [statement for statement in tree.body if name in _names_of(statement)]
+    return [inner for one in found for inner in _defined(one, method)] if method else found
+
+
+def _names_of(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, ast.Assign):
+        return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return {getattr(statement, "name", "")}
+
+
+class _Measured(ast.NodeTransformer):
+    """A module without what cannot change a measurement."""
+
+    def __init__(self) -> None:
+        self.dropped: list[ast.AST] = []
+
+    def of(self, tree: ast.Module) -> ast.Module:
+        """The module; of its functions none that only what was left out has called."""
+        tree = self.visit(tree)
+        names = _names_in(self.dropped)
+        for function in [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]:
+            others = [one for one in tree.body if one is not function]
+            if function.name not in _names_in(others):
+                tree.body = others
+        return tree
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Of a function that only reads the command line, its flags' defaults."""
+        if node.name == "parse_args":
+            self.dropped.append(node)
+            calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+            return ast.FunctionDef(name=node.name, body=list(filter(None, map(_default, calls))))
+        return self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(statements := getattr(node, name, None), list):
+                setattr(node, name, [one for statement in statements for one in self._kept(statement)])
+        return node
+
+    def _kept(self, statement: ast.stmt) -> list[ast.AST]:
+        value = getattr(statement, "value", None)
+        call = value if isinstance(value, ast.Call) else None
+        if _is_flag(call):
+            self.dropped.append(statement)
+            return [found] if (found := _default(call)) else []
+        parses = isinstance(statement, ast.Assign) and _called(call or value) in PARSES
+        has_defaults = _called(call) == "parse_args" and bool(call.keywords)  # a step's own
+        if _imports_ours(statement) or _refuses(statement) or _is_bare_text(statement) or (parses and not has_defaults):
+            self.dropped.append(statement)
+            return []
+        return [statement]
+
+
+PARSES = ("ArgumentParser", "script_parser", "add_argument", "parse_args")
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {name.id for node in nodes for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _imports_ours(node: ast.stmt) -> bool:
+    names = [one.name for one in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+    return isinstance(node, (ast.Import, ast.ImportFrom)) and all(name.partition(".")[0] in OWN for name in names)
+
+
+def _called(node: ast.AST | None) -> str:
+    """The last word of what is called, or named."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _is_flag(call: ast.Call | None) -> bool:
+    return call is not None and _called(call) in ("add", "add_argument") and _default(call, anyhow=True) is not None
+
+
+def _refuses(node: ast.stmt) -> bool:
+    """``if …: parser.error(…)``: a run that is refused leaves no recording."""
+    errors = [_called(getattr(one, "value", None)) == "error" for one in getattr(node, "body", [])]
+    return isinstance(node, ast.If) and not node.orelse and all(errors)
+
+
+def _default(call: ast.Call, anyhow: bool = False) -> ast.AST | None:
+    """A flag and what it is where nobody gives it; None where that is nothing, or where this adds no flag."""
+    flag = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+    if _called(call) not in ("add", "add_argument") or not isinstance(flag, str):
+        return None
+    kept = [one for one in call.keywords if one.arg == "default"]
+    return ast.Call(func=ast.Constant(flag), args=[], keywords=kept) if kept or anyhow else None
 
 
 def _spell(node: object, pieces: list[str]) -> None:

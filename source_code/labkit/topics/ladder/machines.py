@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pandas as pd
 
@@ -27,12 +27,15 @@ def gains() -> pd.DataFrame:
     The median over the rounds; NaN where the rounds cannot tell it from 1.
     """
     ladder = course.ladder()
-    columns = {}
+    columns, behind = {}, {step: [] for step in ladder}
     for folder in course.MACHINES:
-        runs = [_epochs(recorded.records("runs", step.script, RECORDED / folder)) for step in ladder]
+        for step in ladder:
+            behind[step].append(recorded.records("runs", step.script, RECORDED / folder))
+        runs = [_epochs(records[-1]) for records in behind.values()]
         ratios = [paired(*both, "epoch_s") for both in (*pairwise(runs), (runs[0], runs[-1]))]
         columns[folder] = [ratio.median if is_beyond_noise(ratio) else None for ratio in ratios]
-    return pd.DataFrame(columns, index=[*(step.label for step in ladder[1:]), ALL], dtype=float)
+    labels = [f"{step.label}{recorded.again(chain.from_iterable(behind[step]))}" for step in ladder[1:]]
+    return pd.DataFrame(columns, index=[*labels, ALL], dtype=float)
 
 
 def gains_table(found: pd.DataFrame) -> Table:

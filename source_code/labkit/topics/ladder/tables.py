@@ -68,7 +68,8 @@ def gate(baseline: str, steps: Sequence[str]) -> Table:
     columns = ["step", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most"]
     formats = dict.fromkeys(columns[3:], "{:.2f}")
     _, where = recorded.held(lambda where: recorded.accuracy(baseline, where))
-    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where)})"
+    records = [record for step in steps for record in recorded.accuracy(step, where)]
+    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where, records)})"
     return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 

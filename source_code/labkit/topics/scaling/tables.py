@@ -9,6 +9,7 @@ import pandas as pd
 
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
+from labkit.source import recorded
 from labkit.topics.ladder import accuracy as gate
 from labkit.topics.scaling import model, readings, stragglers
 from labkit.topics.scaling.readings import ALONE, PROGRAMS, Records
@@ -50,7 +51,7 @@ def scaling(kind: str, found: Records | None = None, programs: Collection[str] =
 def _origin(found: Records) -> str:
     """GPU and date of records in a few words."""
     newest = max(found.values(), key=lambda record: record["run_at"])
-    return f"{newest['gpu']}, {newest['run_at'][:10]}"
+    return f"{newest['gpu']}, {newest['run_at'][:10]}{recorded.again(found.values())}"
 
 
 def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataFrame) -> dict:

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import cuda_on_cpu
 from support.scripts import script
 
+import cuda_on_cpu
 import forked
 from labkit import paths
 from labkit.kernels import attention, chains, matmul, nvrtc, shared_out, softmax, transpose
