@@ -8,6 +8,7 @@ python3 tests/planted.py --third 0       every third, from the first on (0, 1 or
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -18,14 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SHORT, LONG = "short", "long"  # the tier of the test: make test, or make test-all alone
+SHORT, LONG, GPU = "short", "long", "gpu"  # the tier of the test: make test, make test-all alone, or on a Hopper
 PARTS = ("source_code", "labs", "images", "reports", "tests")
 FILES = ("conftest.py", "pyproject.toml", "start_here.ipynb", "README.md")
 
 
 @dataclass(frozen=True)
 class Defect:
-    """In ``file``, ``was`` (which stands there) becomes ``becomes``; then ``test``, of ``tier``, must fail."""
+    """In ``file``, ``was`` (which stands there) becomes ``becomes``; then ``test``, of ``tier``, must fail.
+
+    A recording that is changed gets its new checksum into the list, as one that somebody measured would.
+    """
 
     name: str
     file: str
@@ -35,25 +39,132 @@ class Defect:
     tier: str
 
 
+KERNELS, TRAINING, READER = "source_code/labkit/kernels", "source_code/labkit/training", "source_code/stepbudget"
+SCRIPTS, DISTRIBUTED = "tests/short/test_scripts.py", "tests/long/test_distributed.py"
+LIMIT, NSIGHT = "tests/long/test_limit.py", "tests/short/stepbudget/test_nsight.py"
+HOPPER = "tests/long/test_hopper.py::test_values_and_gradients_are_those_of_the_same_arithmetic"
+PAGES = "tests/short/test_pages_as_stored.py"
+TF32 = "tests/short/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train"
+LOOPS = f"{SCRIPTS}::test_training_equals_an_independent_loop"
+
 DEFECTS = (
+    # A step trains otherwise than it says.
     Defect(
-        "dropout's scale in the Triton head", "source_code/labkit/kernels/head.py",
-        "        slope = 2.0", "        slope = 1.6667",
-        "tests/long/test_limit.py::test_the_kernels_in_tritons_interpreter", LONG,
+        "gradients that nobody empties", "source_code/main_baseline.py",
+        "        optimizer.zero_grad()\n", "", LOOPS, SHORT,
     ),
     Defect(
-        "the share that dropout keeps", "source_code/labkit/kernels/head.py",
-        "KEPT = 0.5", "KEPT = 0.6", "tests/long/test_limit.py", LONG,
+        "digits in the same order each time", "source_code/main_baseline.py",
+        "shuffle=True", "shuffle=False", LOOPS, SHORT,
     ),
     Defect(
-        "TF32 by cudnn's switch", "source_code/main_baseline.py",
-        "def train(", "torch.backends.cudnn.allow_tf32 = True\n\n\ndef train(",
-        "tests/short/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
+        "a copy that waits", "source_code/main_opt2.py",
+        "data.to(device, non_blocking=True)", "data.to(device)",
+        f"{SCRIPTS}::test_batches_are_copied_without_waiting_from_step_2_on", SHORT,
     ),
     Defect(
-        "TF32 by the precision of products", "source_code/labkit/training/model.py",
-        "import torch\n", "import torch\n\ntorch.set_float32_matmul_precision(\"high\")\n",
-        "tests/short/test_house.py::test_only_one_place_switches_tf32_for_what_the_steps_train", SHORT,
+        "a loss that is not scaled", "source_code/main_opt3.py",
+        "scaler.scale(loss).backward()", "loss.backward()", SCRIPTS, SHORT,
+    ),
+    Defect(
+        "a step past the scaler", "source_code/main_opt3.py",
+        "scaler.step(optimizer)", "optimizer.step()", SCRIPTS, SHORT,
+    ),
+    Defect(
+        "a scale that never changes", "source_code/main_opt3.py",
+        "            scaler.update()\n", "", SCRIPTS, SHORT,
+    ),
+    Defect(
+        "dropout in the test", "source_code/main_opt1.py",
+        "    model.eval()\n", "", LOOPS, SHORT,
+    ),
+    Defect(
+        "a learning rate that falls otherwise", f"{TRAINING}/cli.py",
+        "default=0.7", "default=0.8", LOOPS, SHORT,
+    ),
+    Defect(
+        "pixels that are shifted otherwise", f"{TRAINING}/data.py",
+        "MEAN, STD = 0.1307", "MEAN, STD = 0.1407", LOOPS, SHORT,
+    ),
+    Defect(
+        "a network with another share of dropout", f"{TRAINING}/model.py",
+        "nn.Dropout(0.25)", "nn.Dropout(0.2)", f"{SCRIPTS}::test_the_model_is_the_examples", SHORT,
+    ),
+    Defect(
+        "an epoch that is timed short", f"{TRAINING}/run.py",
+        "yield\n            self.synchronize()\n        self.epoch_records", "yield\n        self.epoch_records",
+        f"{SCRIPTS}::test_a_timed_part_waits_for_the_gpu_before_and_after", SHORT,
+    ),
+    Defect("TF32 by cudnn's switch", "source_code/main_baseline.py",
+        "def train(", "torch.backends.cudnn.allow_tf32 = True\n\n\ndef train(", TF32, SHORT,
+    ),
+    Defect(
+        "TF32 by the precision of products", f"{TRAINING}/model.py",
+        "import torch\n", 'import torch\n\ntorch.set_float32_matmul_precision("high")\n', TF32, SHORT,
+    ),
+    Defect(
+        "TF32 for convolutions alone", f"{TRAINING}/devices.py",
+        "cudnn.conv.fp32_precision = precision", 'cudnn.conv.fp32_precision = "tf32"',
+        f"{SCRIPTS}::test_the_precision_of_fp32_is_set_for_convolutions_and_for_products", SHORT,
+    ),
+    Defect(
+        "ranks whose gradients are not averaged", "source_code/main_ddp_on_gpu.py",
+        "train(run, parallel,", "train(run, model,", f"{DISTRIBUTED}::test_two_ranks_come_to_the_weights_of_one", LONG,
+    ),
+    # A kernel computes something else.
+    Defect(
+        "dropout's scale in the Triton head", f"{KERNELS}/head.py",
+        "        slope = 2.0", "        slope = 1.6667", f"{LIMIT}::test_the_kernels_in_tritons_interpreter", LONG,
+    ),
+    Defect(
+        "the share that dropout keeps", f"{KERNELS}/head.py",
+        "KEPT = 0.5", "KEPT = 0.6", LIMIT, LONG,
+    ),
+    Defect(
+        "Adadelta's small number", f"{KERNELS}/adadelta.py",
+        "EPS = 0.9, 1e-6", "EPS = 0.9, 1e-5", f"{LIMIT}::test_own_kernels_on_the_cpu_equal_an_independent_loop", LONG,
+    ),
+    Defect(
+        "opt8's values a thousandth too large", f"{KERNELS}/convolutions.py",
+        "fmaxf(upper, lower) + bias[h]", "fmaxf(upper, lower) * 1.001f + bias[h]", HOPPER, GPU,
+    ),
+    Defect(
+        "opt8's gradients a thousandth too large", f"{KERNELS}/hopper.py",
+        "winner, *out, count, 1 / kept", "winner, *out, count, 1.001 / kept", HOPPER, GPU,
+    ),
+    Defect(
+        "opt8's pixels a thousandth too bright", f"{KERNELS}/convolutions.py",
+        "k % 4 + c] * SCALE", "k % 4 + c] * SCALE * 1.001f", HOPPER, GPU,
+    ),
+    # The reader of reports tells something else.
+    Defect(
+        "a first gap that is not idle", f"{READER}/intervals.py",
+        "edges = np.concatenate([[start], busy.ravel(), [end]]).reshape(-1, 2)\n    return edges",
+        "edges = np.concatenate([[start], busy.ravel(), [end]]).reshape(-1, 2)[1:]\n    return edges",
+        f"{NSIGHT}::test_idle_time_is_what_no_kernel_copy_or_fill_covers", SHORT,
+    ),
+    Defect(
+        "pinned and pageable memory exchanged", f"{READER}/export/kinds.py",
+        '(0, "pageable")', '(0, "pinned")', f"{NSIGHT}::test_copies_by_direction_and_kind_of_host_memory", SHORT,
+    ),
+    Defect(
+        "what overlaps counts twice", f"{READER}/ask/budget.py",
+        "spans[kind] = intervals.subtract(times, taken)", "spans[kind] = times",
+        "tests/short/stepbudget/test_budget.py::test_work_is_told_by_kind_and_what_overlaps_counts_once", SHORT,
+    ),
+    Defect(
+        "the GPU of another rank", f"{READER}/ask/idle.py",
+        "own = [work_of(table, device) for table in tables]", "own = tables",
+        f"{NSIGHT}::test_the_work_of_another_gpu_does_not_make_this_one_busy", SHORT,
+    ),
+    # A page, or what stands behind it.
+    Defect(
+        "a page's number that no cell computes", "labs/01_introduction.ipynb",
+        "recorded (NVIDIA H200", "recorded (NVIDIA H300", PAGES, SHORT,
+    ),
+    Defect(
+        "a run that took a tenth less", "reports/recorded/h200/runs/main_baseline-02.json",
+        '"process_s": 73.', '"process_s": 65.', PAGES, SHORT,
     ),
     Defect(
         "a missing run tells the others as all", "source_code/labkit/source/originals.py",
@@ -65,8 +176,29 @@ DEFECTS = (
         "    if known != checksum(file):", "    if False:", "tests/short/test_originals.py", SHORT,
     ),
     Defect(
-        "a page's number that no cell computes", "labs/01_introduction.ipynb",
-        "recorded (NVIDIA H200", "recorded (NVIDIA H300", "tests/short/test_pages_as_stored.py", SHORT,
+        "an outdated recording without a word", "source_code/labkit/source/recorded.py",
+        'if any(map(manifest.is_outdated, records)) else ""', 'if False else ""', PAGES, SHORT,
+    ),
+    Defect(
+        "a flag's default that no recording keeps", f"{TRAINING}/manifest.py",
+        'if one.arg == "default"', 'if one.arg == "defaults"', "tests/short/test_manifest.py", SHORT,
+    ),
+    Defect(
+        "an exercise that accepts all", "source_code/labkit/exercises/kinds.py",
+        "return math.isclose(said, right", "return True or math.isclose(said, right",
+        "tests/short/test_exercises.py", SHORT,
+    ),
+    Defect(
+        "a link that leads nowhere", "labs/02_pytorch_mnist.ipynb",
+        "(03_data_transfer.ipynb", "(03_data_transfers.ipynb", "tests/short/test_notebooks.py", SHORT,
+    ),
+    Defect(
+        "cores that a container may not use", f"{TRAINING}/machine.py",
+        "cores = len(os.sched_getaffinity(0))", "cores = os.cpu_count()", "tests/long/test_command_line.py", LONG,
+    ),
+    Defect(
+        "a pretended machine that nobody runs", "source_code/labkit/pretend/machines.py",
+        '    "turing": Turing,\n', "", "tests/short/test_pretended.py", SHORT,
     ),
 )  # fmt: skip
 
@@ -77,14 +209,29 @@ def caught(defect: Defect, copy: Path) -> tuple[bool, str]:
     whole = file.read_text(encoding="utf-8")
     if defect.was not in whole:
         return False, f"'{defect.was.strip()}' is not in {defect.file}"
+    listed = file.parents[1] / "provenance.json" if "recorded" in file.parts else file
+    before = listed.read_text(encoding="utf-8")
     file.write_text(whole.replace(defect.was, defect.becomes, 1), encoding="utf-8")
+    if listed != file:
+        sums = [hashlib.sha256(text).hexdigest() for text in (whole.encode(), file.read_bytes())]
+        listed.write_text(before.replace(*sums), encoding="utf-8")
     try:
         words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", defect.test]
-        variables = os.environ | {"PYTHONPATH": str(copy / "source_code")}
+        words += ["--noconftest"] if defect.tier == GPU else []  # such a machine may lack what the others need
+        variables = os.environ | {
+            "PYTHONPATH": os.pathsep.join(map(str, (copy / "source_code", copy / "tests/support")))
+        }
         done = subprocess.run(words, cwd=copy, env=variables, capture_output=True, text=True)
     finally:
+        listed.write_text(before, encoding="utf-8")
         file.write_text(whole, encoding="utf-8")
     return done.returncode == 1, (done.stdout.strip().splitlines() or ["nothing"])[-1]
+
+
+def has_hopper() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 
 def main() -> None:
@@ -94,6 +241,10 @@ def main() -> None:
     args = parser.parse_args()
     chosen = DEFECTS if args.third is None else DEFECTS[args.third :: 3]
     chosen = [one for one in chosen if not args.names or any(name in one.name for name in args.names)]
+    if not has_hopper():
+        left = [one.name for one in chosen if one.tier == GPU]
+        chosen = [one for one in chosen if one.tier != GPU]
+        print(f"no Hopper here, so not planted: {', '.join(left)}" if left else "", end="\n" * bool(left))
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "gpu-performance-lab"

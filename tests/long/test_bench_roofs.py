@@ -13,7 +13,7 @@ from labkit.errors import LabError
 from labkit.kernels import bandwidth
 from labkit.topics.profilers import nvml
 from labkit.topics.roofline import floors
-from test_nvml import PretendNVML
+from pretend_nvml import PretendNVML
 
 CPU = torch.device("cpu")
 

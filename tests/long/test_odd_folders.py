@@ -11,7 +11,7 @@ import pytest
 
 from labkit.paths import ROOT
 
-FILES = ("test_command.py", "test_originals.py", "test_results.py", "test_anonymous.py", "test_manifest.py")
+FILES = ("test_command.py", "test_originals.py", "test_anonymous.py", "test_manifest.py")
 
 
 @pytest.mark.parametrize("name", ["gpu-performance-lab", "nsys cuda capture", "it's a lab"])

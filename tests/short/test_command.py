@@ -1,6 +1,7 @@
 """How a report is made: the command as it is shown, the changes a machine asks for, and every way nsys can fail."""
 
 import hashlib
+import json
 import lzma
 import os
 import re
@@ -244,6 +245,8 @@ def shipped(tmp_path) -> Recorded:
     db.commit()
     db.close()
     (folder / "profiles" / "demo.sqlite.xz").write_bytes(lzma.compress(plain.read_bytes()))
+    beside = {"run_at": "2030-01-02T00:00:00", "manifest": {"modules": {}}}
+    (folder / "profiles" / "demo.json").write_text(json.dumps(beside))
     write_list(folder, profiles={"demo": command.profile_command("demo", PROGRAM)})
     return Recorded(folder)
 

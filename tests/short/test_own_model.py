@@ -8,7 +8,7 @@ import shlex
 from functools import partial
 
 import pytest
-from support.scripts import script
+from support.scripts import SMALL, script
 
 from labkit import course, exercises
 from labkit.display import style
@@ -18,7 +18,6 @@ from labkit.recording import plan
 from labkit.topics.own_model import charts, mends, readings, scripts, tables
 from stepbudget.ask import iterations, predict
 from stepbudget.ask.budget import budget
-from test_examples import SMALL
 
 LAB = next(lab for lab in course.LABS if lab.file.endswith("_own_model.ipynb"))
 asked = importlib.import_module(f"labkit.exercises.lab{LAB.number:02d}")

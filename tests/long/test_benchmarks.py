@@ -12,7 +12,7 @@ from benchmarks import bench_nvml
 from labkit import paths
 from labkit.source.quick import FEWER
 from labkit.topics.profilers import nvml
-from test_nvml import PretendNVML
+from pretend_nvml import PretendNVML
 
 FILES = sorted(paths.BENCHMARKS.glob("*.py"))
 SCRIPT = re.compile(r"(\w+\.py)( -.*| \w+ -.*)?")

@@ -7,17 +7,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.scripts import script
+from support.scripts import SMALL, script
 
 import forked
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 
 EXAMPLES = SOURCE_CODE / "examples"
-SMALL = {
-    "train_resnet": "--batch 4 --size 32 --files 8 --workers 0 --warmup 1 --steps 2",
-    "train_transformer": "--batch 2 --length 16 --dim 32 --heads 2 --layers 1 --vocabulary 64 --warmup 1 --steps 2",
-}
 
 
 def template() -> str:
