@@ -222,11 +222,6 @@ class Score:
         return self.gained_ms <= self.bound.at_most_ms + self.noise_ms
 
     @property
-    def beside_ms(self) -> float:
-        """How much of the gain lies in causes that the fix does not treat: they shrank by themselves."""
-        return max(0.0, min(self.gained_ms, sum(self.beside.values())))
-
-    @property
     def share(self) -> float:
         """The gain as a share of the bound."""
         return self.gained_ms / self.bound.at_most_ms if self.bound.at_most_ms else 0.0

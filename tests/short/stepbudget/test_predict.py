@@ -171,21 +171,19 @@ def test_a_loader_that_was_faster_by_itself_is_told_from_what_the_fix_gained(tmp
     made = compare(pages(tmp_path, "a", wait_us=400), pages(tmp_path, "b", wait_us=150))
     score = made.score("pinned_memory")
     assert score.gained_ms == pytest.approx(0.75) and score.removed_ms == pytest.approx(0)
-    assert score.beside == {"loader": pytest.approx(0.75)} and score.beside_ms == pytest.approx(0.75)
+    assert score.beside == {"loader": pytest.approx(0.75)}
     assert not score.kept, "one profile a side: nothing says that it was noise"
     noisy = made.score("pinned_memory", noise_ms=0.8)
     assert noisy.kept and noisy.noise_ms == 0.8
     assert (noisy.gained_ms, noisy.bound, noisy.share) == (score.gained_ms, score.bound, score.share)
-    assert made.score("loader").beside == {} and made.score("loader").beside_ms == 0
+    assert made.score("loader").beside == {}
 
 
 def test_what_a_cause_takes_over_is_no_gain_beside_the_fix(tmp_path):
     made = compare(pages(tmp_path, "a", wait_us=100, copy_us=80), pages(tmp_path, "b", wait_us=140, copy_us=30))
     score = made.score("pinned_memory")
     assert score.gained_ms == pytest.approx(0.03) and score.removed_ms == pytest.approx(0.15)
-    assert score.beside_ms == 0, "the loader's row grew"
-    back = compare(pages(tmp_path, "c", wait_us=140, copy_us=30), pages(tmp_path, "d", wait_us=100, copy_us=80))
-    assert back.score("pinned_memory").gained_ms < 0 == back.score("pinned_memory").beside_ms, "nothing was gained"
+    assert score.beside == {}, "the loader's row grew"
 
 
 def test_of_several_profiles_the_medians_are_compared_and_their_spread_is_noise(tmp_path):

@@ -106,18 +106,9 @@ def products(record: dict) -> pd.DataFrame:
 
 def layers(record: dict) -> pd.DataFrame:
     """Four linear layers forward and back, a row a ``width``: ``us`` by how they ran, as columns; NaN: refused."""
-    return _layers(record, "us")
-
-
-def layers_memory(record: dict) -> pd.DataFrame:
-    """The same: peak memory of one call, in GB."""
-    return _layers(record, "peak_bytes") / 1e9
-
-
-def _layers(record: dict, what: str) -> pd.DataFrame:
     found = pd.DataFrame([row for row in record["rows"] if row["what"] == "layers"])
-    found = found.reindex(columns=["width", "how", what])
-    return found.pivot(index="width", columns="how", values=what).astype(float)
+    found = found.reindex(columns=["width", "how", "us"])
+    return found.pivot(index="width", columns="how", values="us").astype(float)
 
 
 def layer_bounds(record: dict, width: int) -> dict[str, float]:

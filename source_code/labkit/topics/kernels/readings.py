@@ -15,7 +15,6 @@ import pandas as pd
 from labkit.topics.roofline.readings import BYTES, Peaks
 
 EXPONENTIALS_A_CLOCK = 16  # of a multiprocessor
-SCHEDULERS = 4  # of a multiprocessor: each starts an instruction of one warp a clock
 WARPS_A_BLOCK = 32  # at most
 BANKS = 32  # of shared memory, each a word of 4 bytes a clock
 REGISTERS = 65_536  # of a multiprocessor, 4 bytes each
