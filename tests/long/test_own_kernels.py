@@ -90,7 +90,8 @@ def test_the_kernels_keep_their_bounds_in_tritons_interpreter():
         "types = torch.float16, torch.float32\n"
         "print(json.dumps(t.errors('cpu', types, t.ROWS, t.PLACES, t.PRODUCTS)))"
     )
-    here = f"{SOURCE_CODE}:{Path(__file__).parent}:{Path(forked.__file__).parent}"
+    tests = Path(__file__).parents[1]
+    here = f"{SOURCE_CODE}:{Path(__file__).parent}:{tests}:{tests / 'support'}"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": here}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from labkit.source.running import trace_beside
 from labkit.training import manifest
 from stepbudget.ncu import counters
 
-CURRENT, OUTDATED, MISSING = "current", recorded.AGAIN, "missing"
+CURRENT, OUTDATED, MISSING = "current", recorded.OUTDATED, "missing"
 STATES = {
     CURRENT: "today's code would measure the same again",
     OUTDATED: "today's code, or the plan, would measure something else, or nobody knows which code was measured",

@@ -255,7 +255,7 @@ class Recorded(Source):
         file, _ = self._held(lambda where: recorded.counts_file(name, shlex.join(words), where), show)
         text = file.read_text(encoding="utf-8")
         origin = noted(text, ORIGIN)
-        show(f"recorded ({origin}{recorded.again([recorded.beside(file)])}): {recorded.shown(file)}")
+        show(f"recorded ({origin}{recorded.outdated([recorded.beside(file)])}): {recorded.shown(file)}")
         return Counted(parse(text, file.name), shlex.join(words), origin)
 
     def _trace(self, command: str, show: Show) -> tuple[dict, Path]:

@@ -35,7 +35,7 @@ from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
-AGAIN = "to be measured again"  # of what today's code would measure otherwise, and of what nobody knows the code of
+OUTDATED = "outdated"  # of what today's code would measure otherwise, and of what nobody knows the code of
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
@@ -73,18 +73,18 @@ def provenance(where: Path | None = None) -> dict:
 
 
 def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> str:
-    """GPU (or ``on``) and days of records in a few words, for captions, and whether they are to be measured again.
+    """GPU (or ``on``) and days of records in a few words, for captions, and whether they are outdated.
 
     Without records the folder's own GPU and first day.
     """
     source, records = provenance(where), list(records)
     days = sorted({record["run_at"][:10] for record in records}) or [source["recorded"][:10]]
-    return f"{on or source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + again(records)
+    return f"{on or source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + outdated(records)
 
 
-def again(records: Iterable[dict]) -> str:
-    """``, to be measured again``, where one of the records is."""
-    return f", {AGAIN}" if any(map(manifest.is_outdated, records)) else ""
+def outdated(records: Iterable[dict]) -> str:
+    """``, outdated``, where one of the records is."""
+    return f", {OUTDATED}" if any(map(manifest.is_outdated, records)) else ""
 
 
 def beside(report: Path) -> dict:

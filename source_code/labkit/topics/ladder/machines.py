@@ -34,7 +34,7 @@ def gains() -> pd.DataFrame:
         runs = [_epochs(records[-1]) for records in behind.values()]
         ratios = [paired(*both, "epoch_s") for both in (*pairwise(runs), (runs[0], runs[-1]))]
         columns[folder] = [ratio.median if is_beyond_noise(ratio) else None for ratio in ratios]
-    labels = [f"{step.label}{recorded.again(chain.from_iterable(behind[step]))}" for step in ladder[1:]]
+    labels = [f"{step.label}{recorded.outdated(chain.from_iterable(behind[step]))}" for step in ladder[1:]]
     return pd.DataFrame(columns, index=[*labels, ALL], dtype=float)
 
 

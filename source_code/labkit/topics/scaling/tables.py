@@ -51,7 +51,7 @@ def scaling(kind: str, found: Records | None = None, programs: Collection[str] =
 def _origin(found: Records) -> str:
     """GPU and date of records in a few words."""
     newest = max(found.values(), key=lambda record: record["run_at"])
-    return f"{newest['gpu']}, {newest['run_at'][:10]}{recorded.again(found.values())}"
+    return f"{newest['gpu']}, {newest['run_at'][:10]}{recorded.outdated(found.values())}"
 
 
 def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataFrame) -> dict:
