@@ -85,7 +85,8 @@ DEFECTS = (
     ),
     Defect(
         "pixels that are shifted otherwise", f"{TRAINING}/data.py",
-        "MEAN, STD = 0.1307", "MEAN, STD = 0.1407", "tests/short/test_data.py::test_mnist_is_read_as_it_lies_in_the_files", SHORT,
+        "MEAN, STD = 0.1307", "MEAN, STD = 0.1407", 
+        "tests/short/test_data.py::test_mnist_is_read_as_it_lies_in_the_files", SHORT,
     ),
     Defect(
         "a network with another share of dropout", f"{TRAINING}/model.py",
