@@ -90,7 +90,7 @@ DEFECTS = (
     ),
     Defect(
         "a network with another share of dropout", f"{TRAINING}/model.py",
-        "nn.Dropout(0.25)", "nn.Dropout(0.2)", f"{SCRIPTS}::test_the_model_is_the_examples", SHORT,
+        "nn.Dropout(0.25)", "nn.Dropout(0.2)", f"{SCRIPTS}::test_the_model_computes_what_the_example_computes", SHORT,
     ),
     Defect(
         "an epoch that is timed short", f"{TRAINING}/run.py",

@@ -10,6 +10,7 @@ import pytest
 
 import in_one_process
 import pages
+from labkit.recording.pages import RECORDINGS
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +22,16 @@ def ran(tmp_path_factory):
 
 @pytest.mark.parametrize("file", pages.FILES, ids=lambda file: file.stem)
 def test_a_page_says_what_is_stored(ran, file):
-    result, stored = ran[file.stem], nbformat.read(file, as_version=4).cells
+    result, notebook = ran[file.stem], nbformat.read(file, as_version=4)
+    stored = notebook.cells
     last = result["cells"][-1]
     assert result["status"] == "whole", f"cell {last['cell']}: {last['error']}\n{last['trace']}"
     found = {cell["cell"]: cell["said"].strip() for cell in result["cells"]}
     assert list(found) == [at for at, cell in enumerate(stored) if cell.cell_type == "code"]
     compared = [at for at in found if "tags" not in stored[at].metadata]
     assert {at: found[at] for at in compared} == {at: text_of(stored[at]).strip() for at in compared}
+    listed = notebook.metadata[RECORDINGS]  # all of them; in one process, what two pages read is read once
+    assert set(result["opened"]) <= set(listed) and listed
 
 
 def text_of(cell) -> str:

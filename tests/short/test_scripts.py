@@ -597,6 +597,24 @@ def test_the_model_is_the_examples():
     assert Net()(torch.zeros(2, 1, 28, 28)).exp().sum(1).tolist() == pytest.approx([1, 1], rel=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_computes_what_the_example_computes(training):
+    """Written again from its description, dropout rates included: the same random numbers, the same values."""
+    net, images = Net().train(training), torch.rand(3, 1, 28, 28)
+    value = dict(net.named_parameters())
+
+    def layer(function, name: str, x: torch.Tensor) -> torch.Tensor:
+        return function(x, value[f"{name}.weight"], value[f"{name}.bias"])
+
+    torch.manual_seed(7)
+    x = F.relu(layer(F.conv2d, "conv2", F.relu(layer(F.conv2d, "conv1", images))))
+    x = F.dropout(F.max_pool2d(x, 2), 0.25, training).flatten(1)
+    x = F.dropout(F.relu(layer(F.linear, "fc1", x)), 0.5, training)
+    expected = F.log_softmax(layer(F.linear, "fc2", x), dim=1)
+    torch.manual_seed(7)
+    assert torch.allclose(net(images), expected, atol=1e-6)
+
+
 def test_the_count_of_operations_is_that_of_the_layers():
     """Two operations for each weight at each output position, from the shapes that the layers give."""
     counted = {}

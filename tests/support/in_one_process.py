@@ -65,12 +65,12 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
 
 
 def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
-    """The same in recorded mode, as a reader without a GPU opens them."""
+    """The same in recorded mode, as a reader without a GPU opens them; ``opened``: the recorded files that it read."""
     import matplotlib.pyplot as plt
 
     from labkit.display import show
     from labkit.recording.live_check import run_lab
-    from labkit.source import door
+    from labkit.source import door, originals
     from stepbudget.report import Report
 
     os.environ |= {"LAB_MODE": "recorded", "LAB_PREDICTIONS": "off"}
@@ -78,7 +78,9 @@ def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
     door.open_report, Report.close = opened, lambda report: None
     found = {}
     for file in files:
+        originals._opened.clear()
         found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
+        found[file.stem]["opened"] = originals.opened()
         plt.close("all")
     return found
 
