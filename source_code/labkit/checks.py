@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit import source
@@ -29,6 +30,21 @@ class Difference:
         found = "" if self.found is None else f"found {_shown(self.found)}; "
         so = "nothing of it was measured here" if NO_NUMBER.search(self.so) else self.so
         return signed(f"{self.claim}: {found}usually because {self.because}; what that means for you: {so}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that a lab says, and whether it holds for what was found.
+
+    With ``because`` (the usual reason where it does not hold) and ``so`` (what follows for the reader) it is an
+    expectation of a machine like the recorded one; without, an invariant.
+    """
+
+    text: str
+    holds: bool
+    found: object = None
+    because: str = ""
+    so: str = ""
 
 
 NO_NUMBER = re.compile(r"\bnan\b")
@@ -64,6 +80,17 @@ def conclude(sentence: str) -> None:
     """
     missing = "Nothing to conclude: this was not measured here."
     say(f"→ {missing if NO_NUMBER.search(sentence) else signed(sentence)}")
+
+
+def check(found: Iterable[Claim | str]) -> None:
+    """Print what a check of a lab found, a line each: claims as ``expect`` and ``invariant`` do, and conclusions."""
+    for one in found:
+        if isinstance(one, str):
+            conclude(one)
+        elif one.because:
+            expect(one.text, one.holds, one.found, because=one.because, so=one.so)
+        else:
+            invariant(one.text, one.holds, one.found)
 
 
 def begin() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from labkit import checks, exercises, predictions, source, without_torch
+from labkit import checks, exercises, labs, predictions, source, without_torch
 from labkit.checks import conclude, expect, invariant
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
@@ -24,6 +24,7 @@ from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_be
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import table
+from labkit.labs import check
 from labkit.predictions import compare_prediction
 from labkit.source import quick
 from labkit.topics.ladder.tables import wall_clock
@@ -31,15 +32,16 @@ from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 
 __all__ = [
-    "Spread", "benchmark", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff", "difference",
-    "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise", "listing", "open_report",
-    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
+    "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",
+    "difference", "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise",
+    "listing", "open_report", "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
 def start(number: int | None = None) -> None:
     """Lab ``number`` begins: say in one line where the numbers of this notebook come from."""
     checks.begin()
+    labs.begin(number)
     predictions.begin(number)
     without_torch.begin()
     print(source.current().greeting)

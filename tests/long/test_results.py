@@ -1,4 +1,4 @@
-"""What readers hand in is told right: the course's own notebooks, answered rightly, wrongly, not at all, or forged."""
+"""What readers hand in is told right: the course's own notebooks, answered rightly, wrongly, or not at all."""
 
 from __future__ import annotations
 
@@ -104,8 +104,6 @@ def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_pat
         ("my_intensity = None", "my_intensity = 1.0", None, "changed after its last run"),
         ("my_intensity = None", "my_intensity = None  # ?", "[ok] exercise 9.1\n", "changed after its last run"),
         ("my_intensity = None", "my_intensity = None", "[ok] exercise 9.1\n", "the cell is the lab's own"),
-        ("lab.exercise(", 'print("[ok] exercise 9.1")\nlab.exercise(', "[ok] exercise 9.1\n", "the check's own words"),
-        ("lab.exercise(", "lab.exercise = print\nlab.exercise(", "[ok] exercise 9.1\n", "another lab.exercise"),
         ("my_intensity)", "my_intensity, 7)", "[ok] exercise 9.1\n", "something else than in the lab"),
     ],
 )

@@ -2,9 +2,9 @@
 
 What counts is the line that the check printed below the answer when the reader ran it. Nothing of hers is run: a
 stranger's notebook is a stranger's program. A stored output proves little by itself: it has to fit its cell. The cell
-asks what the lab asks, was changed and was run; it does not hold the check's words; a number or word that stands there,
-of an exercise that needs no report, is checked again. What does not fit is *in doubt*: look at it. A function that was
-changed after its last run is not noticed, nor is a reader who is set on deceiving.
+asks what the lab asks, was changed and was run; a number or word that stands there, of an exercise that needs no
+report, is checked again. What does not fit is *in doubt*: look at it. A function that was changed after its last run is
+not noticed, nor is a reader who is set on deceiving.
 
 ``run`` is for readers who are trusted: the course's own notebook in recorded mode, with the reader's answers in it.
 """
@@ -197,8 +197,6 @@ def _judged(number: str, call: _Call, start: _Call | None, how: str) -> tuple[st
         return DOUBT, how, "the check is given something else than in the lab"
     if cell.execution_count is None:
         return DOUBT, how, "an output of a cell that was never run"
-    if _forges(number, call.tree):
-        return DOUBT, how, "the cell holds the check's own words, or another lab.exercise"
     answer = _literal(call)
     if answer is SAYS_NOTHING:
         return state, how, note
@@ -277,16 +275,6 @@ def _literal(call: _Call) -> object:
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return ast.literal_eval(value)
     return SAYS_NOTHING
-
-
-def _forges(number: str, tree: ast.Module) -> bool:
-    """Does the cell print what the check would say, or put something else in the check's place?"""
-    for node in ast.walk(tree):
-        said = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-        is_check = getattr(node, "attr", "") == "exercise" or _is_name(node, "lab")
-        if "[ok]" in said or f"exercise {number}" in said or (is_check and isinstance(node.ctx, ast.Store)):
-            return True
-    return False
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

@@ -1,0 +1,178 @@
+"""What lab 2 claims: the loader starves the GPU, more workers feed it, and the bound tells how much that can gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from labkit.checks import Claim
+from labkit.display.runs import compared, epoch_ms, in_rounds
+from labkit.display.spread import Spread, paired, spread
+from labkit.topics.ladder.ledger import epoch_noise_ms
+from stepbudget.ask.budget import budget
+from stepbudget.ask.compare import Comparison, compare
+from stepbudget.ask.idle import idle
+from stepbudget.ask.iterations import steps
+from stepbudget.ask.predict import FIXES, bounds
+from stepbudget.report import Report
+
+
+def starved(before: Report) -> Iterator[Claim | str]:
+    """The GPU of the baseline idles, and most of that is waiting for the loader."""
+    found = budget(before)
+    whole_ms = found.window.duration_ms
+    yield (
+        f"An epoch of ~{whole_ms:,.0f} ms, of which the GPU stands still for ~{found.idle_ms:,.0f} ms; "
+        f"the row of the loader: ~{found.ms['loader']:,.0f} ms."
+    )
+    share, waiting = found.idle_ms / whole_ms, found.ms["loader"] / found.idle_ms if found.idle_ms else 0.0
+    yield Claim(
+        "the GPU idles for more than half of the epoch", share > 0.5, share,
+        because="a slower GPU needs longer for a batch than one worker does",
+        so=f"no loader can gain more than {100 * share:.0f} % of the epoch; the rest is for lab 4",
+    )  # fmt: skip
+    top = found.table().nlargest(1, "share_of_idle").iloc[0]
+    yield Claim(
+        "at least 80 % of that idle time is spent waiting for the loader", waiting > 0.8, waiting,
+        because="a slow CPU is late with its launches too, or there is no GPU and the CPU trains",
+        so=f"the largest cause of your idle time is '{top['cause']}', with {top['ms']:,.0f} ms",
+    )  # fmt: skip
+
+
+def most_to_gain(before: Report) -> Iterator[Claim | str]:
+    """The bound without waiting, and which two fixes could gain most."""
+    found = bounds(before, budget(before))
+    loader, ranked = found["loader"], sorted(found.values(), key=lambda own: -own.at_most_ms)
+    names = [FIXES[own.fix].label for own in ranked]
+    yield f"No waiting for the loader: at most ~{loader.at_most_ms:,.0f} of ~{loader.of_ms:,.0f} ms."
+    yield (
+        f"Most to gain: {names[0]}, at most ~{ranked[0].at_most_times:.2f} times as fast. "
+        f"Next: {names[1]}, at most ~{ranked[1].at_most_times:.2f} times."
+    )
+
+
+def workers(seconds: Mapping[int, Sequence[float]], spare: int, record: dict) -> Iterator[Claim | str]:
+    """``seconds``: of an epoch, by number of workers; ``spare``: cores for them; ``record``: of a run here."""
+    spreads = {count: Spread.of(list(own)) for count, own in seconds.items()}
+    best, images = _best(spreads, record)
+    times = spreads[1].median / spreads[spare].median
+    yield Claim(
+        "the workers that the cores allow are at least three times as fast as one", times > 3, times,
+        because="there are few cores for them to share, or the training sets the pace, not the loader",
+        so=f"your {record['cpu_cores']} cores feed at most {images:,.0f} images a second (--workers {best}): "
+        "if the GPU still waits for the loader, the next fix is lab 6, not more workers",
+    )  # fmt: skip
+
+
+def more_workers(seconds: Mapping[int, Sequence[float]], spare: int, record: dict) -> Iterator[Claim | str]:
+    """What workers beyond the cores to spare bring; the arguments of ``workers``."""
+    most = max(seconds)
+    if most > spare:
+        ratio = Spread.of([few / many for few, many in zip(seconds[spare], seconds[most], strict=True)])
+        yield f"~{most} workers instead of ~{spare}: {in_rounds(ratio)}."
+    else:
+        yield f"More than ~{spare} workers were not tried: one quick round could not tell."
+    best, images = _best({count: Spread.of(list(own)) for count, own in seconds.items()}, record)
+    yield f"The best median is that of --workers {best}: ~{images:,.0f} images a second."
+
+
+def _best(spreads: Mapping[int, Spread], record: dict) -> tuple[int, float]:
+    """The number of workers with the shortest epoch, and the images a second that it trains on."""
+    best = min(spreads, key=lambda count: spreads[count].median)
+    return best, record["train_samples"] / spreads[best].median
+
+
+def bound_held(
+    before: Report, after: Report, timed_before: Sequence[dict], timed_after: Sequence[dict]
+) -> Iterator[Claim | str]:
+    """No more was gained than the loader's bound; ``timed_…``: runs without the profiler, for the noise."""
+    made, bound = compare(before, after), bounds(before, budget(before))["loader"]
+    noise_ms = epoch_noise_ms(timed_before, timed_after)
+    yield f"Noise of an epoch, before and after added: ~{noise_ms:,.0f} ms."
+    yield Claim(
+        "the two reports are comparable", made.comparable, "; ".join(made.obstacles),
+        because="a training without a GPU leaves no kernels in a report",
+        so="no bound is scored here; the wall clock below is your proof",
+    )  # fmt: skip
+    if score := made.score("loader", noise_ms=noise_ms):
+        yield (
+            f"Gained: ~{score.gained_ms:,.0f} ms of at most ~{bound.at_most_ms:,.0f}, ~{100 * score.share:.0f} %; "
+            f"~{made.speedup:.1f} times as fast, of at most ~{bound.at_most_times:.1f}."
+        )
+        yield Claim(
+            "the bound held: no more was gained than predicted, give or take the noise", score.kept, score.share,
+            because="more than the loader changed between the two, such as the GPU's clock rate",
+            so="do not credit the loader with all of it: look which other rows have shrunk",
+        )  # fmt: skip
+
+
+def same_work(before: Report, after: Report, cores: int) -> Iterator[Claim | str]:
+    """The epoch is shorter, the GPU's work is not."""
+    made = compare(before, after)
+    busy_before_ms, busy_after_ms = (idle(report).busy_ms for report in (before, after))
+    yield Claim(
+        "the epoch is at least three times as fast", made.speedup > 3, made.speedup,
+        because=f"{cores} cores have few workers to spare, or the GPU's own work fills the epoch",
+        so=f"the GPU still waits {made.after.ms['loader']:,.0f} ms of an epoch for the loader: "
+        "lab 6 takes the loader away, labs 4 and 7 shorten the rest",
+    )  # fmt: skip
+    yield Claim(
+        "the GPU does the same work in the same time as before, within 15 %",
+        abs(busy_after_ms - busy_before_ms) <= 0.15 * busy_before_ms,
+        f"~{busy_before_ms:,.0f} ms before, ~{busy_after_ms:,.0f} ms after",
+        because="a GPU changes its clock rate with its load and heat, laptops most of all",
+        so="compare times of kernels only between runs at one clock rate; trust the wall clock below",
+    )
+
+
+def not_comparable(unfair: Comparison) -> Iterator[Claim | str]:
+    """An epoch against half of one."""
+    yield Claim("what is not comparable gets no score", bool(unfair.obstacles) and unfair.score("loader") is None)
+
+
+def waits(after: Report, spare: int) -> Iterator[Claim | str]:
+    """When the steps of an epoch wait for the loader: at its beginning, and in rounds of the workers."""
+    found = steps(after)["loader_wait_ms"].dropna()
+    early_ms, late_ms = found.iloc[: len(found) // 2].sum(), found.iloc[len(found) // 2 :].sum()
+    yield (
+        f"Of ~{found.sum():.0f} ms of waiting: the first step ~{found.iloc[:1].sum():.0f}, "
+        f"the first ~{spare} steps, a batch of each worker, ~{found.iloc[:spare].sum():.0f}."
+    )
+    halves = f"~{early_ms:.0f} ms in the first half of the epoch, ~{late_ms:.0f} in the second"
+    if found.empty:
+        yield "No range of this report marks the loader: nothing is known of the waits."
+    elif late_ms < early_ms / 2:
+        yield f"The waits fade ({halves}): the workers get ahead of the GPU."
+    else:
+        yield f"The waits do not fade ({halves}): the workers set the pace."
+
+
+def few_steps_wait(after: Report) -> Iterator[Claim | str]:
+    """The waiting is not spread evenly over the steps."""
+    found = steps(after)["loader_wait_ms"].dropna()
+    few_ms = found.nlargest(len(found) // 4).sum()
+    yield Claim(
+        "a quarter of the steps hold more than half of the waiting", few_ms > 0.5 * found.sum(),
+        f"~{few_ms:.0f} of ~{found.sum():.0f} ms",
+        because="with one worker or two, every step waits about as long",
+        so="there are no rounds to see, and the mean step tells no more than the median one",
+    )  # fmt: skip
+
+
+def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
+    """The wall clock of the baseline's runs and of those with workers."""
+    process, loop = paired(slow, fast), paired(slow, fast, "training_s")
+    startup_s = spread(fast, "startup_s").median
+    yield f"The training loop is {compared(slow, fast, 'training_s')}."
+    yield f"The whole process is {compared(slow, fast)}."
+    yield f"Start-up: ~{startup_s:.0f} s; an epoch without the profiler: ~{epoch_ms(fast):.0f} ms."
+    yield Claim(
+        "the whole process is at least twice as fast", process.median > 2, process.median,
+        because="few cores feed the GPU slowly, or a slow GPU had less to wait for",
+        so=f"{startup_s:.0f} s of each run are start-up, which no loader shortens",
+    )  # fmt: skip
+    yield Claim(
+        "the training loop gains more than the whole process does", loop.median > process.median,
+        f"{loop.median:.2f} and {process.median:.2f} times",
+        because="the loop hardly gained, and start-up varies as much",
+        so="run more rounds before you read anything into the difference",
+    )  # fmt: skip
