@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pandas as pd
 
-OTHERS = ("main_baseline_nvtx", "main_opt1", "main_opt3", "main_opt4", "main_opt5", "main_opt7")  # recorded reports
+OTHERS = (
+    "main_baseline_nvtx",
+    "main_opt1",
+    "main_opt3",
+    "main_opt4",
+    "main_opt5",
+    "main_opt7",
+    "train_resnet_workers",
+)  # recorded reports
 FACTORS = (0.1, 10.0)
 MOST = 12  # changes of either argument, where two change at once
 TIMED = re.compile(r"_s$|_ms$|accuracy|loss")  # names of a record's numbers

@@ -155,9 +155,10 @@ def bound_held(
         )  # fmt: skip
 
 
-def waits_are_cheap(idle_ms: float, epoch_ms: float) -> Iterator[Claim | str]:
-    """The GPU hardly stands still because the program had waited for it: ``idle_ms`` of an epoch."""
-    share = idle_ms / epoch_ms if epoch_ms else 0.0
+def waits_are_cheap(after: Report) -> Iterator[Claim | str]:
+    """The GPU hardly stands still because the program had waited for it."""
+    found = budget(after)
+    share = found.ms["synchronisation"] / found.window.duration_ms if found.window.duration_ms else 0.0
     yield Claim(
         "waiting for the GPU costs less than a tenth of the epoch", share < 0.1, share,
         because="a slow CPU takes long to fill the queue again after each wait",
