@@ -1,0 +1,152 @@
+"""What lab 8 claims: a compiler makes fewer and shorter kernels of an epoch, and pays for itself after many epochs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from labkit.checks import Claim
+from labkit.display.runs import epoch_ms
+from labkit.display.spread import spread
+from labkit.topics.break_even import Cost, end_s, epochs_until_even, in_words
+from labkit.topics.ladder import accuracy
+from labkit.topics.ladder.ledger import epoch_times
+from stepbudget.ask.budget import Budget
+from stepbudget.ask.idle import idle
+from stepbudget.report import Report
+
+BEST = ("the compiler's", "LeanNet")  # whose kernels, which network
+
+
+def others_take_most(before: Budget) -> Iterator[Claim | str]:
+    """Most of the GPU's time goes to kernels without Tensor Cores; ``before``: of the epoch that is one launch."""
+    others_ms = before.ms["other_kernels"] + before.ms["unknown_kernels"]
+    of_ms, work_ms = before.window.duration_ms, before.ms["tensor_core_kernels"] + others_ms
+    yield Claim(
+        "kernels without Tensor Cores, or unknown, take more than half of the GPU's time",
+        others_ms > work_ms / 2, others_ms,
+        because="a GPU without Tensor Cores takes long for the products, or no GPU worked",
+        so=f"others take {others_ms:.0f} of {work_ms:.0f} ms of kernels: that is all there is to fuse",
+    )  # fmt: skip
+    yield (
+        f"They take ~{others_ms:.0f} of ~{of_ms:.0f} ms. If all of them vanished, an epoch "
+        f"would be ~{of_ms / (of_ms - others_ms):.1f} times as fast."
+    )
+
+
+def fewer_and_shorter(sizes: pd.DataFrame) -> Iterator[Claim | str]:
+    """Compiled, an epoch has fewer kernels and shorter ones; ``sizes``: a row before the compiler, a row with it."""
+    shrunk = sizes.iloc[1] / sizes.iloc[0]
+    differs = {
+        "because": "another compiler version fuses otherwise, or has no Triton for this GPU",
+        "so": f"an epoch keeps {100 * shrunk['kernels']:.0f} % of its kernels and "
+        f"{100 * shrunk['GPU ms']:.0f} % of their time",
+    }
+    yield Claim(
+        "compiled, an epoch has fewer than three quarters of the kernels",
+        shrunk["kernels"] < 0.75, shrunk["kernels"], **differs,
+    )  # fmt: skip
+    yield Claim("and they take less than two thirds of the time", shrunk["GPU ms"] < 2 / 3, shrunk["GPU ms"], **differs)
+
+
+def shortest_epoch(ways: pd.DataFrame) -> Iterator[Claim | str]:
+    """Of all ways to make an epoch of whole batches, which is the shortest, and what a graph brings it."""
+    full = ways[ways["batch"] == ways["batch"].max()].set_index(["kernels", "network"])
+    best = full["graph"].idxmin()
+    yield Claim(
+        "the shortest epoch has the compiler, LeanNet and a graph", best == BEST, best,
+        because="another version of the compiler, or none for this GPU, makes other kernels",
+        so=f"here {best[1]} with {best[0]} kernels is the one to take",
+    )  # fmt: skip
+    plain, lean = (full["times as fast"][one] for one in (("PyTorch's", "Net"), best))
+    yield (
+        f"With PyTorch's kernels a graph makes an epoch ~{plain:.2f} times as fast, "
+        f"with those of the shortest epoch ~{lean:.2f} times."
+    )
+
+
+def fastest_loop(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """The compiled epoch against the graph's, and whose process is the longest; ``runs``: of opt4, opt5, opt6."""
+    _, graph, compiled = runs.values()
+    epochs = ", ".join(f"{name} ~{epoch_ms(own):.0f} ms" for name, own in runs.items())
+    yield f"A training epoch without the profiler: {epochs}."
+    faster = epoch_times(graph, compiled)
+    yield Claim(
+        "opt6's epoch is at least twice as fast as opt5's", faster.median > 2, faster.median,
+        because="another version of the compiler, or none for this GPU, makes other kernels",
+        so=f"the compiler's kernels are worth {faster.median:.2f} times here",
+    )  # fmt: skip
+    loops_s, processes_s = (
+        {name: spread(own, field).median for name, own in runs.items()} for field in ("training_s", "process_s")
+    )
+    quickest, slowest = min(loops_s, key=loops_s.__getitem__), max(processes_s, key=processes_s.__getitem__)
+    yield f"The shortest training loop: {quickest}. The longest process of the three: {slowest}."
+
+
+def investment(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
+    """Compiling costs seconds first and saves some in each epoch; ``costs``: opt4, opt5, opt6, and opt6 cold if run."""
+    first, _, compiled, *cold = costs.values()
+    warm_epochs, cold_epochs = (epochs_until_even(first, own) for own in (compiled, [compiled, *cold][-1]))
+    differs = {
+        "because": "the compiler saves little on a slow GPU, or no cold run was recorded",
+        "so": f"compiling has caught up with opt4 {in_words(warm_epochs)} here",
+    }
+    dearer_s = compiled.fixed_s - first.fixed_s
+    yield Claim(
+        "the compiled process costs over a second more beside its epochs", dearer_s > 1, dearer_s, **differs
+    )  # fmt: skip
+    yield Claim(
+        "and less for each of them", compiled.epoch_s < first.epoch_s, compiled.epoch_s / first.epoch_s, **differs
+    )
+    yield Claim(
+        "with a cold cache that takes longer still, by a fifth or more",
+        cold_epochs > 1.2 * warm_epochs, cold_epochs, **differs,
+    )  # fmt: skip
+
+
+def shortest_process(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
+    """Which step's process is the shortest, with ten epochs and with a hundred."""
+    for epochs in (10, 100):
+        seconds = {name: line.seconds(epochs) for name, line in costs.items()}
+        shortest = min(seconds, key=seconds.__getitem__)
+        others = ", ".join(f"{name} ~{own_s:.1f} s" for name, own_s in seconds.items() if name != shortest)
+        yield f"{epochs} epochs: the shortest process is {shortest}, ~{seconds[shortest]:.1f} s; {others}."
+
+
+def longer_end(runs: Mapping[str, Sequence[dict]], costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
+    """How much of what compiling costs is the process's end; ``runs``: of opt4, opt5, opt6, as in ``fastest_loop``."""
+    (first_name, first_runs), *_, (compiled_name, compiled_runs) = runs.items()
+    first, compiled = costs[first_name], costs[compiled_name]
+    end_more_s, dearer_s = end_s(compiled_runs) - end_s(first_runs), compiled.fixed_s - first.fixed_s
+    ends_alike = Cost(compiled.fixed_s - end_more_s, compiled.epoch_s)
+    without, now = (in_words(epochs_until_even(first, own)) for own in (ends_alike, compiled))
+    sooner = f": without them opt6 had caught up {without}, not {now}" if without != now else ""
+    if end_more_s > 0.1:
+        yield f"~{end_more_s:.1f} s of the ~{dearer_s:.1f} s are a longer end, not compilation{sooner}."
+    else:
+        yield "Both processes take about as long to end."
+
+
+def accuracy_kept(baseline: Sequence[float], compiled: Sequence[float]) -> Iterator[Claim | str]:
+    """The compiled step passes the gate: test accuracies of both, one a seed."""
+    mean, p = statistics.mean(compiled), accuracy.below(baseline, compiled)
+    yield Claim(
+        "opt6 passes the gate", mean >= accuracy.FLOOR_PCT and p >= accuracy.SIGNIFICANCE,
+        f"{mean:.2f} %, p = {p:.2f}",
+        because="with other seeds one comparison in twenty falls below p = 0.05 by chance",
+        so="train more seeds before you believe in a loss of accuracy, or in none",
+    )  # fmt: skip
+
+
+def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
+    """Idleness is no longer worth a fix; ``timed``: runs of the same step without the profiler."""
+    busy, profiled_ms = 1 - idle(last).idle_share, last.window().duration_ms
+    yield f"opt6: the GPU works for ~{100 * busy:.0f} % of an epoch of ~{profiled_ms:.0f} ms."
+    yield Claim(
+        "no fix against idleness can make this epoch 1.3 times as fast", busy > 1 / 1.3, busy,
+        because="the kernels are so short that tracing each of them leaves gaps",
+        so=f"{100 * (1 - busy):.0f} % of the profiled epoch are gaps; without the profiler it "
+        f"takes ~{epoch_ms(timed):.0f} ms",
+    )  # fmt: skip

@@ -1,0 +1,214 @@
+"""What lab 9 claims: where the roofs and the floor are, how far each step is above it, and what limits each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from labkit.checks import Claim
+from labkit.topics.roofline import readings
+from labkit.topics.roofline.readings import Machine, Peaks, Point
+from stepbudget.ask.idle import idle
+from stepbudget.ncu.counters import Counted
+from stepbudget.report import Report
+
+FACTORS = {"waiting": "waiting", "slow": "slow kernels", "detour": "bytes and type"}  # of a distance to the floor
+KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at when their bytes were counted by hand
+
+
+def hardly_idle(last: Report) -> Iterator[Claim | str]:
+    """The GPU works nearly all the time: the compiled step."""
+    busy, epoch_ms = 1 - idle(last).idle_share, last.window().duration_ms
+    yield f"main_opt6: the GPU is busy for ~{100 * busy:.0f} % of the epoch's ~{epoch_ms:.0f} ms."
+    yield Claim(
+        "the GPU is busy for more than nine tenths of the epoch", busy > 0.9, busy,
+        because="short kernels, traced one by one: tracing itself leaves gaps",
+        so=f"{100 * (1 - busy):.0f} % of this profile are gaps; what follows is about the rest",
+    )  # fmt: skip
+
+
+def sixteen_bits(peaks: Peaks) -> Iterator[Claim | str]:
+    """Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, and the GPU has BF16."""
+    dtype, times = peaks.narrow, peaks.rate(peaks.narrow) / peaks.rate("fp32")
+    yield f"16 bits on Tensor Cores: ~{times:.0f} times the rate of FP32."
+    yield Claim(
+        "Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, by a third or more",
+        times > 4 / 3, times,
+        because="the GPU has no Tensor Cores, or none for 16-bit numbers that PyTorch can use",
+        so=f"16 bits halve your bytes, and multiply only {times:.1f} times as fast",
+    )  # fmt: skip
+    yield Claim(
+        "this GPU is fast in BF16, in which the last rungs multiply", dtype == "bf16", dtype,
+        because="GPUs before Ampere have no BF16",
+        so="opt4 to opt6 take FP16 here, and opt7 is left out: its kernels need BF16",
+    )  # fmt: skip
+
+
+def zeros_are_faster(rows: pd.DataFrame) -> Iterator[Claim | str]:
+    """What is multiplied changes the rate; ``rows`` of ``bench_roofs.py``, from no zeros to nothing else."""
+    tflops = rows[rows["what"] == "product"]["tflops"]
+    times = tflops.iloc[-1] / tflops.iloc[0]
+    yield Claim(
+        "a product of nothing but zeros is over 5 % faster than one without", times > 1.05, times,
+        because="its limit of power does not lower this GPU's clock",
+        so="what numbers your kernels multiply does not change their time here",
+    )  # fmt: skip
+
+
+def ten_epochs(last: Report) -> Iterator[Claim | str]:
+    """How long ten epochs of the compiled step take, by its profile."""
+    epoch_ms = last.window().duration_ms
+    yield f"main_opt6 takes ~{epoch_ms:.0f} ms an epoch under the profiler, so ~{10 * epoch_ms:.0f} ms for ten."
+
+
+def floor(peaks: Peaks) -> Iterator[Claim | str]:
+    """Traffic outweighs the arithmetic unless kernels are fused, and what is left at the least."""
+    ms = readings.floor(peaks).set_index("what")["ms"]
+    unfused, least_ms = ms["traffic, unfused"] / ms["arithmetic"], 1e3 * readings.training_floor_s(peaks)
+    yield Claim(
+        "one kernel an operator: traffic alone takes over three times as long as the arithmetic",
+        unfused > 3, unfused,
+        because="arithmetic is slow against the memory here: no Tensor Cores, or a small GPU",
+        so=f"it takes {unfused:.1f} times as long here, so fusing gains less",
+    )  # fmt: skip
+    yield (
+        f"At the roofs of the {peaks.gpu} ten epochs take ~{ms['arithmetic']:.0f} ms of "
+        f"arithmetic and ~{ms['traffic, ideally fused']:.0f} ms of traffic, ideally fused: "
+        f"the floor is ~{least_ms:.0f} ms."
+    )
+
+
+def shapes_are_right(counted: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
+    """Bytes from shapes, held against those that were ``counted``: a step's kernels, by its rung."""
+    moved = {rung: readings.step_point(rung, 1.0).moved for rung in counted}
+    ratio = pd.Series({rung: kernels["bytes"].sum() / moved[rung] for rung, kernels in counted.items()})
+    known = ratio[[rung for rung in counted if rung in KNOWN]]
+    differs = {
+        "because": "the L2 cache is smaller, or a library chose kernels that need more space",
+        "so": f"by shapes alone you would be off by {ratio.max():.1f} times at most: count",
+    }
+    yield Claim(
+        "for the two steps whose kernels we know, shapes are right to a fifth",
+        bool(known.between(0.8, 1.2).all()), known.round(2).to_dict(), **differs,
+    )  # fmt: skip
+    yield Claim(
+        "for no step are they wrong by more than a factor of two",
+        bool(ratio.between(0.5, 2).all()), ratio.round(2).to_dict(), **differs,
+    )  # fmt: skip
+
+
+def counted_here(machine: Machine, found: Counted) -> Iterator[Claim | str]:
+    """Whose counters are these: those of the GPU that ran the ladder?"""
+    yield Claim(
+        "the counters are those of the GPU that ran the ladder", machine.here, found.origin,
+        because="counters need a permission, and not every recording has them",
+        so="your points below take their bytes from shapes; what was counted, from the factors down "
+        f"to the plan of attack, is of one {machine.gpu}: its counts, roofs and runs",
+    )  # fmt: skip
+
+
+def below_the_roof(points: Sequence[Point], peaks: Peaks) -> Iterator[Claim | str]:
+    """No step passes its roof, but for what roofs are good to."""
+    highest = max(point.share(peaks) for point in points)
+    yield Claim("no step is faster than its roof allows", highest < 1.1, highest)
+
+
+def waiting_is_gone(distances: pd.DataFrame) -> Iterator[Claim | str]:
+    """Most of the baseline's distance to the floor was waiting, and later steps do not wait."""
+    waiting = distances.set_index("step")["waiting"]
+    first, late = waiting["main_baseline"], waiting["main_opt5":].max()
+    yield Claim(
+        "the baseline's step takes over 5 times as long as its kernels", first > 5, first,
+        because="a slow GPU needs long for each batch, so one loader worker feeds it better",
+        so=f"only a factor of {first:.1f} was waiting: kernels matter sooner here",
+    )  # fmt: skip
+    yield Claim(
+        "with one launch for an epoch (opt5 and later), a step waits for next to nothing", late < 1.3, late,
+        because="the clock was higher, or the caches warmer, under Nsight Compute",
+        so="take this factor for no better than it is: two tools, two runs",
+    )  # fmt: skip
+
+
+def slow_kernels_are_left(distances: pd.DataFrame, gpu: str) -> Iterator[Claim | str]:
+    """Which of the three factors is the largest at the compiled step; ``gpu``: whose distances they are."""
+    own = distances.set_index("step").loc["main_opt6"]
+    left = own[list(FACTORS)].astype(float)
+    largest = FACTORS[left.idxmax()]
+    yield Claim(
+        "at opt6 the largest factor left is slow kernels", left.idxmax() == "slow", left.idxmax(),
+        because="the libraries' kernels fit this GPU better, or its memory is the narrower side",
+        so=f"look at '{largest}' first here, and at the kernels below after that",
+    )  # fmt: skip
+    yield (
+        f"On the {gpu} opt6 takes ~{own['all']:.1f} times its floor; "
+        f"the largest part of it, ~{left.max():.1f} times: {largest}."
+    )
+
+
+def small_and_waiting(kernels: pd.DataFrame, products: pd.DataFrame, peaks: Peaks) -> Iterator[Claim | str]:
+    """What limits the kernels of a step, and conv2's ``products`` among them."""
+    limits = readings.limits(kernels, peaks)
+    small = len(limits[limits["limit"] == readings.TOO_SMALL]) / len(limits)
+    waits = limits[limits["limit"] == readings.WAITING]["us"].sum() / limits["us"].sum()
+    shares = limits[limits["kernel"].isin(products["kernel"])][["memory", "arithmetic"]].max(axis=1)
+    differs = {
+        "because": "another GPU, cuDNN or compiler has other kernels, or counts fewer units",
+        "so": "the table above holds for you, the sentences below for the recorded machine",
+    }
+    yield Claim(
+        "more than a third of all kinds of kernels are too small for this GPU", small > 1 / 3, small, **differs
+    )  # fmt: skip
+    yield Claim("over a third of the time goes to kernels that wait", waits > 1 / 3, waits, **differs)
+    yield Claim(
+        "no convolution reaches 60 % of any roof", len(shares) > 0 and shares.max() < 0.6, shares.max(), **differs
+    )  # fmt: skip
+
+
+def too_few_blocks_too_much_work(products: pd.DataFrame) -> Iterator[Claim | str]:
+    """conv2's weight gradient leaves the GPU half empty, and its data gradient does what nobody needs."""
+    by_word = products.set_index("word")
+    fills, done = by_word["waves"].get("wgrad", 1.0), by_word["done_gflop"] / by_word["needed_gflop"]
+    differs = {
+        "because": "another cuDNN chose other kernels, or operations were not counted",
+        "so": f"wgrad fills {100 * fills:.0f} % here; done / needed: {done.round(2).to_dict()}",
+    }
+    yield Claim("wgrad fills less than half of the GPU", fills < 0.5, fills, **differs)
+    yield Claim(
+        "every kernel does at least what is needed", len(done) > 0 and done.min() > 0.99, done.min(), **differs
+    )  # fmt: skip
+    yield Claim(
+        "the data gradient does more than 1.5 times what is needed",
+        done.get("dgrad", 0.0) > 1.5, done.get("dgrad"), **differs,
+    )  # fmt: skip
+
+
+def first_to_attack(limits: pd.DataFrame, distances: pd.DataFrame) -> Iterator[Claim | str]:
+    """How much of what can be saved one kernel holds, and how short a step could become."""
+    step_us, roofs_us, own = limits["us"].sum(), limits["floor_us"].sum(), distances.set_index("step").loc["main_opt6"]
+    over_us = limits["us"] - limits["floor_us"]
+    part = over_us.max() / over_us.sum()
+    yield Claim(
+        "one kernel alone holds over a quarter of what can be saved", part > 1 / 4, part,
+        because="another cuDNN has a better kernel for the weight gradient",
+        so=f"what can be saved is spread more evenly: your first kernel holds {100 * part:.0f} %",
+    )  # fmt: skip
+    yield (
+        f"All kernels at their roofs: ~{step_us:.0f} → ~{roofs_us:.0f} µs a step; "
+        f"if they overlapped as well: ~{own['roof_us']:.0f} µs."
+    )
+    yield f"And with the bytes of an ideal cut: ~{own['floor_us']:.0f} µs, the floor."
+
+
+def little_had_to_be(entries: pd.DataFrame, floor_s: float, last: Report) -> Iterator[Claim | str]:
+    """What share of each rung's loop its floor is; ``entries``: of the ledger, ``last``: whether a GPU worked."""
+    shares = floor_s / entries.set_index("step")["training_s"]
+    first = shares["main_baseline"]
+    yield Claim(
+        "of the baseline's loop, less than 1 % had to be", first < 0.01, first,
+        because="a slow GPU's floor is high, and the loader's waiting weighs less beside it",
+        so=f"{100 * first:.1f} % of its loop had to be on this GPU",
+    )  # fmt: skip
+    if len(last.kernels):
+        times = ", ".join(f"{rung} ~{1 / share:.1f} times" for rung, share in shares.iloc[-2:].items())
+        yield f"Of their floor the last two loops take: {times}."
