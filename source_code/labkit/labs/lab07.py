@@ -1,0 +1,189 @@
+"""What lab 7 claims: what launches cost, what a graph remembers and refuses, and what one launch of an epoch gains."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from labkit.checks import Claim
+from labkit.display.runs import epoch_ms
+from labkit.topics.ladder import accuracy
+from labkit.topics.ladder.ledger import epoch_times, first_epoch_longer_s
+from labkit.topics.launches import in_and_beside_a_graph
+from stepbudget.ask.compare import Comparison, compare
+from stepbudget.ask.idle import idle
+from stepbudget.ask.iterations import step_windows
+from stepbudget.ask.launch import launch
+from stepbudget.ask.phases import phases
+from stepbudget.report import Report
+
+LOOP = ["gather", "zero grad", "forward", "loss", "backward", "optimizer step"]  # phases of a step that launch
+LAUNCHED_TWICE = ["0.8", "0.6", "0.4"]  # what the captured step leaves of three ones
+
+
+def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
+    """How long the CPU launches in an epoch, how long the GPU works, and which takes longer."""
+    by_phase, gpu_ms = phases(opt4).set_index("phase")["cpu_ms"], idle(opt4).busy_ms
+    cpu_ms = by_phase.reindex(LOOP).sum()
+    yield (
+        f"An epoch of ~{opt4.window().duration_ms:.0f} ms: the CPU prepares and launches for ~{cpu_ms:.0f} ms, "
+        f"the GPU works for ~{gpu_ms:.0f} ms."
+    )
+    yield Claim(
+        "the CPU is at work for more than a tenth of the GPU's time: launches may matter",
+        cpu_ms > gpu_ms / 10,
+        cpu_ms,
+        because="each kernel of a slow GPU outlasts many launches",
+        so="launches stay hidden behind kernels: expect little of the graph in this lab",
+    )
+    if not gpu_ms:
+        yield "No GPU worked: nothing was launched."
+    elif gpu_ms > cpu_ms:
+        yield "Under the profiler, the GPU takes longer: the CPU's part is hidden behind the kernels."
+    else:
+        yield "Under the profiler, the CPU takes longer: the kernels wait for their launches already."
+
+
+def launches(opt4: Report) -> Iterator[Claim | str]:
+    """How many launches a step has, and how long one takes against a kernel."""
+    found, steps = launch(opt4), len(step_windows(opt4))
+    yield f"{found.launches / steps:.0f} launches in each of {steps} steps."
+    times = found.launch_us / found.kernel_us
+    yield f"From one launch to the next the CPU takes ~{times:.1f} times as long as the usual kernel runs."
+
+
+def bare_launch(bare_us: Mapping[str, float], opt4: Report) -> Iterator[Claim | str]:
+    """The smallest kernel from Python and in a graph, in microseconds, and the usual kernel of ``opt4``."""
+    python_us, graph_us, found = bare_us["python"], bare_us["graph"], launch(opt4)
+    yield f"A kernel with next to nothing to do: ~{python_us:.1f} µs from Python, ~{graph_us:.1f} µs in a graph."
+    spared_ms = found.launches * (python_us - graph_us) / 1e3
+    yield Claim(
+        "in a graph a small kernel takes less than half as long", graph_us < python_us / 2, graph_us / python_us,
+        because="the CPU is fast, or the GPU takes long to start any kernel",
+        so=f"at this rate a graph spares opt4's CPU ~{spared_ms:.0f} ms an epoch",
+    )  # fmt: skip
+    times = python_us / found.kernel_us
+    yield f"The barest launch takes ~{times:.1f} times as long as the usual kernel of opt4 runs."
+
+
+def old_names_moved(weights: Sequence[str]) -> Iterator[Claim | str]:
+    """The recording reads the tensor and the number that it was captured with; ``weights``: as shown."""
+    moved = weights == LAUNCHED_TWICE
+    yield Claim("the weights have moved, though batch and rate are zero now", moved, weights)
+
+
+def zeros_copied(weights: Sequence[str]) -> Iterator[Claim | str]:
+    """The recording reads what is copied into the old place: zeros, after which the weights are as they were."""
+    yield Claim("the weights have stayed", weights == LAUNCHED_TWICE, weights)
+
+
+def clamp_alone(refused: Mapping[str, str | None]) -> Iterator[Claim | str]:
+    """What can be captured; ``refused``: why not, a line of code each."""
+    captured = [name for name, why in refused.items() if not why]
+    yield Claim("all but clamp are refused", captured == ["clamp"], captured)
+
+
+def traced_cheaply(opt5: Report, runs: Sequence[dict]) -> Iterator[Claim | str]:
+    """The graph's epoch under the profiler is about as long as in the runs without it."""
+    slowed = opt5.window().duration_ms / epoch_ms(runs)
+    yield Claim(
+        "traced node by node, the graph's epoch takes at most a quarter longer", slowed < 1.25, slowed,
+        because="short kernels on a fast GPU, or an older Nsight Systems, which pays more for each",
+        so=f"its profiled epoch is {slowed:.2f} times too long: for times, believe the last column",
+    )  # fmt: skip
+
+
+def comparable(made: Comparison) -> Iterator[Claim | str]:
+    """Both reports hold the same work."""
+    yield Claim(
+        "both epochs do the same work on the same GPU", made.comparable, made.obstacles,
+        because="a CPU alone leaves no kernels in a report",
+        so="the table below compares what the CPU did, and no GPU's work",
+    )  # fmt: skip
+
+
+def graph_gained(opt4: Report, opt5: Report) -> Iterator[Claim | str]:
+    """What the graph was predicted to gain and did, and what part of it was idle time."""
+    made = compare(opt4, opt5)
+    score = made.score("cuda_graph")
+    if score is None:
+        yield "there is no score: the two reports hold no work of a GPU to compare"
+        return
+    idle_ms, most_ms = made.before.idle_ms - made.after.idle_ms, score.bound.at_most_ms
+    yield (
+        f"Predicted: at most ~{most_ms:.0f} of ~{score.bound.of_ms:.0f} ms; "
+        f"the epoch became ~{score.gained_ms:.0f} ms shorter."
+    )
+    yield Claim(
+        "the causes that the graph treats shrank to less than a quarter", score.removed_ms > 0.75 * most_ms,
+        score.removed_ms,
+        because="they were few milliseconds, and tracing node by node leaves gaps of its own",
+        so=f"of at most ~{most_ms:.1f} ms the graph took ~{score.removed_ms:.1f}",
+    )  # fmt: skip
+    before, calls = launch(opt4).launches, launch(opt5).launches
+    yield Claim(
+        "an epoch is launched by fewer than a hundred calls, not by thousands", calls < 100 and before > 1000, calls
+    )
+    yield Claim(
+        "the GPU idles for less than half as long", made.after.idle_ms < made.before.idle_ms / 2, made.after.idle_ms,
+        because="it hardly idled before: on a slow GPU launches are hidden",
+        so=f"the graph frees the CPU, and the epoch gains ~{idle_ms:.1f} ms of idle time by it",
+    )  # fmt: skip
+    yield (
+        f"Of ~{score.gained_ms:.0f} ms gained, ~{idle_ms:.0f} ms were idle time, "
+        f"~{score.gained_ms - idle_ms:.0f} ms the GPU's own work."
+    )
+
+
+def seeds_beside_it(opt5: Report) -> Iterator[Claim | str]:
+    """What is launched beside the graph: kernels that hand the seed over."""
+    inside, beside = in_and_beside_a_graph(opt5, "graph launch")
+    yield f"In the range 'graph launch': {len(inside):,} kernels of the graph, {len(beside)} beside it."
+    yield Claim(
+        "those beside it fill in numbers", len(beside) > 0 and bool(beside["name"].str.contains("Fill").all()),
+        len(beside),
+        because="another version of PyTorch hands the seed over in another way",
+        so="what follows is told of PyTorch 2.11; the test that it names holds for yours",
+    )  # fmt: skip
+
+
+def epoch_shorter(steps: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """An epoch by the clock; ``steps``: runs of opt4 and of opt5, by their names."""
+    for name, runs in steps.items():
+        yield (
+            f"{name}: a training epoch without the profiler ~{epoch_ms(runs):.0f} ms; "
+            f"the first one, left out here, ~{1e3 * first_epoch_longer_s(runs):.0f} ms more."
+        )
+    faster = epoch_times(*steps.values())
+    yield Claim(
+        "opt5's epoch is shorter than opt4's, in every round", faster.low > 1, faster.low,
+        because="a slow GPU hid the launches, and channels-last gains only with Tensor Cores",
+        so=f"graph and layout make it {faster.median:.2f} times as fast: opt4 is simpler",
+    )  # fmt: skip
+
+
+def graph_alone(ways: pd.DataFrame) -> Iterator[Claim | str]:
+    """What the graph gains without the layout; ``ways``: an epoch of 1,024 and of 16 digits a step, a row each."""
+    full, few = (ways.set_index("batch")["times as fast"].loc[size] for size in (1024, 16))
+    yield Claim(
+        "with next to no work a step, a graph is at least twice as fast", few > 2, few,
+        because="a fast CPU launches nearly as fast as the GPU runs such small kernels",
+        so="a graph frees your CPU, and shortens a training only where the kernels are shorter still",
+    )  # fmt: skip
+    yield (
+        f"Of 1,024 digits, the graph alone makes an epoch ~{full:.2f} times as fast: "
+        f"one by one, the {'CPU' if full > 1.2 else 'GPU'} is the slower side."
+    )
+
+
+def accuracy_kept(baseline: Sequence[float], opt5: Sequence[float]) -> Iterator[Claim | str]:
+    """The step passes the gate: test accuracies of both, one a seed."""
+    mean, p = statistics.mean(opt5), accuracy.below(baseline, opt5)
+    yield Claim(
+        "opt5 passes the gate", mean >= accuracy.FLOOR_PCT and p >= accuracy.SIGNIFICANCE,
+        f"{mean:.2f} %, p = {p:.2f}",
+        because="with other seeds one comparison in twenty falls below p = 0.05 by chance",
+        so="train more seeds before you believe in a loss of accuracy, or in none",
+    )  # fmt: skip
