@@ -21,7 +21,7 @@ OTHERS = (
     "main_opt7",
     "train_resnet_workers",
 )  # recorded reports
-FACTORS = (0.1, 10.0)
+FACTORS = (0.1, 10.0, 100.0)
 MOST = 12  # changes of either argument, where two change at once
 TIMED = re.compile(r"_s$|_ms$|accuracy|loss")  # names of a record's numbers
 

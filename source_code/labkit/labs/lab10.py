@@ -1,0 +1,109 @@
+"""What lab 10 claims: a Triton kernel is right within its bound, near cuBLAS at most sizes, and on Tensor Cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from labkit.checks import Claim
+from labkit.topics.matmul.readings import fp16_over_bf16, instructions
+
+
+def tiles_reuse(tried: pd.DataFrame) -> Iterator[Claim | str]:
+    """The pretend GPU's products, a row a tile, small to large: all are right, and larger tiles read less."""
+    yield Claim("every result is within its bound", bool((tried["error / bound"] <= 1).all()))
+    fewer = tried["numbers read"][0] / tried["numbers read"][2]
+    yield Claim("four times the width: a quarter of the reads, give or take the edges", fewer > 3, fewer)
+
+
+def near_cublas(sizes: pd.DataFrame) -> Iterator[Claim | str]:
+    """Every product is right, and a large one nearly as fast as cuBLAS's; ``sizes``: by rows, columns and inner."""
+    large = _share(sizes)[(4096, 4096, 4096)]
+    yield Claim("every product keeps its error bound", bool((sizes["triton_error_of_bound"] <= 1).all()))
+    yield Claim(
+        "at 4,096 the Triton kernel has over 85 % of cuBLAS's speed", large > 0.85, large,
+        because="the tiles were chosen on an H200, and another Triton or cuBLAS makes other code",
+        so=f"a kernel like this one is worth {100 * large:.0f} % of the library to you: tune its tiles",
+    )  # fmt: skip
+
+
+def worst_and_best(sizes: pd.DataFrame) -> Iterator[Claim | str]:
+    """The sizes at which the Triton kernel does worst and best against cuBLAS; ``sizes`` as for ``near_cublas``."""
+    share = _share(sizes)
+    yield Claim(
+        "and somewhere it has less than 60 %", share.min() < 0.6, share.min(),
+        because="a slower GPU forgives more: its memory and its few multiprocessors keep up",
+        so=f"even at its worst size the kernel has {100 * share.min():.0f} % here",
+    )  # fmt: skip
+    by_size = {" × ".join(map(str, size)): value for size, value in share.items()}
+    worst, best = min(by_size, key=by_size.__getitem__), max(by_size, key=by_size.__getitem__)
+    yield (
+        f"Of cuBLAS's speed the kernel has ~{100 * by_size[worst]:.0f} % at its worst size "
+        f"({worst}), ~{100 * by_size[best]:.0f} % at its best ({best})."
+    )
+
+
+def _share(sizes: pd.DataFrame) -> pd.Series:
+    """Triton's share of cuBLAS's speed at each size."""
+    return sizes["triton_tflops"] / sizes["cublas_tflops"]
+
+
+def tile_matters(by_tile: pd.DataFrame) -> Iterator[Claim | str]:
+    """The tile's size decides, the tiles' order hardly; ``by_tile``: a row a ``tile`` and ``group`` of its rows."""
+    together, alone = (
+        by_tile[by_tile["group"] == group].set_index("tile")["triton_tflops"] for group in (8, 1)
+    )  # fmt: skip
+    spread = together.max() / together.min()
+    yield Claim(
+        "the fastest tile is over twice as fast as the slowest", spread > 2, spread,
+        because="large tiles do not fit into this GPU, or its arithmetic is slower than its caches",
+        so=f"the choice of tile is worth a factor of {spread:.1f} here",
+    )  # fmt: skip
+    ordered = (together / alone).dropna().median()
+    yield f"8 rows of tiles together, against row by row: ~{100 * (ordered - 1):+.1f} %."
+
+
+def matrix_instructions(told: Mapping[str, str]) -> Iterator[Claim | str]:
+    """What multiplies in 16 bits are Tensor Cores, in FP32 not; ``told``: the instructions of each type's kernel."""
+    narrow = {name: text for name, text in told.items() if name != "fp32"}
+    ordinary = [name.upper() for name, text in narrow.items() if "mma" not in text or "fma" in text]
+    yield Claim(
+        "in 16 bits, all multiplications are matrix instructions", not ordinary, narrow,
+        because="this version of Triton has no matrix instructions for a GPU of this generation",
+        so=f"in {', '.join(ordinary)} tl.dot uses the ordinary cores: expect no more than FP32's speed",
+    )  # fmt: skip
+    yield Claim("in FP32 there are none", "mma" not in told["fp32"], told["fp32"])
+
+
+def narrow_is_faster(tflops: Mapping[str, float], narrow: str) -> Iterator[Claim | str]:
+    """The same source in 16 bits and in FP32: ``tflops`` by type, ``narrow`` the 16-bit one of the benchmark."""
+    speedup = tflops[narrow] / tflops["fp32"]
+    yield Claim(
+        "the same source in 16 bits is over 1.5 times as fast as in FP32", speedup > 1.5, speedup,
+        because="the GPU has no Tensor Cores for this type, or so small a tile cannot feed them",
+        so=f"16 bits are worth a factor of {speedup:.1f} here",
+    )  # fmt: skip
+
+
+def ways_in_cuda(ways: pd.DataFrame) -> Iterator[Claim | str]:
+    """What tiles in shared memory gain in CUDA C++; ``ways``: a row a ``way`` to the product, the simplest first."""
+    by_way = ways.set_index("way")
+    rate, error = by_way["product_tflops"], by_way["product_error_of_bound"]
+    yield Claim("all of them keep the error bound", bool((error <= 1).all()))
+    one, *_, best = rate[rate.index.str.startswith("WMMA")]
+    yield Claim(
+        "tiles in shared memory, fetched ahead, more than double the speed", best > 2 * one, best / one,
+        because="this GPU's caches make up for what the first kernel loads again and again",
+        so=f"here tiles gain a factor of {best / one:.1f}",
+    )  # fmt: skip
+    yield (
+        f"The fastest in CUDA C++ has ~{100 * best / rate['Triton']:.0f} % of Triton's speed, "
+        f"~{100 * best / rate['cuBLAS']:.0f} % of cuBLAS's."
+    )
+
+
+def multiplies_in_cuda(records: Sequence[dict]) -> Iterator[Claim | str]:
+    """What multiplies in WMMA's kernels, and what FP16 gains over BF16 there; ``records`` of ``bench_wmma.py``."""
+    yield f"What multiplies: {', '.join(instructions(records))}."
+    yield f"the same kernel in FP16 is ~{fp16_over_bf16(records):.2f} times as fast as in BF16"
