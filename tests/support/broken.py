@@ -21,6 +21,7 @@ OTHERS = (
     "main_opt7",
     "train_resnet_workers",
 )  # recorded reports
+TRACES = ("main_opt2", "main_opt3", "main_opt4")
 FACTORS = (0.1, 10.0, 100.0)
 MOST = 12  # changes of either argument, where two change at once
 TIMED = re.compile(r"_s$|_ms$|accuracy|loss")  # names of a record's numbers
@@ -90,10 +91,13 @@ def variants(given: Sequence[object]) -> Iterator[list[object]]:
 
 def changes(value: object, depth: int = 0) -> Iterator[object]:
     """The same kind of thing, otherwise."""
+    from labkit.topics.profilers.torch_profiler import TraceReport
     from stepbudget.ask.compare import Comparison, compare
     from stepbudget.report import Report
 
-    if isinstance(value, Report):
+    if isinstance(value, TraceReport):
+        yield from map(other_trace, TRACES)
+    elif isinstance(value, Report):
         yield from map(other_report, OTHERS)
     elif isinstance(value, Comparison):
         yield from (compare(*map(other_report, pair)) for pair in combinations(OTHERS[:4], 2))
@@ -138,6 +142,14 @@ def other_report(name: str) -> object:
     from stepbudget.report import open_report
 
     return open_report(RECORDED / "h200" / "profiles" / f"{name}.sqlite.xz")
+
+
+@cache
+def other_trace(name: str) -> object:
+    from labkit.paths import RECORDED
+    from labkit.topics.profilers.torch_profiler import open_trace
+
+    return open_trace(RECORDED / "h200" / "torch_profiler" / f"{name}.trace.json.gz")
 
 
 def scaled(records: object, factor: float) -> object:
