@@ -104,6 +104,8 @@ def changes(value: object, depth: int = 0) -> Iterator[object]:
     elif isinstance(value, pd.DataFrame):
         numeric = value.select_dtypes("number").columns
         yield from (value.assign(**{name: value[name] * factor}) for name in numeric for factor in FACTORS)
+        for name in value.columns.difference(numeric):
+            yield from (value.assign(**{str(name): word}) for word in list(dict.fromkeys(map(str, value[name])))[:MOST])
         yield value.iloc[::-1].reset_index(drop=True)
         yield value.iloc[:1]
     elif isinstance(value, bool):
