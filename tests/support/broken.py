@@ -112,7 +112,7 @@ def changes(value: object, depth: int = 0) -> Iterator[object]:
         yield not value
     elif isinstance(value, (int, float)):
         yield from (type(value)(value * factor) for factor in FACTORS)
-        yield -value
+        yield from (-value, float("nan"))
     elif isinstance(value, Mapping):
         if len(value) > 1:
             yield dict(zip(value, reversed(list(value.values())), strict=True))
