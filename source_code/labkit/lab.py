@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from labkit import checks, exercises, labs, predictions, source, without_torch
-from labkit.checks import conclude, expect, invariant
+from labkit.checks import conclude
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
 from labkit.display.printed import bring_rules
@@ -33,8 +33,8 @@ from stepbudget.report import Report, open_report
 
 __all__ = [
     "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",
-    "difference", "epoch_ms", "exercise", "expect", "finish", "in_rounds", "invariant", "is_beyond_noise",
-    "listing", "open_report", "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
+    "difference", "epoch_ms", "exercise", "finish", "in_rounds", "is_beyond_noise", "listing", "open_report",
+    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
