@@ -47,6 +47,10 @@ class Claim:
     so: str = ""
 
 
+class Note(str):
+    """What was found, printed as it is: nothing is concluded from it."""
+
+
 NO_NUMBER = re.compile(r"\bnan\b")
 _differences: list[Difference] = []  # of this notebook, in order
 
@@ -83,9 +87,11 @@ def conclude(sentence: str) -> None:
 
 
 def check(found: Iterable[Claim | str]) -> None:
-    """Print what a check of a lab found, a line each: claims as ``expect`` and ``invariant`` do, and conclusions."""
+    """Print what a check of a lab found, a line each: claims as ``expect`` and ``invariant`` do, conclusions, notes."""
     for one in found:
-        if isinstance(one, str):
+        if isinstance(one, Note):
+            say(signed(one))
+        elif isinstance(one, str):
             conclude(one)
         elif one.because:
             expect(one.text, one.holds, one.found, because=one.because, so=one.so)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.display.runs import compared, epoch_ms, in_rounds
 from labkit.display.spread import Spread, paired, spread
 from labkit.topics.ladder.ledger import epoch_noise_ms
@@ -20,7 +20,7 @@ def starved(before: Report) -> Iterator[Claim | str]:
     """The GPU of the baseline idles, and most of that is waiting for the loader."""
     found = budget(before)
     whole_ms = found.window.duration_ms
-    yield (
+    yield Note(
         f"An epoch of ~{whole_ms:,.0f} ms, of which the GPU stands still for ~{found.idle_ms:,.0f} ms; "
         f"the row of the loader: ~{found.ms['loader']:,.0f} ms."
     )

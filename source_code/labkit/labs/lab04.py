@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.display.runs import in_rounds
 from labkit.display.spread import paired
 from labkit.topics.ladder.accuracy import below
@@ -64,7 +64,7 @@ def work_within_bound(before: Report, after: Report, busy: Mapping[str, float]) 
     )  # fmt: skip
     bound, saved_ms = made.bounds["mixed_precision"], busy[FP32] - busy[FP16]
     share = saved_ms / bound.at_most_ms if bound.at_most_ms else 0.0
-    yield f"At most ~{bound.at_most_ms:.0f} ms; the GPU works ~{saved_ms:.0f} ms less, ~{100 * share:.0f} %."
+    yield Note(f"At most ~{bound.at_most_ms:.0f} ms; the GPU works ~{saved_ms:.0f} ms less, ~{100 * share:.0f} %.")
     yield Claim(
         "the GPU's work became shorter by no more than the bound", saved_ms <= bound.at_most_ms, saved_ms,
         because="the GPU ran at another clock rate in one of the two profiles",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.display.runs import epoch_ms
 from labkit.topics.ladder import accuracy
 from labkit.topics.ladder.ledger import epoch_times, first_epoch_longer_s
@@ -27,7 +27,7 @@ def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
     """How long the CPU launches in an epoch, how long the GPU works, and which takes longer."""
     by_phase, gpu_ms = phases(opt4).set_index("phase")["cpu_ms"], idle(opt4).busy_ms
     cpu_ms = by_phase.reindex(LOOP).sum()
-    yield (
+    yield Note(
         f"An epoch of ~{opt4.window().duration_ms:.0f} ms: the CPU prepares and launches for ~{cpu_ms:.0f} ms, "
         f"the GPU works for ~{gpu_ms:.0f} ms."
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import spread
 from labkit.topics.break_even import Cost, end_s, epochs_until_even, in_words
@@ -143,7 +143,7 @@ def accuracy_kept(baseline: Sequence[float], compiled: Sequence[float]) -> Itera
 def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
     """Idleness is no longer worth a fix; ``timed``: runs of the same step without the profiler."""
     busy, profiled_ms = 1 - idle(last).idle_share, last.window().duration_ms
-    yield f"opt6: the GPU works for ~{100 * busy:.0f} % of an epoch of ~{profiled_ms:.0f} ms."
+    yield Note(f"opt6: the GPU works for ~{100 * busy:.0f} % of an epoch of ~{profiled_ms:.0f} ms.")
     yield Claim(
         "no fix against idleness can make this epoch 1.3 times as fast", busy > 1 / 1.3, busy,
         because="the kernels are so short that tracing each of them leaves gaps",

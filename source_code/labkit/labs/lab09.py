@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.topics.roofline import readings
 from labkit.topics.roofline.readings import Machine, Peaks, Point
 from stepbudget.ask.idle import idle
@@ -20,7 +20,7 @@ KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at
 def hardly_idle(last: Report) -> Iterator[Claim | str]:
     """The GPU works nearly all the time: the compiled step."""
     busy, epoch_ms = 1 - idle(last).idle_share, last.window().duration_ms
-    yield f"main_opt6: the GPU is busy for ~{100 * busy:.0f} % of the epoch's ~{epoch_ms:.0f} ms."
+    yield Note(f"main_opt6: the GPU is busy for ~{100 * busy:.0f} % of the epoch's ~{epoch_ms:.0f} ms.")
     yield Claim(
         "the GPU is busy for more than nine tenths of the epoch", busy > 0.9, busy,
         because="short kernels, traced one by one: tracing itself leaves gaps",

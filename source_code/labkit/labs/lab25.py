@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from labkit.checks import Claim
+from labkit.checks import Claim, Note
 from labkit.display.spread import Spread
 from labkit.topics.own_model import mends, readings
 from labkit.topics.own_model.readings import Scored
@@ -71,7 +71,7 @@ def steps_by_report(scored: Sequence[Scored]) -> Iterator[Claim | str]:
         took = f"optimizer ~{cpu_ms:.1f} ms CPU, ~{gpu_ms:.1f} ms GPU"
         launches = f"{found.launches / own['count']:.0f} launches a step"
         label = one.mend.label[0].upper() + one.mend.label[1:]
-        yield f"{label}: {took}; {launches}, {found.verdict}."
+        yield Note(f"{label}: {took}; {launches}, {found.verdict}.")
     watched = mends.budget_of(one.mend.report).window.duration_ms / own["count"]
     told = f"~{watched:.0f} ms under the profiler, ~{one.after.median:.0f} ms without it"
     yield f"{one.mend.label}: a step takes {told}"
