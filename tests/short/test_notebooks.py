@@ -330,7 +330,7 @@ def test_a_fold_leaves_other_metadata_alone():
 
 
 @lab_by_name
-def test_every_check_printed_ok(path):
+def test_nothing_differs_on_the_recorded_machine(path):
     for cell in cells(path, "code"):
         assert "[differs here]" not in outputs(cell)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from labkit.checks import Claim
 from labkit.source import recorded
 
 FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -35,6 +36,30 @@ def _welch(first: Sequence[float], second: Sequence[float]):
 def below(first: Sequence[float], second: Sequence[float]) -> float:
     """The p-value of the second sample's mean being below the first's: Welch's test, one-sided."""
     return float(_welch(first, second).pvalue)
+
+
+def keeps(what: str, baseline: Sequence[float], seeds: Sequence[float]) -> Claim:
+    """``what`` keeps its mean accuracy, and is not below the baseline; test accuracies (per cent), one a seed."""
+    mean, p = statistics.mean(seeds), below(baseline, seeds)
+    return Claim(
+        f"{what} keeps a mean accuracy of at least 98.70 %, and is not below the baseline",
+        mean >= FLOOR_PCT and p >= SIGNIFICANCE,
+        (mean, p),
+        because="ten seeds were trained, and a loss of a tenth of a point shows in some sets of ten",
+        so="train ten more seeds before you call the step an optimisation",
+    )
+
+
+def passes(what: str, baseline: Sequence[float], seeds: Sequence[float]) -> Claim:
+    """``what`` passes the gate, the same in short; test accuracies (per cent), one a seed."""
+    mean, p = statistics.mean(seeds), below(baseline, seeds)
+    return Claim(
+        f"{what} passes the gate",
+        mean >= FLOOR_PCT and p >= SIGNIFICANCE,
+        f"{mean:.2f} %, p = {p:.2f}",
+        because="with other seeds one comparison in twenty falls below p = 0.05 by chance",
+        so="train more seeds before you believe in a loss of accuracy, or in none",
+    )
 
 
 def largest_loss(baseline: str, step: str) -> float:
