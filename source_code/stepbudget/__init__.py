@@ -1,16 +1,16 @@
 """Where does every nanosecond of a training step go? A reader of Nsight Systems' reports.
 
-    import stepbudget
+    import stepbudget as sb
 
-    with stepbudget.open_report("run.nsys-rep") as report:
-        found = stepbudget.budget(report)
-        print(found.table())
-        for one in stepbudget.advice(report, found):
-            print(one.upper_bound_ms, one.evidence)
+    report = sb.open("run.nsys-rep")
+    sb.budget(report)   # where the time goes
+    sb.advice(report)   # what to do next, and what that gains at most
 
-``open_report`` opens a report; ``budget``, ``advice`` and ``compare`` ask it; ``answer`` is all of it as one object,
-which ``--json`` prints. What cannot be read raises ``ReportError``, whose message says what to do about it. In a
-notebook, ``%load_ext stepbudget`` brings a cell magic.
+``open`` opens a report; ``timeline``, ``budget``, ``bounds``, ``advice``, ``phases``, ``copies``, ``kernels``,
+``steps``, ``launches``, ``tensor_cores`` … ask it, ``compare`` holds two against each other, ``ranks`` those of one run.
+Each answer shows itself (HTML in a notebook, text elsewhere) and has what it shows as attributes and as a ``frame``.
+``answer`` is all of it as one object, which ``--json`` prints. What cannot be read raises ``ReportError``, whose
+message says what to do about it. In a notebook, ``%load_ext stepbudget`` brings a cell magic.
 
 A name is imported when it is first asked for: ``--tables`` answers sooner than pandas loads.
 """
@@ -19,23 +19,27 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["ReportError", "advice", "answer", "budget", "compare", "open_report"]
-
+_VERBS = (
+    *("advice", "bounds", "budget", "compare", "copies", "eligible", "idle", "kernels", "launches", "phases", "ranks"),
+    *("sampled", "steps", "tensor_cores"),
+)
 _ROOMS = {
-    "ReportError": "errors",
-    "advice": "ask.advice",
-    "answer": "say.summary",
-    "budget": "ask.budget",
-    "compare": "ask.compare",
-    "load_ipython_extension": "magic",
-    "open_report": "report",
+    **dict.fromkeys(_VERBS, ("show.answers", None)),
+    "ReportError": ("errors", None),
+    "answer": ("show.summary", None),
+    "load_ipython_extension": ("magic", None),
+    "open": ("report", "open_report"),
+    "open_report": ("report", None),
 }
+
+__all__ = sorted({*_ROOMS} - {"load_ipython_extension"})
 
 
 def __getattr__(name: str) -> object:
     """What is public under this name (PEP 562)."""
     if name in _ROOMS:
-        return getattr(importlib.import_module(f"{__name__}.{_ROOMS[name]}"), name)
+        room, own = _ROOMS[name]
+        return getattr(importlib.import_module(f"{__name__}.{room}"), own or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = No
 
 
 def _schema(args: argparse.Namespace) -> str:
-    from stepbudget.say import json
+    from stepbudget.show import json
 
     return json.schema()
 
@@ -60,7 +60,7 @@ def _tables(args: argparse.Namespace) -> str:
     found = sums.sums(args.reports[0])
     if not args.json:
         return "\n".join(sums.lines(found))
-    from stepbudget.say import json
+    from stepbudget.show import json
 
     return json.text(sums.objects(found))
 
@@ -70,29 +70,29 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
     from stepbudget.ask import compare
     from stepbudget.ask.budget import budget
     from stepbudget.report import open_report
-    from stepbudget.say import json, summary, text
+    from stepbudget.show import json, summary, terminal
 
     with contextlib.ExitStack() as opened:
         sides = [[opened.enter_context(open_report(path)) for path in side] for side in (args.reports, args.compare)]
         windows = [[_window(report, args) for report in side] for side in sides]
         first = sides[0][0]
         found = summary.summary(first, windows[0][0], budget(first, windows[0][0], args.gpu), labs)
-        lines, status = text.answer(found), 0
+        lines, status = terminal.answer(found), 0
         if args.compare:
             made = compare.compare(*sides, *windows, args.gpu, args.each)
             said = found["comparison"] = summary.compared(*sides, made, args.fail_if_slower)
-            lines += ["", *text.comparison(made, said)]
+            lines += ["", *terminal.comparison(found, summary.plain(said))]
             if args.fail_if_slower is not None:
                 status = SLOWER if said["slower_than_allowed"] else 0 if made.comparable else 2
         if args.html or args.trace:
-            from stepbudget.say import files
+            from stepbudget.show import files
 
             looked_at = [list(zip(side, own, strict=True)) for side, own in zip(sides, windows, strict=True)]
             lines += ["", *files.written(args.html, args.trace, looked_at, args.gpu, summary.plain(found))]
         if args.markdown:
-            from stepbudget.say import markdown
+            from stepbudget.show import pull_request
 
-            return markdown.answer(summary.plain(found)), status
+            return pull_request.answer(summary.plain(found)), status
         return (json.text(summary.plain(found)) if args.json else "\n".join(lines)), status
 
 
@@ -100,13 +100,13 @@ def _ranks(args: argparse.Namespace) -> str:
     """What the ranks of one run say together."""
     from stepbudget.ask import ranks
     from stepbudget.report import open_report
-    from stepbudget.say import json, summary
-    from stepbudget.say import ranks as say
+    from stepbudget.show import json, summary, terminal
+    from stepbudget.show import ranks as say
 
     with contextlib.ExitStack() as opened:
         reports = [opened.enter_context(open_report(path)) for path in args.reports]
         found = say.summary(ranks.together(reports, args.range, args.occurrence or 1))
-    return json.text(summary.plain(found)) if args.json else "\n".join(say.lines(found))
+    return json.text(summary.plain(found)) if args.json else "\n".join(terminal.lines(say.blocks(summary.plain(found))))
 
 
 def _window(report: Report, args: argparse.Namespace) -> Window:
@@ -116,7 +116,7 @@ def _window(report: Report, args: argparse.Namespace) -> Window:
 
 def _check_gpu(report: Report, number: int | None) -> None:
     """ReportError where a GPU is asked for that did nothing in the report."""
-    from stepbudget.say import summary
+    from stepbudget.show import summary
 
     used = summary.gpus_used(report)
     if number is not None and number not in used:

@@ -21,7 +21,7 @@ from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError, printable
 from stepbudget.export import nsys, profile
 from stepbudget.report import open_report
-from stepbudget.say import files, page, summary, text, timeline
+from stepbudget.show import files, page, summary, terminal, timeline
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Answer:
 
     text: str
     html: str
-    found: dict  # stepbudget.say.summary's object
+    found: dict  # stepbudget.show.summary's object
 
     def __repr__(self) -> str:
         return self.text
@@ -88,7 +88,7 @@ def answer(path: Path, name: str | None = None, occurrence: int = 1, gpu: int | 
         window = report.window(name, occurrence, gpu)
         own = budget(report, window, gpu)
         found = summary.summary(report, window, own)
-        lines = "\n".join(text.answer(found))
+        lines = "\n".join(terminal.answer(found))
         found = summary.plain(found)
         return Answer(lines, page.fragment(found, [timeline.draw(report, own)]), found)
 

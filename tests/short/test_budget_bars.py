@@ -14,7 +14,7 @@ from labkit.display.charts import budgets as bars_of
 from labkit.display.charts.budgets import LOOKS, budget_bars, budget_share_bars
 from labkit.display.fingerprint import drawn_data
 from stepbudget.ask.budget import CAUSES, IDLE, WORK
-from stepbudget.say import palette
+from stepbudget.show import palette
 from stepbudget.window import Window
 
 

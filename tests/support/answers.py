@@ -7,7 +7,7 @@ from functools import cache
 
 from jsonschema import Draft202012Validator
 
-from stepbudget.say import json as said
+from stepbudget.show import json as said
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 
 from answers import conforms
 from stepbudget.__main__ import main
-from stepbudget.say import json as said
+from stepbudget.show import json as said
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from stepbudget.say.palette import (  # noqa: F401 – the colours are read from here
+from stepbudget.show.palette import (  # noqa: F401 – the colours are read from here
     BLUE,
     GREEN,
     GRID,

@@ -22,7 +22,7 @@ from labkit import course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import ROOT
 from labkit.source.command import check_writable
-from stepbudget.say.files import draft
+from stepbudget.show.files import draft
 
 USUAL = course.LABS[:2]
 LEFT_OUT = re.compile(

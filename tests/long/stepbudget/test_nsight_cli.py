@@ -23,7 +23,7 @@ from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.export import files, nsys
 from stepbudget.report import open_report
-from stepbudget.say.json import VERSION
+from stepbudget.show.json import VERSION
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"

@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_reader_and_nothing_else(wheel):
     files = {path.relative_to(SOURCE_CODE).as_posix() for path in READER.rglob("*") if path.is_file()}
     wanted = {name for name in files if not re.search(r"__pycache__|\.ipynb_checkpoints", name)}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert held == wanted and "stepbudget/say/answer.schema.json" in held
+    assert held == wanted and "stepbudget/show/answer.schema.json" in held
     assert sum(one.file_size for one in wheel.infolist()) < 1e6
 
 

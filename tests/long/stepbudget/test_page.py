@@ -16,7 +16,7 @@ from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.report import open_report
-from stepbudget.say import page, palette, picture, style, summary, timeline
+from stepbudget.show import page, palette, picture, style, summary, timeline
 from stepbudget.window import Window
 from synthetic import SyntheticReport
 

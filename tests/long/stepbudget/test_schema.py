@@ -13,7 +13,7 @@ from labkit import course
 from labkit.paths import RECORDED
 from stepbudget.__main__ import main
 from stepbudget.ask import budget, ops, predict
-from stepbudget.say import json as said
+from stepbudget.show import json as said
 from synthetic import SyntheticReport
 
 REPORTS = sorted((RECORDED / course.DEFAULT_MACHINE).rglob("*.sqlite.xz"))  # of the others: the same programs

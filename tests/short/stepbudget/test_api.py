@@ -47,7 +47,7 @@ def test_importing_the_face_imports_no_room():
     code = (
         "import sys, stepbudget; early = [name for name in sys.modules if name.startswith('stepbudget.')]; "
         "assert not early and 'pandas' not in sys.modules, early; assert {*stepbudget.__all__} <= {*dir(stepbudget)}; "
-        "assert callable(stepbudget.budget) and stepbudget.budget.__module__ == 'stepbudget.ask.budget'; "
+        "assert callable(stepbudget.budget) and stepbudget.budget.__module__ == 'stepbudget.show.answers'; "
         "assert not hasattr(stepbudget, 'no_such_name')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE_CODE, capture_output=True, text=True)

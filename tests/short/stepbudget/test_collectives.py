@@ -13,7 +13,7 @@ from stepbudget.ask import advice, collectives, predict
 from stepbudget.ask.budget import budget
 from stepbudget.kernel_names import is_collective
 from stepbudget.report import open_report
-from stepbudget.say import summary, text
+from stepbudget.show import summary, terminal
 from stepbudget.window import Window
 from synthetic import SyntheticReport
 
@@ -124,7 +124,7 @@ def test_bus_bandwidth_is_nccl_tests_over_the_transfer(made, name, size, factor)
     report = open_report(made.write())
     said = summary.summary(report)
     (row,) = said["bandwidth"]
-    assert any(f"{name} of 4 ranks: 2, 12.00 MB, bus bandwidth" in line for line in text.answer(said))
+    assert any(f"{name} of 4 ranks: 2, 12.00 MB, bus bandwidth" in line for line in terminal.answer(said))
     assert collectives.NO_SIZES not in said["not_looked_at"]
     assert (row["function"], row["ranks"], row["count"], row["bytes"]) == (name, 4, 2, 12_000_000)
     assert row["transfer_ms"] == pytest.approx(0.15)
@@ -163,7 +163,7 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     assert late.gpu == 1 and late.what.startswith("GPU 1 is late") and late.upper_bound_ms == pytest.approx(0.3)
     assert "GPU 1 (process 22) came last to 1 of 1" in late.evidence
     assert "for 0.3 ms the others had nothing to run but to wait for it" in late.evidence
-    shown = text.answer(summary.summary(report))
+    shown = terminal.answer(summary.summary(report))
     assert any("communication between GPUs" in line for line in shown)
     (row,) = [line for line in shown if "GPU 1, process 22" in line]
     assert row.split()[4:] == ["1", "0.50", "0.00", "0.50", "0.00", "0.50", "0.00"]

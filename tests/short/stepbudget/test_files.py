@@ -9,7 +9,7 @@ import pytest
 
 from stepbudget.__main__ import main
 from stepbudget.errors import ReportError
-from stepbudget.say import files
+from stepbudget.show import files
 from synthetic import SyntheticReport
 
 

@@ -17,7 +17,7 @@ from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys
 from stepbudget.report import open_report
-from stepbudget.say import summary
+from stepbudget.show import summary
 from synthetic import AUTOGRAD, MAIN, SyntheticReport
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.source import recorded
 from stepbudget.__main__ import main
-from stepbudget.say import markdown
+from stepbudget.show.markdown import code
 from synthetic import SyntheticReport
 
 mistune = pytest.importorskip("mistune")  # comes with Jupyter
@@ -47,8 +47,8 @@ def test_the_answer_is_the_budget_and_what_to_do(ask):
     found = json.loads(ask(path, "--json"))
     text = ask(path, "--markdown")
     rows = cells(rendered(text))
-    assert rows[0] == ["cause", "ms", "%"]
-    assert rows[1:] == [
+    assert rows[0] == ["cause", "ms", "%", "% of idle"] and rows[-1][0] == "all"
+    assert [row[:3] for row in rows[1:-1]] == [
         [found["causes"][cause], f"{share * found['duration_ms']:,.1f}", f"{100 * share:.1f}"]
         for cause, share in found["budget"].items()
         if share
@@ -67,30 +67,30 @@ def test_a_comparison_is_its_verdict_and_what_changed(ask):
     own = said["causes"]["loader"]
     assert rows["waiting for the loader"] == [
         f"{said['budget_ms']['loader']['before']:,.1f}", f"{said['budget_ms']['loader']['after']:,.1f}",
-        f"{own['ms']:+,.1f}", f"{own['low_ms']:+,.1f} to {own['high_ms']:+,.1f} *",
+        f"{own['ms']:+,.1f}", "*" * own["beyond_noise"],
     ]  # fmt: skip
-    assert rows["training"][:2] == [f"{said['before_ms']:,.1f}", f"{said['after_ms']:,.1f}"]
-    assert "<strong>0.60 times as fast</strong>" in html and "<strong>Slower than allowed.</strong>" in html
+    assert own["beyond_noise"] and rows["‘training’"][:2] == [f"{said['before_ms']:,.1f}", f"{said['after_ms']:,.1f}"]
+    assert "<strong>0.60 times as fast</strong>" in html and "Slower than allowed: the change lies between" in html
     assert said["verdict"][1:] in html.replace("&#x27;", "'")
 
 
 def test_what_cannot_be_compared_is_said_first(ask):
     text = ask(PROFILES / "main_opt3.sqlite.xz", "--compare", PROFILES / "main_opt5.sqlite.xz", "--markdown")
-    assert text.startswith("**not comparable**") and "- differs: 188.6 MB copied to the device before" in text
+    assert text.startswith("**not comparable**") and "What differs:\n\n- 188.6 MB copied to the device before" in text
 
 
 def test_names_neither_format_nor_call(build, ask):
     build.range(0, 100, EVIL).gpu(EVIL).range(2, 80, f"loader {EVIL}").kernel(90, 95, EVIL, call=(85, 86))
     html = rendered(ask(build.write(), "--range", EVIL, "--markdown"))
     assert not re.search(r"<(em|del|img|a|b|h\d|i)\b", html), html
-    assert len(cells(html)[1]) == 3, "no name makes a column"
+    assert len(cells(html)[1]) == 4, "no name makes a column"
     for calling in ("@team", "www.x.org", ":tada:"):
         assert calling not in re.sub(r"<code>.*?</code>", "", html), "falls apart, or stands in a code span"
 
 
 @pytest.mark.parametrize("name", ["a`b", "``", "`", "a|b", " x ", "", "a\nb", "\\", "x" * 200])
 def test_a_code_span_holds_the_name(name):
-    table = f"| a |\n|:--|\n| {markdown.code(name, in_table=True)} |"
+    table = f"| a |\n|:--|\n| {code(name, in_table=True)} |"
     html = rendered(table)
     held = [
         text.replace("\\|", "|") for text in re.findall(r"<td[^>]*><code>(.*?)</code></td>", html)
@@ -111,6 +111,6 @@ def test_the_lines_that_backtraces_name_are_in_it(build, ask):
     build.range(0, 1000, "training").kernel(20, 40, "k", call=(10, 11)).api(41, 990, "cudaDeviceSynchronize_v3020")
     build.python((EVIL, "/home/ann/train.py", 41), ("<module>", "/home/ann/train.py", 90)).write()
     rows = cells(html := rendered(ask(build.path, "--markdown")))
-    at = rows.index(["line", "cause", "count", "GPU idle ms"])
-    assert rows[at + 1][1:] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in rows[at + 1][0]
-    assert len(rows[at + 1]) == 4 and not re.search(r"<(a|b|img|em|del)\b", html.split("<table>")[2])
+    at = rows.index(["where", "cause", "call", "count", "CPU ms", "GPU idle ms"])
+    assert [rows[at + 1][column] for column in (1, 3, 5)] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in rows[at + 1][0]
+    assert len(rows[at + 1]) == 6 and not re.search(r"<(a|b|img|em|del)\b", html.split("<table>")[2])

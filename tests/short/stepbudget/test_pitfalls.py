@@ -16,7 +16,7 @@ from stepbudget.ask import advice, copies, phases, sums
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError
 from stepbudget.report import open_report
-from stepbudget.say import summary
+from stepbudget.show import summary
 from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 

@@ -17,8 +17,13 @@ from hypothesis import strategies as st
 from ddp import ALLREDUCE, TRANSFER, Ddp
 from stepbudget.ask import clocks, collectives, ranks
 from stepbudget.report import open_report
-from stepbudget.say import ranks as say
+from stepbudget.show import ranks as say
+from stepbudget.show import terminal
 from synthetic import SyntheticReport
+
+
+def lines(said: dict) -> list[str]:
+    return terminal.lines(say.blocks(said))
 
 
 def together(paths: list[Path], *more: object) -> ranks.Ranks:
@@ -180,7 +185,7 @@ def test_clocks_that_fit_worse_than_a_transfer_takes_tell_no_waiting(tmp_path):
         own = rank.communication
         assert own["waiting_ms"] == own["transfer_ms"] == 0 and own["unmatched_ms"] == pytest.approx(own["total_ms"])
         assert own["hidden_ms"] > 0
-    assert "who kept the others waiting is not told" in "\n".join(say.lines(say.summary(found)))
+    assert "who kept the others waiting is not told" in "\n".join(lines(say.summary(found)))
 
 
 def test_a_clock_that_rests_on_one_collective_says_so(tmp_path):
@@ -215,21 +220,21 @@ def test_stragglers_are_named_with_what_took_them_longer(tmp_path, straggler, re
     even = together(Ddp(ranks=count, jitter=3, uneven=40).write(tmp_path))
     gained_ms = found.ranks[0].window.duration_ms - even.ranks[0].window.duration_ms
     assert gained_ms <= said["bounds"]["late_rank_ms"] <= last.alone_ms + 1e-9
-    text = " ".join(say.lines(said))
+    text = " ".join(lines(said))
     assert "rank 1 came last to" in text and f"{reason} took it" in text
 
 
 def test_where_all_are_alike_none_is_late(tmp_path):
     found = together(Ddp(offsets=(0, 777), jitter=3, uneven=40).write(tmp_path))
     assert ranks.late(found) is None
-    assert "no rank kept the others waiting for longer than" in "\n".join(say.lines(say.summary(found)))
+    assert "no rank kept the others waiting for longer than" in "\n".join(lines(say.summary(found)))
 
 
 def test_several_that_are_late_together_are_told(tmp_path):
     run = Ddp(ranks=4, loader={2: 300, 3: 310}, jitter=1, uneven=40)
     said = say.summary(together(run.write(tmp_path)))
     assert said["late_rank"]["rank"] == 3 and said["late_rank"]["alone_ms"] < 0.5
-    assert "several came late together" in " ".join(say.lines(said))
+    assert "several came late together" in " ".join(lines(said))
 
 
 def test_one_report_of_all_ranks_says_what_a_report_a_rank_says(tmp_path):
@@ -265,7 +270,7 @@ def test_the_range_that_is_asked_for_is_each_ranks_own(tmp_path):
     found = together(run.write(tmp_path), "data loading", 3)
     assert [rank.window.duration_ms for rank in found.ranks] == pytest.approx([0.02, 0.32])
     assert all(rank.communication["kernels"] == 0 for rank in found.ranks)
-    assert ranks.late(found) is None and say.lines(say.summary(found))
+    assert ranks.late(found) is None and lines(say.summary(found))
 
 
 # --- which rank is which, and which are missing --------------------------------------------------------------
@@ -283,7 +288,7 @@ def test_missing_ranks_are_named_where_the_environment_numbers_them(tmp_path):
     found = together(some(tmp_path, (3, 0, 2), torchrun, "x{}.sqlite"))
     assert (found.numbered_by, found.world, found.missing) == ("environment", 4, [1])
     assert [rank.number for rank in found.ranks] == [0, 2, 3]
-    said = " ".join(say.lines(say.summary(found)))
+    said = " ".join(lines(say.summary(found)))
     assert "3 ranks of 4" in said and "of 4 ranks, 1 are missing: 1; what seems to be transfer" in said
 
 
@@ -462,7 +467,7 @@ def test_where_the_others_cpu_is_hardly_faster_there_is_little_to_gain(tmp_path)
     assert found.at_rest_ms == found.at_most_ms == pytest.approx(0.02) and found.exposed_ms == pytest.approx(0.6)
     said = say.summary(together([made.write()]))
     assert said["bounds"]["late_rank_ms"] == pytest.approx(0.02)
-    assert "the others' CPU was idle for only 0.0 ms, and launches no earlier" in " ".join(say.lines(said))
+    assert "the others' CPU was idle for only 0.0 ms, and launches no earlier" in " ".join(lines(said))
 
 
 def test_what_passed_before_the_late_ranks_capture_began_is_not_its_doing(tmp_path):

@@ -19,7 +19,7 @@ from stepbudget.__main__ import main
 from stepbudget.ask.budget import budget
 from stepbudget.ask.threads import within
 from stepbudget.report import open_report
-from stepbudget.say import rows, trace
+from stepbudget.show import rows, trace
 from synthetic import AUTOGRAD, SyntheticReport
 
 PROFILES = recorded.folder() / "profiles"

@@ -11,7 +11,7 @@ import pytest
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys, processes
 from stepbudget.report import open_report
-from stepbudget.say import summary
+from stepbudget.show import summary
 from synthetic import SyntheticReport
 
 NEW, OLD, FOREIGN = "of the new report", "of the old report", "of a stranger"

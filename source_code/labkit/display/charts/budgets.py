@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from labkit.display import style
 from labkit.display.diagrams.drawn import ink_on
 from stepbudget.ask.budget import CAUSES
-from stepbudget.say import palette
+from stepbudget.show import palette
 
 if TYPE_CHECKING:
     from stepbudget.ask.budget import Budget

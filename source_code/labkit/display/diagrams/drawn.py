@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
 
 from labkit.display import style
-from stepbudget.say.palette import ink_on, tint
+from stepbudget.show.palette import ink_on, tint
 
 WIDE = 10 * style.WIDTH_IN
 SMALL, BODY, HEADING = 9, 10, 12  # points; nothing is smaller than SMALL

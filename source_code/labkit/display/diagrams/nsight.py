@@ -10,7 +10,7 @@ from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import MONO, SMALL, area, aside, bar, callout, canvas, heading, rule, write
-from stepbudget.say.palette import tint
+from stepbudget.show.palette import tint
 
 LEFT, RIGHT = 39.0, 68.0  # where the rows' bars begin and end
 TABLES = 71.0  # where the name of a row's table begins

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
 
+from stepbudget.errors import printable
+
 NO_TENSORS = re.compile(r"(, \[\])+(?=\]$)")  # what follows the tensors among the sizes of an operator's inputs
+
+
+def escaped(text: object) -> str:
+    """A text for a page: harmless, whatever a program put into its names."""
+    return html.escape(printable(str(text)))
 
 
 def three(value: float) -> str:

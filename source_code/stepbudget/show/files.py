@@ -11,8 +11,8 @@ from pathlib import Path
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError, printable
 from stepbudget.report import Report
-from stepbudget.say import page, timeline
-from stepbudget.say import trace as traces
+from stepbudget.show import page, timeline
+from stepbudget.show import trace as traces
 from stepbudget.window import Window
 
 
@@ -22,7 +22,7 @@ def written(
     """Write the files that are asked for, and say so, a line each.
 
     ``sides``: the reports that were read, each with its window: of either side the first is drawn, and the trace is
-    the first's; ``gpu``: number of the card, if one was asked for; ``found``: stepbudget.say.summary's object, plain.
+    the first's; ``gpu``: number of the card, if one was asked for; ``found``: stepbudget.show.summary's object, plain.
     """
     kept = [path for side in sides for report, _ in side for path in (report.path, report.sqlite_path)]
     looked_at = [(report, budget(report, window, gpu)) for report, window in (side[0] for side in sides if side)]

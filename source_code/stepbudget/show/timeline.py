@@ -12,9 +12,8 @@ from stepbudget.ask import iterations
 from stepbudget.ask.budget import CAUSES, Budget
 from stepbudget.ask.threads import main_thread
 from stepbudget.report import Report
-from stepbudget.say import palette, picture, rows, style
-from stepbudget.say.picture import escaped
-from stepbudget.say.words import duration, three
+from stepbudget.show import palette, picture, rows, style
+from stepbudget.show.words import duration, escaped, three
 from stepbudget.window import Window
 
 STREAMS, THREADS, LEVELS = 5, 3, 3  # rows: the busiest streams, launching threads, ranges within ranges

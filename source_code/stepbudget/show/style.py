@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from stepbudget.say import palette
+from stepbudget.show import palette
 
 CALL, FILL, BUSY, TENSOR = "call", "fill", "busy", "tensor"  # classes beside the causes of the budget
 RANGES = [f"range{number}" for number in range(len(palette.PHASES))]  # of the palette's phases, in their order

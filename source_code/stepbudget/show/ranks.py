@@ -1,16 +1,17 @@
-"""What several ranks say together, as one object that can be written as JSON, and as lines for people."""
+"""What several ranks say together, as one object that can be written as JSON, and as blocks that show it."""
 
 from __future__ import annotations
 
-import textwrap
+import pandas as pd
 
 from stepbudget.ask import collectives, ranks
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import gpu_name
 from stepbudget.ask.ranks import BY, Late, Ranks
-from stepbudget.errors import printable
+from stepbudget.show.blocks import Block, Items, Words
+from stepbudget.show.sections import cut
+from stepbudget.show.table import Table, table
 
-WIDTH = 100
 NAME = 28  # letters of a report's name in a table
 COLUMNS = 6  # ranks in the table of budgets; of more, the late one and the spread
 NO_PEAK = "the links' peak: no report tells it; hold the bus bandwidth against what the machine's links can do"
@@ -112,79 +113,72 @@ def _not_looked_at(found: Ranks, rows: int) -> list[str]:
     return [NO_MATCHES if found.table["bytes"].notna().any() else collectives.NO_SIZES]
 
 
-def lines(said: dict) -> list[str]:
-    """The lines for what ``summary`` says, at most WIDTH characters wide."""
+def blocks(said: dict) -> list[Block]:
+    """What ``summary`` says, to be shown."""
     of = f" of {said['world_size']}" if said["world_size"] else ""
     count = len(said["ranks"])
     head = f"{count} rank{'s' * (count > 1)}{of}, numbered by {BY[said['numbered_by']]}"
-    found = textwrap.wrap(f"{head}; collectives matched by {said['matched_by']}", WIDTH)
-    found += [line for text in said["remarks"] for line in textwrap.wrap(text, WIDTH)]
-    found += ["", *_clock_table(said), "", *_budget_table(said), "", *_split_table(said)]
-    found += _late_lines(said)
-    found.append(f"Were all communication hidden: at most {said['bounds']['hidden_ms']:,.1f} ms to gain")
+    found: list[Block] = [Words(f"{head}; collectives matched by {said['matched_by']}"), *map(Words, said["remarks"])]
+    found += [_clocks(said), _budgets(said), _split(said), _late_words(said)]
+    found.append(Words(f"Were all communication hidden: at most {said['bounds']['hidden_ms']:,.1f} ms to gain"))
     if said["bandwidth"]:
-        found += ["", *_bandwidth_table(said)]
+        found.append(_bandwidth(said))
     if said["not_looked_at"]:
-        found += ["", "Not looked at, since the reports do not hold it"]
-        found += [line for text in said["not_looked_at"] for line in _wrapped(text)]
-    return [printable(line) for line in found]
+        found += [Words("Not looked at, since the reports do not hold it:"), Items(said["not_looked_at"])]
+    return found
 
 
-def _clock_table(said: dict) -> list[str]:
-    rows = []
-    for rank in said["ranks"]:
-        own = rank["clock"]
-        told = [f"{own['offset_us']:,.1f}", f"{own['drift_ppm']:,.2f}", f"{own['residual_us']:,.1f}"]
-        told = [*told, f"{own['collectives']:,}"] if own["collectives"] else ["reference", "", "", ""]
-        rows.append((str(rank["rank"]), _cut(rank["report"], NAME), str(rank["gpu_number"]), *told))
+def _clocks(said: dict) -> Table:
+    names = ["offset_us", "drift_ppm", "residual_us", "collectives"]
+    rows = [
+        (rank["rank"], rank["report"], rank["gpu_number"],
+         *(rank["clock"][name] if rank["clock"]["collectives"] else None for name in names))
+        for rank in said["ranks"]
+    ]  # fmt: skip
     columns = ["rank", "report", "GPU", "clock + µs", "drift ppm", "residual µs", "collectives"]
-    return [
-        "Clocks, and what is added to each, by the ends of collectives",
-        *_table(columns, rows, left=(1,)),
-    ]
+    formats = {"report": lambda name: cut(name, NAME), "clock + µs": "{:,.1f}", "drift ppm": "{:,.2f}"}
+    formats |= {"residual µs": "{:,.1f}", "collectives": "{:,.0f}"}
+    caption = "Clocks, and what is added to each, by the ends of collectives; the reference has none"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
-def _budget_table(said: dict) -> list[str]:
+def _budgets(said: dict) -> Table:
     """Milliseconds of each cause on each rank; of many ranks on the late one, and the least, median and most."""
     labels = {cause: label for rank in said["ranks"] for cause, label in rank["causes"].items()}
-    ms = {
-        cause: [rank["budget"][cause] * rank["duration_ms"] for rank in said["ranks"]]
-        for cause in CAUSES
-        if any(rank["budget"][cause] for rank in said["ranks"])
-    }
-    whole = [rank["duration_ms"] for rank in said["ranks"]]
-    if len(said["ranks"]) <= COLUMNS:
-        columns, pick = [f"rank {rank['rank']}" for rank in said["ranks"]], lambda values: values
-    else:
-        number = said["late_rank"] and said["late_rank"]["rank"]
-        at = [at for at, rank in enumerate(said["ranks"]) if rank["rank"] == number]
-        columns = [*(f"rank {number}" for _ in at), "least", "median", "most"]
-
-        def pick(values: list[float]) -> list[float]:
-            ordered = sorted(values)
-            middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-            return [*(values[one] for one in at), ordered[0], middle, ordered[-1]]
-
-    rows = [(labels[cause], *(f"{one:,.1f}" for one in pick(values))) for cause, values in ms.items()]
-    rows.append(("all", *(f"{one:,.1f}" for one in pick(whole))))
-    return ["Where the time goes, ms", *_table(["cause", *columns], rows, left=(0,))]
+    frame = pd.DataFrame(
+        {cause: [rank["budget"][cause] * rank["duration_ms"] for rank in said["ranks"]] for cause in CAUSES},
+        index=[f"rank {rank['rank']}" for rank in said["ranks"]],
+    )
+    frame = frame.loc[:, frame.any()].assign(all=[rank["duration_ms"] for rank in said["ranks"]])
+    if len(frame) > COLUMNS:
+        late = [f"rank {said['late_rank']['rank']}"] if said["late_rank"] else []
+        spread = frame.quantile([0, 0.5, 1]).set_axis(["least", "median", "most"])
+        frame = pd.concat([frame.loc[late], spread])
+    shown = frame.T.reset_index(names="cause")
+    looks = [*shown["cause"][:-1], None]
+    shown["cause"] = shown["cause"].map({**labels, "all": "all"})
+    formats = dict.fromkeys(shown.columns[1:], "{:,.1f}")
+    return table(shown, "Where the time goes, ms", formats, totals=[-1], looks=looks)
 
 
-def _split_table(said: dict) -> list[str]:
-    names = ["kernels", "total", "hidden", "exposed", "waiting", "transfer", "unmatched", "last", "alone"]
+def _split(said: dict) -> Table:
+    names = ["total", "hidden", "exposed", "waiting", "transfer", "unmatched"]
     rows = []
     for rank in said["ranks"]:
         own = rank["communication"]
-        ms = [_ms(own[f"{name}_ms"]) for name in names[1:7]]
-        rows.append((str(rank["rank"]), f"{own['kernels']:,}", *ms, f"{own['last']:,}", _ms(own["alone_ms"])))
-    return ["Communication, ms", *_table(["rank", *names], rows)]
+        rows.append(
+            (rank["rank"], own["kernels"], *(own[f"{name}_ms"] for name in names), own["last"], own["alone_ms"])
+        )
+    columns = ["rank", "kernels", *names, "last", "alone"]
+    formats = dict.fromkeys((*names, "alone"), _ms)
+    return table(pd.DataFrame(rows, columns=columns), "Communication, ms", formats)
 
 
-def _late_lines(said: dict) -> list[str]:
+def _late_words(said: dict) -> Words:
     last = said["late_rank"]
     if last is None:
         told = "no rank kept the others waiting for longer than the clocks may be off, and for 1 % of the time"
-        return ["", told if said["clock"]["waiting_told"] else "who kept the others waiting is not told"]
+        return Words(told if said["clock"]["waiting_told"] else "who kept the others waiting is not told")
     text = (
         f"rank {last['rank']} came last to {last['last']:,} of {last['matched']:,} collectives; the others waited "
         f"{last['alone_ms']:,.1f} ms for it alone, {last['exposed_ms']:,.1f} of them with nothing else to run. "
@@ -199,38 +193,21 @@ def _late_lines(said: dict) -> list[str]:
     waited_ms = max(rank["communication"]["waiting_ms"] for rank in said["ranks"])
     if waited_ms > 2 * last["alone_ms"]:
         text += f" In all a rank waited for up to {waited_ms:,.1f} ms: several came late together."
-    return ["", *textwrap.wrap(text, WIDTH)]
+    return Words(text)
 
 
-def _bandwidth_table(said: dict) -> list[str]:
-    rows = [
-        (
-            row["function"], str(row["ranks"]), f"{row['count']:,}", f"{row['bytes'] / 1e6:,.2f}",
-            f"{row['transfer_ms']:,.2f}", f"{row['algorithm_gb_per_s']:,.1f}", f"{row['bus_gb_per_s']:,.1f}",
-            f"{row['largest_bytes'] / 1e6:,.2f}", f"{row['largest_bus_gb_per_s']:,.1f}",
-        )
-        for row in said["bandwidth"]
-    ]  # fmt: skip
-    columns = ["collective", "ranks", "count", "MB", "transfer ms", "GB/s", "bus GB/s", "largest MB", "bus GB/s"]
-    return ["Bandwidth while all ranks take part", *_table(columns, rows, left=(0,))]
-
-
-def _table(columns: list[str], rows: list[tuple], left: tuple[int, ...] = ()) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
-    aligned = [
-        [cell.ljust(width) if at in left else cell.rjust(width) for at, (cell, width) in enumerate(pairs)]
-        for pairs in (zip(row, widths, strict=True) for row in [tuple(columns), *rows])
-    ]
-    return [f"  {'  '.join(cells)}".rstrip() for cells in aligned]
+def _bandwidth(said: dict) -> Table:
+    columns = {
+        "function": "collective", "ranks": "ranks", "count": "count", "bytes": "MB", "transfer_ms": "transfer ms",
+        "algorithm_gb_per_s": "GB/s", "bus_gb_per_s": "bus GB/s", "largest_bytes": "largest MB",
+        "largest_bus_gb_per_s": "largest's bus GB/s",
+    }  # fmt: skip
+    frame = pd.DataFrame(said["bandwidth"])[[*columns]].rename(columns=columns)
+    frame[["MB", "largest MB"]] /= 1e6
+    formats = dict.fromkeys(("MB", "transfer ms", "largest MB"), "{:,.2f}")
+    formats |= dict.fromkeys(("GB/s", "bus GB/s", "largest's bus GB/s"), "{:,.1f}")
+    return table(frame, "Bandwidth while all ranks take part", formats)
 
 
 def _ms(ms: float) -> str:
     return f"{ms:,.2f}" if ms < 1000 else f"{ms:,.0f}"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -6,7 +6,6 @@ beside them at a share of the width. Colours are classes, which the page gives a
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log10
 
@@ -14,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.errors import printable
-from stepbudget.say.words import duration, three
+from stepbudget.show.words import duration, escaped, three
 from stepbudget.window import Window
 
 COLUMNS = 1000  # of a row: what is shorter than one is drawn as its column's share
@@ -27,11 +25,6 @@ TOLD = 150  # shapes of a row that say what they are when pointed at: the widest
 TOLD_COLUMNS = 2  # narrower ones can hardly be pointed at
 TICKS = 8  # of a time axis at most
 UNITS = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
-
-
-def escaped(text: object) -> str:
-    """A text for a page: harmless, whatever a program put into its names."""
-    return html.escape(printable(str(text)))
 
 
 # --- bars of causes -----------------------------------------------------------------------------------------

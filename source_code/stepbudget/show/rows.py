@@ -15,7 +15,7 @@ from stepbudget.ask.copies import with_memory
 from stepbudget.ask.phases import named
 from stepbudget.ask.threads import within
 from stepbudget.report import Report
-from stepbudget.say.style import CALL, FILL
+from stepbudget.show.style import CALL, FILL
 from stepbudget.window import Window
 
 CAUSES, RANGES, CALLS, OS_CALLS, WORK = "causes", "ranges", "calls", "os_calls", "work"
@@ -29,7 +29,7 @@ class Row:
     """What one thread or one stream did within a window, in order of its start.
 
     ``events``: ``start``, ``end`` (ns, not cut at the window's edges), ``name``, ``look`` (a cause of the budget, a
-    range's name, CALL or FILL of stepbudget.say.style); of GPU work also ``api_start``, ``api_thread`` (NaN where the
+    range's name, CALL or FILL of stepbudget.show.style); of GPU work also ``api_start``, ``api_thread`` (NaN where the
     report does not hold the call) and ``bytes`` (NaN but of copies and fills).
     """
 

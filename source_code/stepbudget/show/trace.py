@@ -19,7 +19,7 @@ import numpy as np
 
 from stepbudget.ask.budget import Budget
 from stepbudget.report import Report
-from stepbudget.say import rows
+from stepbudget.show import rows
 from stepbudget.window import Window
 
 # Numbers of processes that no program has: Linux's end below 2²².

@@ -27,7 +27,7 @@ from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.export.nsys import noted
 from stepbudget.report import Report
-from stepbudget.say import json
+from stepbudget.show import json
 from stepbudget.window import Window
 
 
@@ -56,23 +56,20 @@ def summary(
         "range": window.name,
         "start_ns": window.start + report.origin,
         "end_ns": window.end + report.origin,
-        "duration_ms": window.duration_ms,
         "steps": len(steps) or None,
         "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
         if window.duration_ms
         else 0.0,
         "remarks": _remarks(report, asked, found),
-        "budget": found.fractions,
-        "causes": {cause: found.label(cause) for cause in found.fractions},
-        "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
-        "per_step": _per_step(report, window),
-        "phases": _phases(report, window),
-        "copies": _copies(report, window),
+        **of_budget(found),
+        "per_step": per_step(report, window),
+        "phases": of_phases(report, window),
+        "copies": of_copies(report, window),
         "communication": communication.to_dict("records"),
         "bandwidth": collectives.bandwidth(collectives.collectives(report, window)).to_dict("records"),
         "late_rank": advice.late_rank(communication),
-        "kernels": _kernels(report, window),
-        "tensor_cores": _tensor_cores(report, window),
+        "kernels": of_kernels(report, window),
+        "tensor_cores": of_tensor_cores(report, window),
         "operations": asdict(ops.summary(report, window)),
         "launches": _launches(report, window),
         "lines": _every(lines.lines(report, window)),
@@ -87,6 +84,16 @@ def summary(
         + lines.not_looked_at(report, window)
         + memory.not_looked_at(report)
         + flops.not_looked_at(report, window),
+    }
+
+
+def of_budget(found: Budget) -> dict:
+    """The part of the answer that a budget tells by itself."""
+    return {
+        "duration_ms": found.window.duration_ms,
+        "budget": found.fractions,
+        "causes": {cause: found.label(cause) for cause in found.fractions},
+        "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
     }
 
 
@@ -204,7 +211,7 @@ def _memory(report: Report, window: Window) -> dict | None:
     return found and asdict(found)
 
 
-def _per_step(report: Report, window: Window) -> dict | None:
+def per_step(report: Report, window: Window) -> dict | None:
     table = iterations.steps(report, window)
     if table.empty:
         return None
@@ -214,19 +221,19 @@ def _per_step(report: Report, window: Window) -> dict | None:
     return {**{name: spread[name] for name in names}, "loader_period_steps": period.steps if period else None}
 
 
-def _phases(report: Report, window: Window) -> list[dict]:
+def of_phases(report: Report, window: Window) -> list[dict]:
     table = phases.phases(report, window)
     table = table[table["phase"] != phases.OUTSIDE] if table["count"].sum() == 0 else table
     return _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
 
 
-def _copies(report: Report, window: Window) -> list[dict]:
+def of_copies(report: Report, window: Window) -> list[dict]:
     columns = ["direction", "host_memory", "count", "bytes", "gpu_ms", "overlap_ms", "api_ms"]
     columns += ["longest_gpu_us", "longest_api_us", "gb_per_s"]
     return _rows(copies.copies(report, window), **{name: name for name in columns})
 
 
-def _kernels(report: Report, window: Window) -> list[dict]:
+def of_kernels(report: Report, window: Window) -> list[dict]:
     table = tensor_cores.verdicts(report, window)
     return _rows(table, name="kernel", count="count", gpu_ms="gpu_ms", tensor_core="tensor_core", evidence="evidence")
 
@@ -236,7 +243,7 @@ def _launches(report: Report, window: Window) -> dict:
     return {name: value for name, value in found.items() if name != "window"}
 
 
-def _tensor_cores(report: Report, window: Window) -> dict:
+def of_tensor_cores(report: Report, window: Window) -> dict:
     table = tensor_cores.verdicts(report, window)
     sampled = tensor_cores.tensor_active(report, window)
     ms = {

@@ -1,1 +1,0 @@
-"""How is an answer written? As text, as JSON, on the command line."""

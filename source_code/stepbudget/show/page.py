@@ -1,0 +1,141 @@
+"""How does an answer travel? As one HTML file that opens anywhere: no network, no script, on light and on dark ground.
+
+All words come from the same object as the text's (stepbudget.show.summary); only the pictures look at the report again.
+A notebook shows the same without the page around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepbudget.ask.budget import CAUSES, WORK
+from stepbudget.show import picture, sections, style
+from stepbudget.show.blocks import Block
+from stepbudget.show.timeline import Pictures
+from stepbudget.show.words import escaped, percent, sentence
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title} – step budget</title>
+</head>
+<body>
+{content}
+</body>
+</html>
+"""
+
+
+# --- the whole ----------------------------------------------------------------------------------------------
+
+
+def page(found: dict, drawn: Sequence[Pictures]) -> str:
+    """The file. ``found``: stepbudget.show.summary's object, plain; ``drawn``: of the report and the other."""
+    compared = found.get("comparison")
+    title = f"{compared['before']} → {compared['after']}" if compared else found["report"]
+    return PAGE.format(title=escaped(title), content=fragment(found, drawn))
+
+
+def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
+    """The same without the page around it, with its own style: for a notebook."""
+    parts = [_head(found)]
+    if found.get("comparison"):
+        parts += [
+            _section("What changed", _blocks(sections.compared(found, found["comparison"]))),
+            f"<h2 class='divider'>Before: {_code(found['report'])}</h2>{_lead(found)}",
+        ]
+    for title, blocks in sections.answer(found).items():
+        more = f"{drawn[0].steps}{drawn[0].one_step}" if title == "Steps" else ""
+        parts.append(_section(title, _blocks(blocks) + more))
+        parts += [_timelines(drawn)] if title == sections.NEXT else []
+    parts.append(_foot(found))
+    return f'<style>{style.sheet()}</style><main class="stepbudget">{style.PATTERNS}\n{"".join(parts)}</main>'
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _head(found: dict) -> str:
+    compared = found.get("comparison")
+    gpu = found["gpu"] or "GPU not named"
+    if found["gpu_number"] is not None and len(found["gpus_used"]) > 1:
+        gpu += f" (number {found['gpu_number']})"
+    if compared:
+        title = f"{_code(compared['before'])} <span class='to'>→</span> {_code(compared['after'])}"
+        facts, lead = [gpu, f"compared: ‘{compared['compared']}’"], _compared_lead(compared)
+    else:
+        steps = [f"{found['steps']} step{'s' * (found['steps'] > 1)}"] if found["steps"] else []
+        facts = [gpu, f"range ‘{found['range']}’", f"{found['duration_ms']:,.1f} ms", *steps]
+        facts.append(f"Nsight Systems {found['nsys_version'] or 'of unknown version'}")
+        title, lead = _code(found["report"]), _lead(found)
+    remarks = "".join(f"<p class='remark'>{escaped(sentence(text))}</p>" for text in found["remarks"])
+    head = f"<p class='kicker'>step budget</p><h1>{title}</h1><ul class='facts'>{_items(facts)}</ul>"
+    return f"<header>{head}{lead}{remarks}</header>"
+
+
+def _lead(found: dict) -> str:
+    if not found["gpus_used"]:
+        return "<p class='first'>The report holds no work of a GPU.</p>"
+    idle = {cause: share for cause, share in found["budget"].items() if cause not in WORK and share > 0}
+    lead = f"The GPU was busy for <b>{percent(found['gpu_busy_fraction'])}</b> of the time."
+    if idle:
+        cause = max(idle, key=idle.__getitem__)
+        lead += f" What kept it idle most: <b>{escaped(found['causes'][cause])}</b>, {percent(idle[cause])}."
+    return f"<p class='first'>{lead}</p>"
+
+
+def _compared_lead(compared: dict) -> str:
+    if not compared["comparable"]:
+        return "<p class='first'>The two cannot be compared: what differs stands below.</p>"
+    speedup = compared["before_ms"] / compared["after_ms"] if compared["after_ms"] else float("inf")
+    took = f"{compared['before_ms']:,.1f} ms before, {compared['after_ms']:,.1f} ms after"
+    return f"<p class='first'><b>{speedup:.2f} times as fast</b>: {took}.</p>"
+
+
+def _timelines(drawn: Sequence[Pictures]) -> str:
+    sides = zip(("before", "after"), drawn, strict=False)
+    whose = [f"<figcaption><b>{side}</b> {_code(own.name)}</figcaption>" for side, own in sides]
+    whose = whose if len(drawn) > 1 else [""]
+    figures = [f"<figure>{words}{own.timeline}</figure>" for words, own in zip(whose, drawn, strict=True)]
+    meant = {look: words for own in drawn for look, words in own.keys.items()}
+    order = [look for look in (*CAUSES, style.CALL, style.FILL) if look in meant]
+    keys = "".join(f"<li>{_keyed(look, meant[look])}</li>" for look in order)
+    note = (
+        f"Time runs to the right. What is shorter than a {picture.COLUMNS:,}th of the window is drawn as the share of "
+        "the time in which it ran: the higher, the busier. Point at a bar to read what it is."
+    )
+    return _section("Timeline", f"{''.join(figures)}<ul class='keys'>{keys}</ul><p class='note'>{note}</p>")
+
+
+def _foot(found: dict) -> str:
+    when = f"ns {found['start_ns']:,} to {found['end_ns']:,} of the report’s own clock"
+    return f"<footer>Made by stepbudget from {_code(found['report'])}: {when}.</footer>"
+
+
+# --- pieces -------------------------------------------------------------------------------------------------
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escaped(title)}</h2>{body}</section>\n"
+
+
+def _blocks(blocks: Sequence[Block]) -> str:
+    return "".join(f"<div class='scroll'>{one.html()}</div>" for one in blocks)
+
+
+def _items(texts: Sequence[str]) -> str:
+    return "".join(f"<li>{escaped(text)}</li>" for text in texts)
+
+
+def _keyed(look: str, words: str) -> str:
+    """Words with a cause's colour before them."""
+    swatch = f"<svg class='swatch' width='12' height='12' aria-hidden='true'>{picture.box(look)}</svg>"
+    return f"<span class='keyed'>{swatch}{escaped(words)}</span>"
+
+
+def _code(name: str) -> str:
+    return f"<code>{escaped(name)}</code>"
