@@ -58,7 +58,7 @@ def main():
     parallel = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
-    dtype = getattr(torch, args.amp_dtype)
+    dtype = args.amp_dtype
     autocast = torch.autocast(run.device.type, dtype, enabled=dtype != torch.float32)
     scaler = torch.amp.GradScaler(run.device.type, enabled=dtype == torch.float16 and args.grad_scaler)
     run.kept(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler)

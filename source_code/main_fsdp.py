@@ -19,8 +19,7 @@ from labkit.training.ranges import phase, switch
 def sharded(model, ranks, device, args):
     """Each block is fetched and freed as one; the next ones are fetched while one computes."""
     mesh = init_device_mesh(device.type, (ranks.ranks,))
-    dtype = getattr(torch, args.param_dtype)
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=args.param_dtype, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -56,7 +55,7 @@ def main():
     torch.manual_seed(args.seed)
     model = text.Transformer(args.width, args.depth, args.heads, args.length)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    autocast = torch.autocast(device.type, getattr(torch, args.param_dtype), enabled=args.param_dtype != "float32")
+    autocast = torch.autocast(device.type, args.param_dtype, enabled=args.param_dtype != torch.float32)
     if args.share == "fsdp":  # block by block to the GPU: no rank ever holds all of it there
         model, autocast = sharded(model, ranks, device, args), torch.autocast(device.type, enabled=False)
     else:
@@ -125,7 +124,8 @@ def parse_args():
     add("--warm-up", type=steps.at_least(0), default=5, help="steps before these (default: %(default)s)")
     add("--pool", type=count, default=8, help="batches to train on in turn (default: %(default)s)")
     add("--prefetch", type=count, default=1, help="blocks to fetch ahead, from 1 on (default: %(default)s)")
-    add("--param-dtype", choices=("bfloat16", "float32"), default="bfloat16", help="to compute in (default: bfloat16)")
+    dtype = steps.number_type("bfloat16", "float32")
+    add("--param-dtype", type=dtype, default="bfloat16", help="bfloat16 or float32: to compute in (default: bfloat16)")
     add("--lr", type=steps.positive, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
     add("--seed", type=steps.at_least(0), default=1, help="random seed (default: %(default)s)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")

@@ -52,7 +52,7 @@ def main():
     model = Net().to(run.device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
-    dtype = getattr(torch, args.amp_dtype)
+    dtype = args.amp_dtype
     autocast = torch.autocast(run.device.type, dtype, enabled=dtype != torch.float32)
     scaler = torch.amp.GradScaler(run.device.type, enabled=dtype == torch.float16 and args.grad_scaler)
 

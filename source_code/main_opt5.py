@@ -40,7 +40,7 @@ def main():
     lr = torch.tensor(args.lr, device=run.device)  # the graph reads it at each launch; a number would be fixed in it
     optimizer = torch.optim.Adadelta(model.parameters(), lr=lr, capturable=run.cuda)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
-    dtype = getattr(torch, args.amp_dtype)
+    dtype = args.amp_dtype
     autocast = torch.autocast(run.device.type, dtype, enabled=dtype != torch.float32)
 
     def predict(digits):

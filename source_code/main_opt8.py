@@ -8,7 +8,7 @@ from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head
 from labkit.kernels.hopper import conv_backward, conv_forward
 from labkit.kernels.weights import Weights
-from labkit.training import rehearsed, steps
+from labkit.training import steps
 from labkit.training.model import Net
 from labkit.training.steps import phase
 
@@ -64,7 +64,7 @@ def main():
                 test_epoch()
                 weights.load(net)  # and begin again
             train_epoch, test_epoch = run.captured(train_epoch), run.captured(test_epoch)
-        for epoch in rehearsed.epochs(run, weights, lr):
+        for epoch in run.epochs():
             with run.timed("training"):
                 with phase("shuffle"):
                     order.copy_(torch.randperm(len(order), device=run.device))

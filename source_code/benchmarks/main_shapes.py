@@ -80,7 +80,7 @@ def main():
     model = shaped(args.hidden, args.classes).to(run.device, memory_format=layout)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
-    dtype = getattr(torch, args.amp_dtype)
+    dtype = args.amp_dtype
     autocast = torch.autocast(run.device.type, dtype, enabled=dtype != torch.float32)
 
     with run:

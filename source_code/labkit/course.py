@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.paths import ROOT
+from labkit.paths import RECORDED, ROOT
 
 DEFAULT_MACHINE = "h200"  # the machine whose recordings the text is written from
-MACHINES = {  # recorded machines in the order in which tables show them: folder → what it is
+_MACHINES = {
     "h200": "one H200, 16 cores",
+    "h100": "one H100, 16 cores",
     "h200-4cores": "one H200, 4 cores",
     "h200-2cores": "one H200, 2 cores",
 }
+# Recorded machines in the order in which tables show them: folder → what it is.
+MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "provenance.json").is_file()}
 HOSTS = {  # hosts whose GPUs are recorded together, and nothing else of them: folder → what it is
     "h200-x2": "two H200s of one host, 32 cores",
 }

@@ -412,15 +412,16 @@ def test_workers_by_default_are_the_cores_that_this_process_may_use_less_two(mon
 
 
 @pytest.mark.parametrize(
-    ("capability", "expected"), [(None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")]
+    ("capability", "expected"),
+    [(None, torch.bfloat16), ((7, 5), torch.float16), ((8, 0), torch.bfloat16), ((9, 0), torch.bfloat16)],
 )
 def test_the_type_of_mixed_precision_is_one_that_the_gpu_has(monkeypatch, capability, expected):
     monkeypatch.setattr(machine, "gpu_name", lambda: capability and "a GPU")
     monkeypatch.setattr(machine, "capability", lambda: capability)
     monkeypatch.setattr(sys, "argv", ["main_opt4.py"])
-    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype == expected
+    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype is expected
     monkeypatch.setattr(sys, "argv", ["main_opt4.py", "--amp-dtype", "float32"])
-    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype == "float32"
+    assert cli.parse_args("A step.", workers=0, amp_dtype="bfloat16").amp_dtype is torch.float32
 
 
 @pytest.mark.parametrize("step", ["main_opt6_block.py", "main_opt7.py", "main_opt8.py"])

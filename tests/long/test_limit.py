@@ -3,7 +3,6 @@
 What needs a GPU is skipped without one; the Triton kernels then run in Triton's interpreter.
 """
 
-import contextlib
 import functools
 import math
 import os
@@ -28,7 +27,7 @@ from labkit.kernels.head import head, head_reference
 from labkit.kernels.hopper import HOPPER, conv_backward
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
-from labkit.training import data, rehearsed, steps
+from labkit.training import data, steps
 from labkit.training import run as training_run
 from labkit.training.data import normalise
 from labkit.training.model import LeanNet, Net
@@ -539,103 +538,6 @@ def test_a_rehearsal_leaves_no_trace():
     assert len(optimizer.state) == 8
     assert not any(value.any() for state in optimizer.state.values() for value in state.values())
     assert torch.equal(random, torch.get_rng_state())
-
-
-class Rehearsing(SimpleNamespace):
-    """As much of a run as a dress rehearsal needs."""
-
-    def __init__(self) -> None:
-        super().__init__(cuda=GPU, device=DEVICE, epoch_records=[{"epoch": 0}], seconds=[])
-
-    @contextlib.contextmanager
-    def warming_up(self):
-        yield
-        self.seconds.append("warm-up")
-
-
-@pytest.mark.parametrize("ends", [True, False], ids=["to its end", "broken off"])
-def test_a_dress_rehearsal_puts_everything_back(ends, capsys):
-    run, weights, lr = Rehearsing(), Weights(Net().to(DEVICE)), torch.tensor(0.7, device=DEVICE)
-    weights.square_average.uniform_()
-    before = [flat.clone() for flat in vars(weights).values() if isinstance(flat, torch.Tensor)]
-    places, records = weights.flat_values.data_ptr(), run.epoch_records
-    random = [torch.get_rng_state(), torch.cuda.get_rng_state() if GPU else torch.zeros(1)]
-    outcome = contextlib.nullcontext() if ends else pytest.raises(KeyboardInterrupt)
-    with outcome, rehearsed.dress_rehearsal(run, weights, lr):
-        weights.flat_gradients.uniform_()
-        adadelta(weights, lr)
-        weights.flat_gradients.normal_()
-        lr *= 0.7
-        torch.randperm(9)
-        torch.randperm(9, device=DEVICE)
-        run.epoch_records[-1].update(train_loss=1.0)
-        print("Train Epoch: 0")
-        assert not torch.equal(weights.flat_values, before[0])
-        if not ends:
-            raise KeyboardInterrupt
-    after = [flat for flat in vars(weights).values() if isinstance(flat, torch.Tensor)]
-    assert run.epoch_records is records and records == [{"epoch": 0}] and capsys.readouterr().out == ""
-    assert torch.equal(random[0], torch.get_rng_state())
-    assert not GPU or torch.equal(random[1], torch.cuda.get_rng_state())
-    if ends:
-        assert len(before) == 5 and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        assert weights.flat_values.data_ptr() == places, "where a graph reads it"
-        assert lr.item() == pytest.approx(0.7) and run.seconds == ["warm-up"]
-
-
-@gpu_only
-def test_after_a_dress_rehearsal_a_graph_draws_as_without():
-    drawn = torch.zeros(3, dtype=torch.int64, device=DEVICE)
-    launch = steps.Run.captured(SimpleNamespace(cuda=True), lambda: drawn.random_())
-    found = []
-    for rehearses in (False, True):
-        torch.manual_seed(4)
-        if rehearses:
-            with rehearsed.dress_rehearsal(Rehearsing()):
-                launch()
-                torch.randperm(99, device=DEVICE)
-        launch()
-        found.append([*drawn.tolist(), *torch.randperm(9, device=DEVICE).tolist()])
-    assert found[0] == found[1]
-
-
-def rehearsed_anywhere(run, *state):
-    """As on a GPU."""
-    with rehearsed.dress_rehearsal(run, *state):
-        yield 0
-    yield from run.epochs()
-
-
-def test_a_dress_rehearsal_changes_nothing_in_what_a_step_says(run_step, monkeypatch, tmp_path, capsys):
-    """On the CPU, where there is none unless it is asked for: an epoch more is played, and nobody hears of it."""
-    import json
-
-    found = []
-    for how in (rehearsed.epochs, rehearsed_anywhere):
-        monkeypatch.setattr(rehearsed, "epochs", how)
-        run_step("main_opt8.py", "--epochs", 2, "--log-interval", 1, "--record", tmp_path / "run.json")
-        record = json.loads((tmp_path / "run.json").read_text())
-        told = [(one["epoch"], one["train_loss"], one["test_loss"]) for one in record["epochs"]]
-        found.append((capsys.readouterr().out, told))
-    assert found[0] == found[1] and len(found[0][1]) == 2
-
-
-def test_what_breaks_off_in_the_rehearsal_leaves_no_epoch_behind(run_step, monkeypatch, tmp_path, capsys):
-    import json
-
-    def before(module):
-        def broken(*_):
-            raise KeyboardInterrupt
-
-        module.train = broken
-
-    monkeypatch.setattr(rehearsed, "epochs", rehearsed_anywhere)
-    with pytest.raises(SystemExit):
-        run_step("main_opt8.py", "--record", tmp_path / "run.json", before=before)
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert record["status"] == "interrupted" and record["epochs"] == []
-    print("heard")
-    assert "heard" in capsys.readouterr().out, "and whoever prints is heard again"
 
 
 def test_on_the_cpu_a_graph_is_the_work_itself():

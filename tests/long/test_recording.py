@@ -19,7 +19,9 @@ from labkit.recording.plan import Item
 from labkit.recording.status import CURRENT, MISSING, OUTDATED
 from labkit.source import Recorded, command, counting, quick, recorded
 from labkit.training import keras_run, machine, manifest
+from stepbudget.ask.budget import CAUSES
 from stepbudget.export import nsys
+from stepbudget.report import open_report
 
 # The plan
 
@@ -114,20 +116,43 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
     assert status.judge(on_a_gpu, item).state == OUTDATED, "another command made it"
 
 
-def test_a_report_has_a_record_beside_it_and_its_tables_know_the_report(on_a_gpu, monkeypatch):
-    def run_profile(words: list[str], report: Path, show: object) -> None:
-        leave_modules("main_opt2.py")
-
-    monkeypatch.setattr(command, "run_profile", run_profile)
+@pytest.fixture
+def profiled(monkeypatch):
+    """Returns how to say which slim reports, one after the other, profiling a program leaves."""
+    monkeypatch.setattr(command, "run_profile", lambda words, report, show: leave_modules("main_opt2.py"))
     monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
     monkeypatch.setattr(nsys, "export", lambda report: report)
-    monkeypatch.setattr(make, "slim", lambda export, file: file.write_bytes(b"a report"))
-    items = {item.file: item for item in plan.plan()}
+
+    def leaves(*reports: bytes) -> None:
+        left = iter(reports)
+        monkeypatch.setattr(make, "slim", lambda export, file: file.write_bytes(next(left)))
+
+    return leaves
+
+
+def test_of_three_profiles_the_one_in_the_middle_is_kept_and_of_the_others_their_budgets(on_a_gpu, profiled):
+    item = next(item for item in plan.plan(rounds=3) if item.file == "profiles/main_opt2.sqlite.xz")
+    shipped = [paths.RECORDED / course.DEFAULT_MACHINE / f"profiles/main_opt{number}.sqlite.xz" for number in (5, 7, 6)]
+    profiled(*(file.read_bytes() for file in shipped))
+    make.make(on_a_gpu, [item], lambda item: False)
+    assert (on_a_gpu / item.file).read_bytes() == shipped[2].read_bytes()
+    assert [file.name for file in (on_a_gpu / "profiles").iterdir() if file.is_dir()] == [], "no draft is left"
+    fast, slow = json.loads((on_a_gpu / item.record).read_text())["others"]
+    with open_report(shipped[2]) as report:
+        middle_ms = report.window().duration_ms
+    assert fast["duration_ms"] < middle_ms < slow["duration_ms"]
+    for own in (fast, slow):
+        assert set(own["ms"]) <= set(CAUSES) and sum(own["ms"].values()) == pytest.approx(own["duration_ms"])
+
+
+def test_a_report_has_a_record_beside_it_and_its_tables_know_the_report(on_a_gpu, profiled):
+    profiled(b"a report")
+    items = {item.file: item for item in plan.plan(rounds=1)}
     item, tables = items["profiles/main_opt2.sqlite.xz"], items["nsys_stats/main_opt2.json"]
     make.make(on_a_gpu, [item], lambda item: False)
     about = json.loads((on_a_gpu / "profiles" / "main_opt2.json").read_text())
     assert about["command"] == item.command and about["nsys"] == "2025.3.1"
-    assert set(about["manifest"]["modules"]) == {"main_opt2.py"}
+    assert set(about["manifest"]["modules"]) == {"main_opt2.py"} and "others" not in about
     assert "LAB_MANIFEST" not in os.environ
 
     record = {"command": tables.command, "manifest": manifest.manifest([])}
@@ -370,8 +395,9 @@ def test_the_estimate_comes_from_what_was_recorded(tmp_path):
     (tmp_path / "b" / "profiles").mkdir(parents=True)
     (tmp_path / "b" / "profiles" / "p.json").write_text(json.dumps({"command": "nsys p", "took_s": 70.0}))
     (tmp_path / "b" / "profiles" / "x.json").write_text(json.dumps({"command": "x.py", "process_s": 1.0}))
-    items = [Item("other", "run", words, "f.json", words) for words in ("x.py", "nsys p", "never.py")]
-    assert status.expected_s([tmp_path / "a", tmp_path / "b"], items) == [20.0, 70.0, None]
+    times = {"x.py": 1, "nsys p": 3, "never.py": 1}
+    items = [Item("other", "run", words, "f.json", words, times=often) for words, often in times.items()]
+    assert status.expected_s([tmp_path / "a", tmp_path / "b"], items) == [20.0, 210.0, None]
     assert status.estimate([20.0, 70.0, None]) == "about 2 min for 2 of them, and 1 that nobody has timed"
     assert status.estimate([]) == "nothing to do"
 
@@ -417,9 +443,16 @@ def test_nothing_recorded_has_no_provenance(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_machine_that_was_recorded_quickly_is_planned_so(tmp_path):
-    assert status.planned(tmp_path) == plan.plan(reference=True)
-    file = tmp_path / "runs" / f"{recorded.key(quick.quick('main_baseline.py'))}-01.json"
-    file.parent.mkdir()
-    file.write_text("{}")
-    assert status.planned(tmp_path) == plan.plan(rounds=quick.ROUNDS, is_quick=True)
+def test_a_machine_is_planned_as_it_was_recorded_quickly_or_in_full_and_in_these_kinds(tmp_path):
+    def planned(*files: str) -> list[Item]:
+        for name in files:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text("{}")
+        return status.planned(tmp_path)
+
+    assert planned() == []
+    short = f"runs/{recorded.key(quick.quick('main_baseline.py'))}-01.json"
+    quickly = plan.plan(rounds=quick.ROUNDS, is_quick=True)
+    assert planned(short) == [item for item in quickly if item.kind == "runs"]
+    in_full = [item for item in plan.plan() if item.kind in ("runs", "counters")]
+    assert planned("runs/main_baseline-01.json", "counters/main_opt6_bytes.csv") == in_full

@@ -9,6 +9,7 @@ python3 -m labkit.recording --only ranks --only ranks_accuracy    all GPUs of th
 python3 -m labkit.recording --named bench_peaks   only what has this in its name
 python3 -m labkit.recording --time-limit 500      begin nothing new after so many seconds
 python3 -m labkit.recording --machine h200-4cores --quick      part 1 and the ladder, as the labs run them live
+python3 -m labkit.recording --machine h100 --only runs --only profiles      a part of it on another card
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def parse_args() -> argparse.Namespace:
     add("--only", choices=plan.KINDS, action="append", help="this kind only (may be given more than once)")
     add("--named", metavar="TEXT", action="append", help="only what has TEXT in its name (may be given more than once)")
     usual = f"default: {quick.FULL_ROUNDS}, quick {quick.ROUNDS}"
-    add("--rounds", type=int, help=f"runs of each step ({usual})")
+    add("--rounds", type=int, help=f"runs of each step, and profiles of it ({usual}; quick, one profile)")
     add("--seeds", type=int, default=plan.SEEDS, help="trainings for the accuracy gate (default: %(default)s)")
     add("--jobs", type=int, default=max(1, machine.usable_cores() // 2), help="accuracy runs at a time")
     add("--time-limit", type=float, default=float("inf"), metavar="S", help="begin nothing new after S seconds")

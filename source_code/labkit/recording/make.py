@@ -31,6 +31,7 @@ from labkit.source.originals import checksum
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
 from labkit.training.record import write_json
+from stepbudget.ask.budget import budget
 from stepbudget.export import nsys
 from stepbudget.export import stats as nsys_stats
 from stepbudget.export.slim import slim
@@ -66,11 +67,34 @@ def torch_profile(item: Item, file: Path) -> None:
 
 
 def profile(item: Item, file: Path) -> None:
-    """Run a step under Nsight Systems and keep the slim report."""
+    """Run a step under Nsight Systems and keep the slim report; of several, the one whose epoch is in the middle.
+
+    Of the others the budgets are kept, ``others``: ``{"duration_ms": …, "ms": {cause: …}}`` each.
+    """
     report = REPORTS / f"{item.label}.nsys-rep"
-    with _record_beside(item, file, nsys=nsys.need_nsys().version_text):
-        command.run_profile(shlex.split(item.command), report, show=lambda line: None)
-        slim(nsys.export(report), file)
+    with (
+        _record_beside(item, file, nsys=nsys.need_nsys().version_text) as about,
+        tempfile.TemporaryDirectory(dir=file.parent) as scratch,
+    ):
+        drafts = [Path(scratch) / f"{number}.sqlite.xz" for number in range(item.times)]
+        for draft in drafts:
+            command.run_profile(shlex.split(item.command), report, show=lambda line: None)
+            slim(nsys.export(report), draft)
+        if item.times > 1:
+            budgets = {draft: _budget(draft) for draft in drafts}
+            drafts.sort(key=lambda draft: budgets[draft]["duration_ms"])
+            middle = drafts.pop(len(drafts) // 2)
+            about["others"] = [budgets[draft] for draft in drafts]
+        else:
+            middle = drafts[0]
+        middle.replace(file)
+
+
+def _budget(file: Path) -> dict:
+    """The budget of a report's epoch: its length, and milliseconds by cause."""
+    with open_report(file) as report:
+        found = budget(report)
+        return {"duration_ms": found.window.duration_ms, "ms": {cause: ms for cause, ms in found.ms.items() if ms}}
 
 
 def case(item: Item, file: Path) -> None:
@@ -243,19 +267,21 @@ def _cold_caches() -> Iterator[None]:
 
 
 @contextmanager
-def _record_beside(item: Item, file: Path, **tool: str | None) -> Iterator[None]:
+def _record_beside(item: Item, file: Path, **tool: str | None) -> Iterator[dict]:
     """While ``file`` is made, watch which of our modules run; then keep that in its record, beside it.
+
+    So is what the block puts into the dict. ``took_s`` is of one time.
 
     A program that loads none of ours, as in the clinic,
     names none: then its script is all of our code that ran.
     """
     run_at, start = _now(), time.monotonic()
     with running.watching() as made_by:
-        yield
+        yield made_by
     if made_by["manifest"] is None:
         script = next(word for word in shlex.split(item.command) if word.endswith(".py"))
         made_by["manifest"] = manifest.manifest([script.removeprefix("source_code/")])
-    took_s = time.monotonic() - start
+    took_s = (time.monotonic() - start) / item.times
     about = {"command": item.command, **tool, "gpu": machine.gpu_name(), "driver": machine.driver_version()}
     about |= {"cpu": machine.cpu_name(), "cpu_cores": machine.usable_cores(), "run_at": run_at, "took_s": took_s}
     write_json(file.parents[1] / item.record, about | made_by)

@@ -215,6 +215,7 @@ class Item:
     file: str
     label: str
     ranks: int = 1  # how many leave a file each
+    times: int = 1  # how often a program is profiled, of which the report in the middle is kept
 
     @property
     def files(self) -> list[str]:
@@ -246,7 +247,7 @@ def plan(
         *(_reference(rounds) if reference else ()),
         *_in_turn("benchmarks", BENCHMARKS, "benchmarks", rounds),
         *(_timed("benchmarks", script, "benchmarks", 1) for script in (LAUNCHES, *FURTHER)),
-        *_profiles("profiles", PROFILES),
+        *_profiles("profiles", PROFILES, rounds),
         *_profiles("operators", OPERATORS),
         *(_stats(name) for name in CHECKED),
         *(Item("counters", "count", words, f"counters/{name}.csv", name) for name, words in COUNTED.items()),
@@ -343,9 +344,10 @@ def _seeds(kind: str, commands: list[str], seeds: int, more: str = "") -> Iterat
             yield Item(kind, "run", full, f"accuracy/{key(step)}--seed-{seed:02d}.json", full)
 
 
-def _profiles(kind: str, programs: dict[str, str]) -> Iterator[Item]:
+def _profiles(kind: str, programs: dict[str, str], times: int = 1) -> Iterator[Item]:
     for name, program in programs.items():
-        yield Item(kind, "profile", profile_command(name, program), f"profiles/{name}.sqlite.xz", name)
+        words, file = profile_command(name, program), f"profiles/{name}.sqlite.xz"
+        yield Item(kind, "profile", words, file, name, times=times)
 
 
 def _of_ranks(kind: str, program: str, ranks: int, name: str, what: str) -> Item:

@@ -66,7 +66,10 @@ def is_done(finding: Finding) -> bool:
 
 
 def planned(folder: Path) -> list[Item]:
-    """What is planned for a machine: in full, or quick where it was recorded so; several GPUs where those were."""
+    """What is planned for a machine: in full, or quick where it was recorded so; several GPUs where those were.
+
+    Only kinds of which anything is there: a machine need not be recorded for all labs.
+    """
     of_ranks = plan.of_ranks(gpus_of(folder))
     if of_ranks and not (folder / "runs").is_dir():
         return of_ranks
@@ -74,7 +77,9 @@ def planned(folder: Path) -> list[Item]:
     is_quick = short.is_file() and not full.is_file()
     cores = read(folder / "provenance.json").get("cpu_cores", plan.CORES)
     rounds = quick.ROUNDS if is_quick else quick.FULL_ROUNDS
-    return [*plan.plan(rounds, plan.SEEDS, is_quick, not is_quick, cores), *of_ranks]
+    items = [*plan.plan(rounds, plan.SEEDS, is_quick, not is_quick, cores), *of_ranks]
+    there = {item.kind for item in items if (folder / item.file).is_file()}
+    return [item for item in items if item.kind in there]
 
 
 def gpus_of(folder: Path) -> int:
@@ -101,7 +106,8 @@ def expected_s(folders: list[Path], items: list[Item]) -> list[float | None]:
             if seconds is not None:
                 took.setdefault(record["command"], []).append(seconds)
         known |= {command: statistics.median(seconds) for command, seconds in took.items()}
-    return [known.get(item.command) or _recorded_s(item) for item in items]
+    of_one = [known.get(item.command) or _recorded_s(item) for item in items]
+    return [seconds and item.times * seconds for item, seconds in zip(items, of_one, strict=True)]
 
 
 def _recorded_s(item: Item) -> float | None:

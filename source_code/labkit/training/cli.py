@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from labkit.training import machine
-from labkit.training.devices import reduced_precision
+from labkit.training.devices import number_type, reduced_precision
 from labkit.training.flags import at_least, positive, script_parser
 
 
@@ -45,12 +45,11 @@ def parse_args(
     add("--profile", action="store_true", help="bracket one epoch for the profiler and switch NVTX ranges on")
     add("--profile-ops", action="store_true", help="with --profile: a range for each operator too, with its shapes")
     if amp or amp_dtype:
-        dtypes = ("float16", "bfloat16", "float32")
         add(
             "--amp-dtype",
-            choices=dtypes,
+            type=number_type("float16", "bfloat16", "float32"),
             default=reduced_precision() if amp_dtype == "bfloat16" else "float16",
-            help="float32: no autocast (default here: %(default)s)",
+            help="float16, bfloat16 or float32, which is no autocast (default here: %(default)s)",
         )
     if amp:
         add("--tf32", action="store_true", help="let FP32 convolutions and products use TF32 on Tensor Cores")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+
 import torch
 
 from labkit.errors import LabError, one_sentence
@@ -27,6 +30,17 @@ def set_fp32_precision(tf32: bool) -> None:
 def reduced_precision() -> str:
     """The 16-bit type for mixed precision: ``"bfloat16"``, or ``"float16"`` on a GPU that only emulates BF16."""
     return "float16" if machine.gpu_name() and not machine.has_bf16() else "bfloat16"
+
+
+def number_type(*names: str) -> Callable[[str], torch.dtype]:
+    """One of these number types of PyTorch by its name, for argparse: ``bfloat16`` becomes ``torch.bfloat16``."""
+
+    def dtype(text: str) -> torch.dtype:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(names)}")
+        return getattr(torch, text)
+
+    return dtype
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -27,7 +27,7 @@ SCRIPT = getattr(sys.modules["__main__"], "__file__", None)  # asked now: Python
 MEASURED = (
     *("benchmarks/*.py", "clinic/*.py", "examples/*.py", "speedrun/*.py"),
     *("labkit/kernels/*.py", "labkit/speedrun/*.py"),
-    *(f"labkit/training/{name}.py" for name in ("model", "clock", "text", "sizes", "number_types", "rehearsed")),
+    *(f"labkit/training/{name}.py" for name in ("model", "clock", "text", "sizes", "number_types")),
     *("labkit/training/keras_net.py", "labkit/training/keras_step.py"),
     *("labkit/topics/formats/float8.py", "labkit/topics/formats/optimizers.py"),
 )

@@ -52,8 +52,19 @@ def keep(file: str, record: dict) -> None:
     try:
         write_json(Path(file), record)
     except OSError as error:
-        print(json.dumps(record, indent=1), flush=True)
+        print(as_json(record), flush=True)
         raise LabError(f"cannot write a record into {file}: {error.strerror}. It is printed instead.") from error
+
+
+def as_json(content: dict) -> str:
+    """``content`` as JSON; number types by their names, as the command line has them (``bfloat16``)."""
+
+    def name(value: object) -> str:
+        if not isinstance(value, torch.dtype):
+            raise TypeError(f"{value!r} is nothing that JSON can hold")
+        return str(value).removeprefix("torch.")
+
+    return json.dumps(content, indent=1, default=name)
 
 
 def write_json(file: Path, content: dict) -> None:
@@ -61,7 +72,7 @@ def write_json(file: Path, content: dict) -> None:
 
     A symbolic link is followed. OSError where nothing can be written, and then no draft is left.
     """
-    text = json.dumps(content, indent=1) + "\n"
+    text = as_json(content) + "\n"
     file = file.resolve()
     with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".tmp", delete=False) as stream:
         draft = Path(stream.name)

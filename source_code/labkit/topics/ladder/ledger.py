@@ -26,7 +26,7 @@ ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
 FOR_HOPPER = [f"kernels/{room}.py" for room in (*ROOMS, "convolutions", "fp32_out", "hopper", "nvrtc")]
 OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
-RUN, MODEL, REHEARSED = "training/run.py", "training/model.py", "training/rehearsed.py"
+RUN, MODEL = "training/run.py", "training/model.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
 CAPTURED = {RUN: ["Run.on_device", "Run.captured", "Run.warming_up"]}
 LEAN = {
@@ -39,7 +39,7 @@ NEEDS: Mapping[str, Mapping[str, Sequence[str] | None]] = {
     "main_opt6.py": LEAN,
     "main_opt6_block.py": {RUN: LEAN[RUN]} | dict.fromkeys(OF_THE_BLOCK),
     "main_opt7.py": CAPTURED | dict.fromkeys(KERNELS),
-    "main_opt8.py": CAPTURED | dict.fromkeys([*FOR_HOPPER, REHEARSED]),
+    "main_opt8.py": CAPTURED | dict.fromkeys(FOR_HOPPER),
 }
 
 
