@@ -101,12 +101,12 @@ def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
         "untraced": lab24.as_if(sleeping, {"optimizer step": "update"}, without=("os_calls",)),
     }
     when = lab24.asleep(sleeping)
-    found = lab24.blamed(views, when)
+    found = lab24.blamed(views, when).frame.set_index("row of the budget")
     taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "python")]
     assert found.idxmax().tolist() == taken
     assert (found.max() > 500).all() and (found.max() < 595).all()
     assert found.sum().tolist() == pytest.approx([found["as it is"].sum()] * 4)
-    assert lab24.blamed(views, when[:0]).shape == (len(IDLE), 4), "where nothing slept, every row is there"
+    assert lab24.blamed(views, when[:0]).frame.shape == (len(IDLE), 1 + 4), "where nothing slept, every row is there"
     assert "optimizer step" in set(sleeping.ranges["name"]), "the report itself is left as it was"
     assert len(sleeping.os_calls)
 

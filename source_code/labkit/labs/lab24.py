@@ -181,21 +181,16 @@ def meanwhile_table(report: Report) -> Table:
     return table(frame, f"{report.name}: {len(when)} sleeps, by the budget's rows", {"ms": "{:,.1f}"}, ["ms"])
 
 
-def blamed(reports: Mapping[str, Report], when: np.ndarray) -> pd.DataFrame:
-    """Of these stretches the idle milliseconds, by the budget's row (index) that each report (columns) lays them to."""
+def blamed(reports: Mapping[str, Report], when: np.ndarray) -> Table:
+    """Of these stretches the idle milliseconds, by the budget's row that each report, a column each, lays them to."""
     idle = [CAUSES[cause] for cause in IDLE]
     found = pd.DataFrame(
         {name: meanwhile(report, when).reindex(idle, fill_value=0.0) for name, report in reports.items()}
     )
-    return found[(found >= SHOWN_MS).any(axis=1)] if (found >= SHOWN_MS).any(axis=None) else found
-
-
-def blamed_table(found: pd.DataFrame) -> Table:
-    """To which row the sleeps are laid, a column a view; ``found``: of ``blamed()``."""
-    views = list(found.columns)
-    frame = found.rename_axis("row of the budget").reset_index()
+    shown = found[(found >= SHOWN_MS).any(axis=1)] if (found >= SHOWN_MS).any(axis=None) else found
     caption = "The same sleeps, as far as the GPU idled: to which row they are laid, ms"
-    return table(frame, caption, dict.fromkeys(views, "{:,.1f}"), views)
+    formats = dict.fromkeys(reports, "{:,.1f}")
+    return table(shown.rename_axis("row of the budget").reset_index(), caption, formats, list(formats))
 
 
 def steps(report: Report) -> int:
@@ -267,9 +262,9 @@ def _lasting_ms(when: np.ndarray) -> float:
     return sum(end - start for start, end in when) / 1e6
 
 
-def blamed_rows(blamed: pd.DataFrame) -> Iterator[Claim | str]:
-    """To which row each view of one report lays the same sleeps; ``blamed``: ms, a row a cause, a column a view."""
-    taken = blamed.idxmax()
+def blamed_rows(found: Table) -> Iterator[Claim | str]:
+    """To which row each view of one report lays the same sleeps; ``found``: of ``blamed()``."""
+    taken = found.frame.set_index("row of the budget").idxmax()
     for view, row in taken.items():
         yield f"{view}: the sleep goes to '{row}'."
     rows = [CAUSES[cause] for cause in ("optimizer", "os_wait", "loader", "python")]
