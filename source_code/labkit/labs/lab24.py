@@ -218,7 +218,9 @@ def tells_little(
 
 def sums_agree(found: Table) -> Iterator[Claim | str]:
     """The sums of ``nsys stats`` beside this reader's; ``found``: of ``beside()``."""
-    yield Claim("both count the same, and agree to the nanosecond", bool((found.frame["differ by"] == 0).all()))
+    frame = found.frame
+    same = bool((frame["nsys stats: ns"] == frame["here: ns"]).all() and (frame["differ by"] == 0).all())
+    yield Claim("both count the same, and agree to the nanosecond", same)
 
 
 def kernels_by_thread(report: Report, theirs: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
