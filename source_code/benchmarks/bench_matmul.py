@@ -16,7 +16,7 @@ from labkit.kernels.matmul import (
     matmul_reference,
     multiplying_instructions,
 )
-from labkit.topics.roofline.readings import matmul_flops
+from labkit.subjects.roofline import matmul_flops
 from labkit.training import machine, steps
 from labkit.training.clock import gpu_times
 from labkit.training.devices import reduced_precision

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from labkit.display.spread import Spread
-from labkit.topics.roofline.readings import matmul_flops
+from labkit.subjects.roofline import matmul_flops
 from labkit.training import machine, steps
 from labkit.training.clock import gpu_times
 

@@ -26,8 +26,8 @@ from labkit.display.fingerprint import FINGERPRINT_MARK, description
 from labkit.errors import one_sentence
 from labkit.source import recorded
 from labkit.source.command import check_writable
+from labkit.subjects import floors, roofline
 from labkit.topics.ladder import charts as ladder_charts
-from labkit.topics.roofline import readings as roofline
 
 PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
 
@@ -53,7 +53,7 @@ def whole_ladder() -> Figure:
     """Training loop and whole process of every rung, and the floor, from the recorded runs."""
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
     runs = {step.label: recorded.records("runs", step.script) for step in course.ladder()}
-    figure = ladder_charts.ladder(runs, roofline.training_floor_s(peaks))
+    figure = ladder_charts.ladder(runs, floors.training_floor_s(peaks))
     figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: every step, and the floor")
     return figure
 

@@ -27,10 +27,10 @@ from labkit.kernels.matmul import (
     matmul_reference,
     multiplying_instructions,
 )
+from labkit.labs.lab10 import products
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.triton import launch
-from labkit.topics.matmul import charts, readings, tables
-from labkit.topics.roofline.readings import Peaks
+from labkit.subjects.roofline import Peaks
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -176,12 +176,12 @@ def test_the_instructions_that_multiply_are_found():
 )
 def test_the_name_of_a_wmma_instruction_is_read_whole(kept, whole):
     records = [{"rows": [{"what": "way", "instructions": {kept: 5}}, {"what": "size"}]}]
-    assert readings.instructions(records) == [whole]
+    assert products.instructions(records) == [whole]
 
 
 def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():
     program = (
-        "import os\nfrom labkit.topics.matmul.trial import trial\nprint(trial())\n"
+        "import os\nfrom labkit.labs.lab10.trial import trial\nprint(trial())\n"
         "assert 'TRITON_INTERPRET' not in os.environ"
     )
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
@@ -217,17 +217,17 @@ RECORD = {
 def test_the_pictures_of_a_benchmark():
     slower = json.loads(json.dumps(RECORD))
     slower["rows"][0] |= {"triton_tflops": 40.0, "tile": "64 x 64 x 64"}
-    sizes = tables.sizes([RECORD, slower])
+    sizes = products.sizes([RECORD, slower])
     assert sizes.frame["Triton TFLOP/s"].tolist() == [30], "the median of the runs"
     assert sizes.frame["Triton / cuBLAS"].tolist() == [3]
     assert sizes.frame["tile"].tolist() == ["~64×32×128 or 64×64×64"]
-    assert tables.tiles([RECORD]).frame["multiplications for each number read"].tolist() == [128 * 256 / 384]
-    assert "2048 fma.rn.f32" in str(tables.types([RECORD]))
-    fig = charts.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
+    assert products.tiles([RECORD]).frame["multiplications for each number read"].tolist() == [128 * 256 / 384]
+    assert "2048 fma.rn.f32" in str(products.types([RECORD]))
+    fig = products.rates([RECORD], Peaks("a GPU", {"bf16": 800.0}, 4.0, {}))
     assert {"20", "10", "BF16 roof: 800 TFLOP/s"} == {text.get_text() for text in fig.axes[0].texts}
     slower["rows"][0]["dtype"] = "fp16"  # as on a GPU without BF16
-    assert all("FP16" in str(show([slower])) for show in (tables.sizes, tables.tiles))
-    fig = charts.rates([slower], Peaks("a GPU", {"fp32": 8.0, "fp16": 50.0}, 4.0, {}))
+    assert all("FP16" in str(show([slower])) for show in (products.sizes, products.tiles))
+    fig = products.rates([slower], Peaks("a GPU", {"fp32": 8.0, "fp16": 50.0}, 4.0, {}))
     assert "FP16 roof: 50 TFLOP/s" in {text.get_text() for text in fig.axes[0].texts}
 
 
@@ -240,14 +240,14 @@ def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
     work = launch(_matmul, (down * across,), *arguments, **sizes)
     made = [divmod(int(at.min()), 16 * across) for _, at in work.places]
     assert [(row // 16, column // 16) for row, column in made] == [
-        readings.tile_of(program, down, across, group) for program in range(down * across)
+        products.tile_of(program, down, across, group) for program in range(down * across)
     ]
 
 
 def test_the_order_of_tiles_matters_for_large_matrices_only():
     """132 programs are eight rows of 16 tiles in either order; where a row holds 64, they are two rows and a bit."""
-    assert readings.lines_read(512, 4, 8, (128, 128)) == 4 * 128 + 2 * 128
-    found = tables.orders([4096, 8192, 16384]).frame.set_index("size")
+    assert products.lines_read(512, 4, 8, (128, 128)) == 4 * 128 + 2 * 128
+    found = products.orders([4096, 8192, 16384]).frame.set_index("size")
     fewer = found["8 rows together"] / found["row by row"]
     assert abs(fewer[4096] - 1) < 0.1 and fewer[16384] < 0.5 and fewer.is_monotonic_decreasing
 

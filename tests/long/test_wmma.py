@@ -22,8 +22,8 @@ from labkit.errors import LabError
 from labkit.kernels import nvrtc, wmma
 from labkit.kernels.matmul import error_bound, matmul_reference
 from labkit.kernels.wmma import ONE_TILE, TILE, TILED, TILES, Tile, blocks, compiled, headers, wmma_matmul
+from labkit.labs.lab10 import products
 from labkit.source.quick import quick
-from labkit.topics.matmul import readings, tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -285,9 +285,9 @@ RECORD = {
 
 
 def test_the_tables_of_the_benchmark():
-    ways = tables.ways([RECORD]).frame.set_index("product")
+    ways = products.ways([RECORD]).frame.set_index("product")
     assert ways["% of cuBLAS"].tolist() == pytest.approx([10, 100])
-    sizes = tables.in_cuda([RECORD, RECORD]).frame.iloc[0]
+    sizes = products.sizes_in_cuda([RECORD, RECORD]).frame.iloc[0]
     assert (sizes["WMMA / cuBLAS"], sizes["Triton / cuBLAS"]) == (0.5, 0.75)
     assert sizes["rows × columns × inner"] == "64 × 32 × 16"
 
@@ -306,14 +306,14 @@ def test_a_quick_run_has_sizes_of_each_kind(monkeypatch):
 def test_sizes_are_shown_from_the_smallest_to_the_largest():
     (size,) = (row for row in RECORD["rows"] if row["what"] == "size")
     larger, smaller = (size | {"rows": rows} for rows in (128, 8))
-    shown = tables.in_cuda([{"rows": [size, larger, smaller]}]).frame
+    shown = products.sizes_in_cuda([{"rows": [size, larger, smaller]}]).frame
     assert [words.split()[0] for words in shown["rows × columns × inner"]] == ["8", "64", "128"]
 
 
 def test_fp16_beside_bf16():
-    assert readings.fp16_over_bf16([RECORD]) == 1.5
+    assert products.fp16_over_bf16([RECORD]) == 1.5
     without = {"rows": [row for row in RECORD["rows"] if row["what"] != "bf16"]}
-    assert np.isnan(readings.fp16_over_bf16([without]))
+    assert np.isnan(products.fp16_over_bf16([without]))
 
 
 def test_a_listing_of_a_kernel_shows_the_kernel():
@@ -333,6 +333,6 @@ def test_where_cuda_bindings_are_missing_a_live_lab_shows_what_was_recorded(monk
     asked = []
     there = SimpleNamespace(benchmark=lambda command: [command])
     door = SimpleNamespace(needing=lambda *packages, install: asked.append((packages, install)) or there)
-    monkeypatch.setattr(readings.source, "current", lambda: door)
-    assert readings.in_cuda() == ["bench_wmma.py"]
-    assert asked == [(("triton", "cuda.bindings"), readings.HOW_TO_INSTALL)]
+    monkeypatch.setattr(products.source, "current", lambda: door)
+    assert products.in_cuda() == ["bench_wmma.py"]
+    assert asked == [(("triton", "cuda.bindings"), products.HOW_TO_INSTALL)]

@@ -27,7 +27,7 @@ from labkit.exercises.__main__ import overview
 from labkit.exercises.kinds import CODE, KINDS, Choice, NothingToAnswer, Number
 from labkit.recording.notebooks import execute, files
 from labkit.source import recorded
-from labkit.topics.roofline.readings import Peaks, Point
+from labkit.subjects.roofline import Peaks, Point
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 

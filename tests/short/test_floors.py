@@ -11,9 +11,8 @@ import torch
 
 from labkit.errors import LabError
 from labkit.kernels import bandwidth, nvrtc
-from labkit.topics.roofline import floors
-from labkit.topics.roofline import readings as roofline
-from labkit.topics.roofline.floors import Roofs
+from labkit.subjects import floors
+from labkit.subjects.floors import Roofs
 
 needs_nvrtc = pytest.mark.skipif(not importlib.util.find_spec("cuda"), reason="cuda-bindings are not installed")
 
@@ -65,11 +64,11 @@ def test_shared_memory_binds_where_the_clock_is_low():
 
 
 def test_the_kernels_are_those_of_the_ideally_fused_step():
-    assert [*floors.WORK] == roofline.kernel_traffic("ideally fused")["kernel"].tolist()
+    assert [*floors.WORK] == floors.kernel_traffic("ideally fused")["kernel"].tolist()
     own = floors.kernels(H200)
     recomputed = 1024 * 389_376 / 1e9
-    assert own["gflop"].sum() - recomputed == pytest.approx(1024 * roofline.sizes.training_flops_per_sample() / 1e9)
-    assert own["mb"].sum() == pytest.approx(roofline.step_traffic("ideally fused") / 1e6)
+    assert own["gflop"].sum() - recomputed == pytest.approx(1024 * floors.sizes.training_flops_per_sample() / 1e9)
+    assert own["mb"].sum() == pytest.approx(floors.step_traffic("ideally fused") / 1e6)
     assert floors.kernels(H200, 512)["gflop"].sum() == pytest.approx(own["gflop"].sum() / 2)
 
 

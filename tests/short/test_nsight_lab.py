@@ -11,9 +11,9 @@ import pytest
 from labkit import course
 from labkit.display import tables as shown
 from labkit.display.diagrams import nsight as drawing
+from labkit.labs import lab24
 from labkit.paths import RECORDED
 from labkit.recording import plan
-from labkit.topics.nsight import readings, tables
 from stepbudget import ask, intervals
 from stepbudget.ask.budget import CAUSES, IDLE
 from stepbudget.export import stats
@@ -39,17 +39,16 @@ def sleeping():
 
 @pytest.fixture(scope="module")
 def both():
-    return readings.checked(), readings.told_by_nsys()
+    return lab24.checked(), lab24.told_by_nsys()
 
 
 def test_the_sums_agree_to_the_nanosecond_and_hold_every_range(both):
     report, theirs = both
-    found = readings.beside(report, theirs)
-    assert found["ns"].tolist() == found["our_ns"].tolist()
-    assert found["count"].tolist() == found["our_count"].tolist()
-    assert {*report.ranges["name"], "all kernels", "all CUDA calls", "copies to the GPU"} == {*found["what"]}
-    assert {*found["table"]} <= {names[0] for names in stats.TABLES.values()}
-    assert (tables.beside(found).frame["differ by"] == 0).all()
+    found = lab24.beside(report, theirs).frame
+    assert found["nsys stats: ns"].tolist() == found["here: ns"].tolist()
+    assert {*report.ranges["name"], "all kernels", "all CUDA calls", "copies to the GPU"} == {*found["of"]}
+    assert {*found["nsys stats --report"]} <= {names[0] for names in stats.TABLES.values()}
+    assert (found["differ by"] == 0).all(), "in their counts, too"
 
 
 def test_a_nanosecond_or_a_kernel_too_many_shows(both):
@@ -58,7 +57,7 @@ def test_a_nanosecond_or_a_kernel_too_many_shows(both):
     longer.loc[longer["Range"] == ":forward", "Total Time (ns)"] += 1
     more = theirs["kernels"].copy()
     more.loc[0, "Instances"] += 2
-    differs = tables.beside(readings.beside(report, theirs | {"ranges": longer, "kernels": more})).frame
+    differs = lab24.beside(report, theirs | {"ranges": longer, "kernels": more}).frame
     assert differs[differs["differ by"] > 0].set_index("of")["differ by"].to_dict() == {"forward": 1, "all kernels": 2}
 
 
@@ -66,7 +65,7 @@ def test_a_nanosecond_or_a_kernel_too_many_shows(both):
 
 
 def test_every_rule_of_the_code_is_there_in_order_with_rows_of_the_budget():
-    found = readings.rules()
+    found = lab24.rules()
     assert found["rule"].tolist() == list(range(1, len(found) + 1))
     named = ", ".join(found["cause"])
     assert {cause for cause in IDLE if CAUSES[cause] in named} == {*IDLE}
@@ -77,18 +76,18 @@ def test_every_rule_of_the_code_is_there_in_order_with_rows_of_the_budget():
 
 def test_a_rule_says_the_code_s_constants(monkeypatch, capsys):
     monkeypatch.setattr(ask.budget, "LOADING_MS", 7.5)
-    tables.rules()
+    lab24.print_rules()
     said = capsys.readouterr().out
     assert "for longer than 7.5 ms in one" in said
-    assert max(map(len, said.splitlines())) <= tables.WIDTH
-    assert len(re.findall(r"^ ?\d+\. ", said, re.MULTILINE)) == len(readings.rules())
+    assert max(map(len, said.splitlines())) <= lab24.WIDTH
+    assert len(re.findall(r"^ ?\d+\. ", said, re.MULTILINE)) == len(lab24.rules())
 
 
 def test_the_order_of_the_rules_is_the_order_of_the_code_s_claims(sleeping):
     """Names before states: what rule 9 takes, rule 11 would have taken."""
-    rules = readings.rules().set_index("cause")["rule"]
+    rules = lab24.rules().set_index("cause")["rule"]
     assert rules[CAUSES["loader"]] < rules[CAUSES["optimizer"]] < rules[CAUSES["python"]] < rules[CAUSES["os_wait"]]
-    unnamed = readings.as_if(sleeping, {"optimizer step": "update"})
+    unnamed = lab24.as_if(sleeping, {"optimizer step": "update"})
     budgets = [ask.budget.budget(report) for report in (sleeping, unnamed)]
     moved = [budgets[1].ms[cause] - budgets[0].ms[cause] for cause in ("optimizer", "python", "os_wait")]
     assert moved[0] < -500 and moved[2] > 500 and sum(moved) == pytest.approx(0)
@@ -97,17 +96,17 @@ def test_the_order_of_the_rules_is_the_order_of_the_code_s_claims(sleeping):
 def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
     views = {
         "as it is": sleeping,
-        "renamed": readings.as_if(sleeping, {"optimizer step": "data loading"}),
-        "unnamed": readings.as_if(sleeping, {"optimizer step": "update"}),
-        "untraced": readings.as_if(sleeping, {"optimizer step": "update"}, without=("os_calls",)),
+        "renamed": lab24.as_if(sleeping, {"optimizer step": "data loading"}),
+        "unnamed": lab24.as_if(sleeping, {"optimizer step": "update"}),
+        "untraced": lab24.as_if(sleeping, {"optimizer step": "update"}, without=("os_calls",)),
     }
-    when = readings.asleep(sleeping)
-    found = readings.blamed(views, when)
+    when = lab24.asleep(sleeping)
+    found = lab24.blamed(views, when).frame.set_index("row of the budget")
     taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "python")]
     assert found.idxmax().tolist() == taken
     assert (found.max() > 500).all() and (found.max() < 595).all()
     assert found.sum().tolist() == pytest.approx([found["as it is"].sum()] * 4)
-    assert readings.blamed(views, when[:0]).shape == (len(IDLE), 4), "where nothing slept, every row is there"
+    assert lab24.blamed(views, when[:0]).frame.shape == (len(IDLE), 1 + 4), "where nothing slept, every row is there"
     assert "optimizer step" in set(sleeping.ranges["name"]), "the report itself is left as it was"
     assert len(sleeping.os_calls)
 
@@ -116,33 +115,33 @@ def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
 
 
 def test_each_step_sleeps_once_for_ten_milliseconds(before, sleeping):
-    when = readings.asleep(sleeping)
-    assert len(when) == readings.steps(sleeping) == readings.steps(before) == 59
+    when = lab24.asleep(sleeping)
+    assert len(when) == lab24.steps(sleeping) == lab24.steps(before) == 59
     assert ((when[:, 1] - when[:, 0]) / 1e6).tolist() == pytest.approx([10.1] * 59, abs=0.1)
-    assert len(readings.asleep(before)) == 0
-    assert readings.asleep(sleeping, "no such phase").tolist() == []
+    assert len(lab24.asleep(before)) == 0
+    assert lab24.asleep(sleeping, "no such phase").tolist() == []
 
 
 def test_every_moment_of_a_sleep_stands_in_one_row(sleeping):
-    when = readings.asleep(sleeping)
-    found = readings.meanwhile(sleeping, when)
+    when = lab24.asleep(sleeping)
+    found = lab24.meanwhile(sleeping, when)
     assert found.sum() == pytest.approx(intervals.total(when) / 1e6)
     assert found.idxmax() == CAUSES["optimizer"] and 0 < found[CAUSES["other_kernels"]] < 100
-    shown_rows = tables.meanwhile(sleeping).frame
+    shown_rows = lab24.meanwhile_table(sleeping).frame
     assert shown_rows["ms"].iloc[:-1].sum() == pytest.approx(shown_rows["ms"].iloc[-1])
-    assert readings.meanwhile(sleeping, np.empty((0, 2), dtype=np.int64)).sum() == 0
+    assert lab24.meanwhile(sleeping, np.empty((0, 2), dtype=np.int64)).sum() == 0
 
 
 def test_the_row_that_grew_is_the_optimizer_s_by_what_the_gpu_idled_through(before, sleeping):
-    row, ms = readings.grown(ask.compare.compare(before, sleeping))
-    assert row == "optimizer" and row in readings.WORDS.values()
-    assert ms == pytest.approx(readings.meanwhile(sleeping, readings.asleep(sleeping))[CAUSES["optimizer"]], rel=0.05)
-    row, _ = readings.grown(ask.compare.compare(sleeping, before))
+    row, ms = lab24.grown(ask.compare.compare(before, sleeping))
+    assert row == "optimizer" and row in lab24.WORDS.values()
+    assert ms == pytest.approx(lab24.meanwhile(sleeping, lab24.asleep(sleeping))[CAUSES["optimizer"]], rel=0.05)
+    row, _ = lab24.grown(ask.compare.compare(sleeping, before))
     assert row == "loader"
 
 
 def test_the_bound_of_a_sleep_lies_below_what_was_measured(before, sleeping):
-    least_ms = readings.steps(before) * 10 + readings.own_ms(before)
+    least_ms = lab24.steps(before) * 10 + lab24.own_ms(before)
     assert 0.5 * sleeping.window().duration_ms < least_ms < sleeping.window().duration_ms
 
 
@@ -150,9 +149,9 @@ def test_the_bound_of_a_sleep_lies_below_what_was_measured(before, sleeping):
 
 
 def test_the_shipped_report_says_how_it_was_made():
-    made = readings.made_by()
+    made = lab24.made_by()
     assert plan.NSIGHT_PROGRAM in made["command"] and " ".join(plan.NSIGHT_FLAGS) in made["command"]
-    assert readings.SHIPPED.is_file() and made["nsys"] == "2025.3.1"
+    assert lab24.SHIPPED.is_file() and made["nsys"] == "2025.3.1"
 
 
 def test_the_tables_of_the_drawing_are_there():

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from labkit import course, images
+from labkit.labs.lab09 import steps
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, recorded
+from labkit.subjects import roofline
 from labkit.topics.ladder import accuracy
 from labkit.topics.profilers import nvml
-from labkit.topics.roofline import readings as roofline
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
 
@@ -164,9 +165,9 @@ def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on_and_from_opt5_on_u
     shipped = Recorded(recorded.folder())
     counted = {rung: shipped.count(made_by[f"{rung}_bytes"], lambda line: None).step for rung in rungs}
     seconds = {rung: roofline.step_seconds(recorded.records("runs", f"{rung}.py")) for rung in rungs}
-    points = [roofline.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
+    points = [steps.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
-    assert (roofline.distances(points, counted, peaks)["waiting"] < 1.3).all()
+    assert (steps.distances(points, counted, peaks).frame["waiting ×"] < 1.3).all()
 
     (monitored,) = recorded.records("benchmarks", "bench_nvml.py")
     rows = {row["program"].split(" --")[0]: row for row in monitored["rows"]}

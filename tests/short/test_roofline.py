@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from labkit.display.fingerprint import drawn_data
 from labkit.display.show import described
 from labkit.errors import LabError
+from labkit.labs import lab11
+from labkit.labs.lab09 import exercises, kernels, steps
 from labkit.paths import RECORDED
-from labkit.topics.roofline import charts as figure
-from labkit.topics.roofline import readings as roofline
-from labkit.topics.roofline import tables as roofline_tables
-from labkit.topics.roofline.floors import Roofs
-from labkit.topics.roofline.readings import COUNTED, FROM_SHAPES, Peaks, Point
+from labkit.subjects import floors, roofline
+from labkit.subjects import roofline_charts as figure
+from labkit.subjects.floors import Roofs
+from labkit.subjects.roofline import COUNTED, FROM_SHAPES, Peaks, Point
 from labkit.training import model, sizes
 from stepbudget.ncu import counters
 from stepbudget.ncu.counters import Counted
@@ -84,15 +85,15 @@ def test_share_is_the_achieved_rate_by_the_roof_above_it(flops, moved, seconds, 
     assert point.share(PEAKS) == pytest.approx(point.tflops / PEAKS.roof(point.intensity, dtype), rel=1e-9)
     at_roof = Point("any", dtype, flops, moved, point.floor_s(PEAKS))
     assert at_roof.share(PEAKS) == pytest.approx(1, rel=1e-9)
-    row = roofline.table([point], PEAKS).iloc[0]
-    assert row["us"] * row["share"] == pytest.approx(row["floor_us"])
-    assert row["bound"] == ("memory" if flops / moved < PEAKS.ridge(dtype) else "arithmetic")
+    row = steps.points([point], PEAKS).frame.iloc[0]
+    assert row["µs"] * row["% of it"] / 100 == pytest.approx(row["µs at the roof"])
+    assert row["roof above"] == ("memory" if flops / moved < PEAKS.ridge(dtype) else "arithmetic")
 
 
 def test_a_matrix_product_by_hand():
-    point = roofline.matmul_point(2, 3, 5, 1.0)
+    point = exercises.matmul_point(2, 3, 5, 1.0)
     assert (point.flops, point.moved, point.name) == (60, 2 * (10 + 15 + 6), "2 × 3 × 5")
-    assert roofline.matmul_point(2, 3, 5, 1.0, "fp32").moved == 4 * 31
+    assert exercises.matmul_point(2, 3, 5, 1.0, "fp32").moved == 4 * 31
 
 
 def test_seconds_of_a_step_are_by_samples_not_by_steps():
@@ -105,12 +106,12 @@ def test_seconds_of_a_step_are_by_samples_not_by_steps():
 
 def test_a_step_takes_its_bytes_from_the_counters_where_there_are_some():
     counted = pd.DataFrame({"kernel": ["a", "b"], "bytes": [3e8, 1e8]})
-    known = roofline.step_point("main_opt7", 4e-4, counted)
-    guessed = roofline.step_point("main_opt7", 4e-4)
+    known = steps.step_point("main_opt7", 4e-4, counted)
+    guessed = steps.step_point("main_opt7", 4e-4)
     assert (known.moved, known.source) == (4e8, COUNTED)
-    assert (guessed.moved, guessed.source) == (roofline.step_traffic("by hand (main_opt7)"), FROM_SHAPES)
+    assert (guessed.moved, guessed.source) == (floors.step_traffic("by hand (main_opt7)"), FROM_SHAPES)
     assert known.flops == guessed.flops == 1024 * sizes.training_flops_per_sample()
-    assert roofline.step_point("main_baseline", 1.0).dtype == "fp32"
+    assert steps.step_point("main_baseline", 1.0).dtype == "fp32"
 
 
 def counted(**more) -> pd.DataFrame:
@@ -160,7 +161,7 @@ def test_what_was_not_counted_is_unknown_unless_memory_limits_it():
     found = roofline.limits(counted(**units, tensor_type=""), PEAKS)
     assert found["limit"].tolist() == ["memory"] + ["unknown"] * 4
     assert found["busiest"].isna().all()
-    assert "unknown" in str(roofline_tables.limits(found))
+    assert "unknown" in str(roofline.limits_table(found))
 
 
 def test_counted_points_are_by_what_the_hardware_did():
@@ -175,37 +176,37 @@ def test_counted_points_are_by_what_the_hardware_did():
 
 def test_the_distance_to_the_floor_is_a_product_of_three():
     points = [Point("main_opt3", "fp16", 73e9, 2.8e9, 6e-3, COUNTED), Point("main_opt7", "bf16", 73e9, 3.3e8, 4e-4)]
-    kernels = {"main_opt3": pd.DataFrame({"time_us": [2000.0, 400.0]}), "main_opt7": pd.DataFrame({"time_us": [380.0]})}
-    found = roofline.distances(points, kernels, PEAKS).set_index("step")
-    assert found.loc["main_opt3", ["waiting", "slow"]].tolist() == pytest.approx([6 / 2.4, 2400 / 700])
-    assert (found["waiting"] * found["slow"] * found["detour"]).tolist() == pytest.approx(found["all"].tolist())
+    timed = {"main_opt3": pd.DataFrame({"time_us": [2000.0, 400.0]}), "main_opt7": pd.DataFrame({"time_us": [380.0]})}
+    found = steps.distances(points, timed, PEAKS).frame.set_index("step")
+    assert found.loc["main_opt3", ["waiting ×", "slow kernels ×"]].tolist() == pytest.approx([6 / 2.4, 2400 / 700])
+    product = found["waiting ×"] * found["slow kernels ×"] * found["bytes and type ×"]
+    assert product.tolist() == pytest.approx(found["in all ×"].tolist())
     least = 1024 * sizes.training_flops_per_sample() / 800e12
-    assert found["floor_us"].tolist() == pytest.approx([1e6 * least] * 2)
-    assert found.loc["main_opt7", "all"] == pytest.approx(4e-4 / least)
-    assert roofline.training_floor_s(PEAKS) == pytest.approx(600_000 / 1024 * least)
+    assert found["the floor µs"].tolist() == pytest.approx([1e6 * least] * 2)
+    assert found.loc["main_opt7", "in all ×"] == pytest.approx(4e-4 / least)
+    assert floors.training_floor_s(PEAKS) == pytest.approx(600_000 / 1024 * least)
 
 
 def test_the_tables_of_the_lab():
-    points = [roofline.step_point("main_opt7", 4e-4, pd.DataFrame({"kernel": ["a"], "bytes": [3.3e8]}))]
-    assert "Nsight Compute" in str(roofline_tables.points(points, PEAKS))
-    assert "BF16" in str(roofline_tables.peaks(PEAKS)) and "~200" in str(roofline_tables.peaks(PEAKS))
-    assert "42.9 TFLOP" in str(roofline_tables.floor(PEAKS))
-    limits = roofline_tables.limits(roofline.limits(counted(), PEAKS), top=3)
+    points = [steps.step_point("main_opt7", 4e-4, pd.DataFrame({"kernel": ["a"], "bytes": [3.3e8]}))]
+    assert "Nsight Compute" in str(steps.points(points, PEAKS))
+    assert "BF16" in str(steps.roofs(PEAKS)) and "~200" in str(steps.roofs(PEAKS))
+    assert "42.9 TFLOP" in str(steps.floor_table(PEAKS))
+    limits = roofline.limits_table(roofline.limits(counted(), PEAKS), top=3)
     assert limits.frame["kernel"].tolist()[3:] == ["2 more kinds"] and limits.frame["µs"].tolist()[3] == 250
-    by_limit = roofline_tables.by_limit(roofline.limits(counted(), PEAKS)).frame.set_index("limited by")
+    by_limit = kernels.by_limit(roofline.limits(counted(), PEAKS)).frame.set_index("limited by")
     assert by_limit.index[0] == "waiting" and by_limit.loc["waiting", "µs above their roofs"] == pytest.approx(175)
     assert by_limit["% of the step"].sum() == pytest.approx(100) and by_limit["kinds of kernels"].tolist() == [1] * 5
-    plan = roofline_tables.plan(roofline.limits(counted(), PEAKS), top=2).frame
+    plan = kernels.plan(roofline.limits(counted(), PEAKS), top=2).frame
     assert plan["kernel"].tolist() == ["slow", "caching"] and plan["step then µs"].tolist() == pytest.approx([278, 238])
     step = {"main_opt7": pd.DataFrame({"bytes": [3e8, 5e7], "time_us": [1.0, 2.0]})}
-    assert roofline_tables.traffic(["main_opt7"], step).frame["MB counted"].tolist() == [350]
-    distances = roofline.distances(points, step, PEAKS)
-    assert "in all ×" in str(roofline_tables.distances(distances))
+    assert steps.traffic(["main_opt7"], step).frame["MB counted"].tolist() == [350]
+    assert "in all ×" in str(steps.distances(points, step, PEAKS))
 
 
 def test_the_kernels_of_main_opt7_do_all_the_operations_of_a_step_but_fc1s():
     layers = sizes.flops_per_sample()
-    assert sum(roofline.opt7_flops(1).values()) == sizes.training_flops_per_sample() - 3 * layers["fc1"]
+    assert sum(lab11.opt7_flops(1).values()) == sizes.training_flops_per_sample() - 3 * layers["fc1"]
 
 
 # --- other machines -----------------------------------------------------------------------------------------
@@ -218,11 +219,11 @@ PASCAL = Peaks("GTX 1080", {"fp32": 8.0, "fp16": 0.1}, tb_per_s=0.3, launch_us={
 def test_the_narrow_type_is_one_that_this_gpu_is_fast_in():
     assert [own.narrow for own in (PEAKS, TURING, EMULATES, PASCAL)] == ["bf16", "fp16", "fp16", "fp32"]
     assert TURING.rate("bf16") == 50, "a type without a roof of its own stands under the narrow one's"
-    found = roofline.floor(TURING).set_index("what")
+    found = floors.floor(TURING).set_index("what")
     assert found.loc["arithmetic", "rate"] == 50
-    fp32 = roofline.floor(PASCAL).set_index("what").loc["traffic, ideally fused", "amount"]
+    fp32 = floors.floor(PASCAL).set_index("what").loc["traffic, ideally fused", "amount"]
     assert 1.5 < fp32 / found.loc["traffic, ideally fused", "amount"] < 2, "four bytes a number"
-    assert "Tesla T4, in FP16" in str(roofline_tables.floor(TURING))
+    assert "Tesla T4, in FP16" in str(steps.floor_table(TURING))
     fig = figure.roofline(TURING, [Point("main_opt6", "bf16", 73e9, 1e9, 1e-2)])
     assert "BF16: 50 TFLOP/s" in words_of(fig)
     assert "FP16: 50 TFLOP/s" in words_of(figure.roofline(TURING, [])), "no point, and still its roof"
@@ -230,7 +231,7 @@ def test_the_narrow_type_is_one_that_this_gpu_is_fast_in():
 
 def test_the_floor_is_of_as_many_epochs_as_the_runs_had():
     short = {"main_opt6.py": [{"epochs": [{}] * 3, "train_samples": 30_000}]}
-    assert roofline.training_floor_s(PEAKS, short) == pytest.approx(0.15 * roofline.training_floor_s(PEAKS))
+    assert floors.training_floor_s(PEAKS, short) == pytest.approx(0.15 * floors.training_floor_s(PEAKS))
 
 
 def a_run(gpu="NVIDIA H200", amp_dtype=None, **arguments):
@@ -250,12 +251,12 @@ def a_run(gpu="NVIDIA H200", amp_dtype=None, **arguments):
     ],
 )
 def test_a_rungs_type_is_the_one_that_its_runs_say(rung, run, expected):
-    assert roofline.number_type(rung, [run]) == expected
+    assert steps.number_type(rung, [run]) == expected
 
 
 def test_points_of_the_ladder_are_full_where_counted_and_hollow_elsewhere():
     runs = {"main_opt5.py": [a_run(amp_dtype="float16")], "main_opt6.py": [a_run()]}
-    first, second = roofline.ladder_points(runs, {"main_opt6": pd.DataFrame({"bytes": [1e9]})})
+    first, second = steps.ladder_points(runs, {"main_opt6": pd.DataFrame({"bytes": [1e9]})})
     assert (first.name, first.dtype, first.source, second.source) == ("main_opt5", "fp16", FROM_SHAPES, COUNTED)
     assert first.seconds == second.seconds == pytest.approx(0.6 / 60_000 * 1024)
 
@@ -293,18 +294,18 @@ def test_two_runs_of_ncu_that_differ_leave_the_units_unknown():
 
 
 def test_conv2s_products_are_those_that_a_kernels_name_tells():
-    found = roofline.conv2_products(roofline.in_depth(launches("x_wgrad_y", "b"), launches("x_wgrad_y", "b")))
+    found = kernels.conv2_products(roofline.in_depth(launches("x_wgrad_y", "b"), launches("x_wgrad_y", "b")))
     assert found[["word", "kernel", "blocks", "waves"]].to_numpy().tolist() == [["wgrad", "x_wgrad_y", 85, 0.2]]
     assert found["needed_gflop"].tolist() == pytest.approx([1024 * 21.233664e-3])
-    assert roofline_tables.conv2(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
-    none = roofline.conv2_products(roofline.in_depth(launches("b"), launches("b")))
-    assert none.empty and roofline_tables.conv2(none).frame.empty
+    assert kernels.conv2(found).frame["% of the blocks that fit"].tolist() == pytest.approx([20])
+    none = kernels.conv2_products(roofline.in_depth(launches("b"), launches("b")))
+    assert none.empty and kernels.conv2(none).frame.empty
 
 
 def test_a_step_is_summed_and_what_its_kernels_do_is_held_against_what_is_needed():
     own = roofline.in_depth(launches("_conv2_pool", "b", flops=43.5e9), launches("_conv2_pool", "b", flops=43.5e9))
-    assert roofline_tables.sums({"a": own}).frame.to_numpy().tolist() == [["a", 2, 20, 4, 87]]
-    pool = roofline_tables.done_and_needed(own[own["kernel"] == "_conv2_pool"]).frame.iloc[0]
+    assert lab11.sums({"a": own}).frame.to_numpy().tolist() == [["a", 2, 20, 4, 87]]
+    pool = lab11.done_and_needed(own[own["kernel"] == "_conv2_pool"]).frame.iloc[0]
     assert pool["GFLOP needed"] == pytest.approx(1024 * 21.233664e-3) and pool["GFLOP done"] == 43.5
     assert pool["done / needed"] == pytest.approx(2.0, rel=0.001)
 
@@ -323,19 +324,19 @@ def test_the_tensors_have_the_shapes_of_the_network():
         net.get_submodule(name).register_forward_hook(note)
     with torch.no_grad():
         net(torch.zeros(2, 1, 28, 28))
-    tensors = roofline.TENSORS
+    tensors = floors.TENSORS
     assert sizes == {"conv1": tensors["hidden"][0], "conv2": tensors["wide"][0], "dropout1": tensors["pooled"][0]}
-    assert roofline.parameters() == sum(parameter.numel() for parameter in net.parameters()) == 1_199_882
+    assert floors.parameters() == sum(parameter.numel() for parameter in net.parameters()) == 1_199_882
 
 
 def test_the_traffic_of_main_opt7_by_hand():
     """conv1's output crosses memory four times, what is pooled six times, its bytes three times, images twice."""
     sample = 4 * 2 * 21_632 + 6 * 2 * 9_216 + 3 * 9_216 + 2 * 784
-    assert roofline.step_traffic("by hand (main_opt7)") == pytest.approx(1024 * sample + 32 * 1_199_882, rel=1e-12)
+    assert floors.step_traffic("by hand (main_opt7)") == pytest.approx(1024 * sample + 32 * 1_199_882, rel=1e-12)
 
 
 def test_each_tensor_counts_once_a_kernel_and_the_optimizer_comes_last():
-    counted = roofline.kernel_traffic("unfused", batch=1000, dtype="fp32").set_index("kernel")
+    counted = floors.kernel_traffic("unfused", batch=1000, dtype="fp32").set_index("kernel")
     assert counted.loc["conv2"].tolist() == pytest.approx([4 * 21_632e-3, 4 * 36_864e-3])
     assert counted.loc["pool", "written_mb"] == pytest.approx((4 + 8) * 9_216e-3)
     assert counted.index[-1] == "optimizer"
@@ -343,19 +344,19 @@ def test_each_tensor_counts_once_a_kernel_and_the_optimizer_comes_last():
 
 
 def test_every_way_to_cut_the_step_moves_less_than_the_one_before():
-    moved = [roofline.step_traffic(step) for step in roofline.STEPS]
+    moved = [floors.step_traffic(step) for step in floors.STEPS]
     assert moved == sorted(moved, reverse=True)
-    assert {step for step, _ in roofline.RUNGS.values()} < set(roofline.STEPS)
-    for kernels, _ in roofline.STEPS.values():
-        assert {name for _, read, written in kernels for name in f"{read} {written}".split()} <= set(roofline.TENSORS)
+    assert {step for step, _ in steps.RUNGS.values()} < set(floors.STEPS)
+    for cut, _ in floors.STEPS.values():
+        assert {name for _, read, written in cut for name in f"{read} {written}".split()} <= set(floors.TENSORS)
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))
 def test_traffic_grows_with_the_samples_and_the_optimizers_does_not(a, b):
-    for step in roofline.STEPS:
-        optimizer = roofline.step_traffic(step, 0)
-        together = roofline.step_traffic(step, a + b)
-        assert together + optimizer == pytest.approx(roofline.step_traffic(step, a) + roofline.step_traffic(step, b))
+    for step in floors.STEPS:
+        optimizer = floors.step_traffic(step, 0)
+        together = floors.step_traffic(step, a + b)
+        assert together + optimizer == pytest.approx(floors.step_traffic(step, a) + floors.step_traffic(step, b))
 
 
 # --- the floor ----------------------------------------------------------------------------------------------
@@ -363,7 +364,7 @@ def test_traffic_grows_with_the_samples_and_the_optimizers_does_not(a, b):
 
 def test_the_floor_by_hand():
     """600,000 samples of 71.57 MFLOP at 800 TFLOP/s, and 590 steps of traffic at 4 TB/s (the last of 608 samples)."""
-    found = roofline.floor(PEAKS).set_index("what")
+    found = floors.floor(PEAKS).set_index("what")
     assert found.loc["arithmetic", "amount"] == pytest.approx(600_000 * 71.565_312e6 / 1e12, rel=1e-6)
     assert found.loc["arithmetic", "ms"] == pytest.approx(1e3 * 42.939187 / 800, rel=1e-6)
     ideal = 10 * (60_000 * (2 * 784 + 5 * 2 * 9_216 + 2 * 9_216) + 59 * 32 * 1_199_882)
@@ -373,7 +374,7 @@ def test_the_floor_by_hand():
 
 def test_the_floor_of_the_recorded_gpu_is_that_of_the_prototypes():
     """The prototype's estimates: 54 ms of arithmetic; 237 ms of traffic unfused, 115 as compiled, 19 ideally."""
-    found = roofline.floor(Peaks("H200", {"bf16": 790.0}, 4.3, {})).set_index("what")["ms"]
+    found = floors.floor(Peaks("H200", {"bf16": 790.0}, 4.3, {})).set_index("what")["ms"]
     assert found["arithmetic"] == pytest.approx(54, abs=1)
     expected = {"unfused": 237, "as a compiler fuses": 115, "ideally fused": 19}
     for step, ms in expected.items():
@@ -462,7 +463,7 @@ def product(zeros: float, factor: str = "left", **more) -> dict:
 
 def test_the_table_of_zeros_says_how_many_and_where():
     rows = [product(0.0, mhz=1500.0, watts=700.0), product(0.75, "both", mhz=None, watts=None), {"what": "copy"}]
-    shown = roofline_tables.zeros([{"gpu": "a GPU", "rows": rows}])
+    shown = steps.zeros([{"gpu": "a GPU", "rows": rows}])
     assert shown.frame["zeros"].tolist() == ["none", "75 % of both factors"]
     assert shown.cells()[0] == ["none", "~700", "~1,500", "~700"]
     assert shown.frame["MHz"].isna().tolist() == [False, True]
@@ -471,7 +472,7 @@ def test_the_table_of_zeros_says_how_many_and_where():
 def test_the_table_of_floors_has_multiples_of_the_last_one():
     slow = Roofs("a GPU", tflops=700.0, tb_per_s=4.0, l2_tb_per_s=10.0, shared_tb_per_s=30.0)
     fast = replace(slow, tflops=1400.0)
-    frame = roofline_tables.floors({"slow": slow, "fast": fast}, {"main_opt8": 200.0}).frame
+    frame = lab11.floors_table({"slow": slow, "fast": fast}, {"main_opt8": 200.0}).frame
     assert frame["the floor"].tolist() == ["all at once", "one after another", "through shared memory"]
     assert (frame["µs, slow"] > frame["µs, fast"])[:2].all()
     assert frame["main_opt8 ÷ it"].tolist() == pytest.approx((200 / frame["µs, fast"]).tolist())

@@ -1,22 +1,118 @@
-"""What lab 11 claims: kernels of one's own move fewer bytes, keep the accuracy, and cost more code than all else."""
+"""Lab 11: kernels of one's own move fewer bytes, keep the accuracy, and cost more code than all else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
 from labkit.checks import Claim
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.numbers import shown
+from labkit.subjects import floors
+from labkit.subjects.floors import BATCH, Roofs, training_floor_s
+from labkit.subjects.kernels import warps_that_fit
+from labkit.subjects.roofline import Machine, Peaks
 from labkit.topics.ladder import accuracy, ledger
 from labkit.topics.ladder.ledger import Lines
-from labkit.topics.roofline import floors
-from labkit.topics.roofline.floors import Roofs
-from labkit.topics.roofline.readings import Machine, Peaks, training_floor_s
+from labkit.training import sizes
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
+
+# --- a step as counted, and the least that it takes ---------------------------------------------------------
+
+
+def sums(steps: Mapping[str, pd.DataFrame]) -> Table:
+    """One training step each, as counted (``in_depth``): kernels, time, bytes, operations of the Tensor Cores."""
+    parts = {"kernels": ("count", 1), "µs": ("time_us", 1), "MB": ("bytes", 1e-6)}
+    parts["GFLOP on Tensor Cores"] = ("tensor_flops", 1e-9)
+    rows = [[factor * own[column].sum() for column, factor in parts.values()] for own in steps.values()]
+    frame = pd.DataFrame(rows, columns=list(parts))
+    frame.insert(0, "step", list(steps))
+    return table(frame, "One training step, as counted", dict.fromkeys(parts, "{:,.0f}"), list(parts))
+
+
+def opt7_flops(batch: int = BATCH) -> dict[str, int]:
+    """Operations of each kernel of ``main_opt7`` in a step, by the name of the kernel.
+
+    The gradient of conv1 needs that of its output, which is conv2's data gradient, in the same kernel.
+    """
+    layers = sizes.flops_per_sample()
+    each = {
+        "_conv1_relu": layers["conv1"],
+        "_conv2_pool": layers["conv2"],
+        "_conv2_weight_gradient": layers["conv2"],
+        "_conv1_gradient": layers["conv2"] + layers["conv1"],
+        "_head": 3 * layers["fc2"],
+    }
+    return {name: batch * count for name, count in each.items()}
+
+
+def done_and_needed(kernels: pd.DataFrame) -> Table:
+    """Operations of ``main_opt7``'s own kernels (rows of ``in_depth``): needed by the shapes, and done."""
+    needed, done = kernels["kernel"].map(opt7_flops()) / 1e9, kernels["tensor_flops"] / 1e9
+    columns = ["kernel", "GFLOP needed", "GFLOP done", "done / needed"]
+    frame = pd.concat([kernels["kernel"], needed, done, done / needed], axis=1).set_axis(columns, axis=1)
+    return table(frame, "The kernels that convolve", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"}, columns[2:])
+
+
+def floors_table(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> Table:
+    """What a step takes at least, in three ways to reckon, at these roofs; and how many times that steps take.
+
+    ``roofs`` by the words for them; the multiples are those of the last.
+    """
+    found = pd.DataFrame({f"µs, {words}": floors.floors(own) for words, own in roofs.items()})
+    last = found.iloc[:, -1]
+    for step, us in steps_us.items():
+        found[f"{step} ÷ it"] = us / last
+    numbers = list(found.columns)
+    formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
+    caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu} (÷: by the last µs)"
+    return table(found.rename_axis("the floor").reset_index(), caption, formats, numbers)
+
+
+STAGED = ["shipped", "num_stages", "num_warps", "BLOCK", "us", "registers", "shared_bytes", "refused"]
+
+
+def stages(records: Sequence[dict]) -> pd.DataFrame:
+    """What ``bench_stages.py`` found: a row a kernel of ``main_opt7`` and number of stages, with whole tiles.
+
+    Columns: ``kernel``, ``stages``, ``shared_bytes`` of a program, which a refusal tells, too; ``programs`` that are on
+    a multiprocessor at once, of 4 warps, by registers and shared memory; µs with 4 and with 8 warps (``us_4``,
+    ``us_8``), all three NaN where refused; ``shipped_us``, as ``main_opt7`` starts the kernel. A multiprocessor has the
+    shared memory that one program may have at most, and the 1,024 bytes that each takes for itself besides.
+    """
+    tried = pd.DataFrame(records[0]["rows"]).reindex(columns=["kernel", *STAGED])
+    shipped = tried[tried["shipped"].eq(True)].set_index("kernel")["us"]
+    told = tried["refused"].astype("string").str.extract(r"Required: (\d+), Hardware limit: (\d+)").astype(float)
+    tried["shared_bytes"] = tried["shared_bytes"].fillna(told[0])
+    whole = tried[tried["num_stages"].notna() & tried["BLOCK"].isna()].set_index(["kernel", "num_stages"])
+    four, eight = (whole[whole["num_warps"] == warps] for warps in (4, 8))
+    fit = (told[1].max() + 1024) // (four["shared_bytes"] + 1024)  # NaN where nothing was refused
+    by_registers = four["registers"].map(lambda count: warps_that_fit(int(count), 4) // 4, na_action="ignore")
+    found = four[["shared_bytes"]].assign(programs=pd.concat([fit, by_registers], axis=1).min(axis=1))
+    found["programs"] = found["programs"].where(four["us"].notna())
+    found["us_4"], found["us_8"] = four["us"], eight["us"]
+    found = found.rename_axis(["kernel", "stages"]).reset_index()
+    return found.assign(stages=found["stages"].astype(int), shipped_us=found["kernel"].map(shipped))
+
+
+def stages_table(records: Sequence[dict]) -> Table:
+    """The three large kernels of ``main_opt7``, with so many stages of loads and 4 or 8 warps a program."""
+    found = stages(records)
+    names = {"kernel": "kernel", "stages": "stages", "shared_bytes": "its shared kB", "programs": "programs at once"}
+    names |= {"us_4": "4 warps: µs", "us_8": "8 warps: µs"}
+    frame = found.assign(shared_bytes=found["shared_bytes"] / 1e3)[list(names)].rename(columns=names)
+    numbers = list(names.values())[2:]
+    caption = "Loads in so many stages, 4 or 8 warps a program, on one {gpu} (–: refused)".format(**records[0])
+    return table(frame, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)
+
+
+# --- what it claims ------------------------------------------------------------------------------------------
 
 PARTS = ("training_s", "process_s")  # the loop, and the process
 CONVOLVES = "_?conv[12_]"  # how the names of the kernels that convolve begin
@@ -240,3 +336,121 @@ def one_after_another(roofs: Roofs, us: Mapping[str, float]) -> Iterator[Claim |
     )  # fmt: skip
     convs = least[least.index.str.startswith("conv")].sum()
     yield f"Of what kernels need one after another, the convolutions need ~{convs:.0f} µs."
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+
+def _first_times(entries: pd.DataFrame) -> set[str]:
+    """The rung of the shortest first process, and those whose own runs reach as low: nothing tells these apart."""
+    cold = entries["cold_s"].astype(float)
+    best = cold.fillna(entries["process_s"]).idxmin()
+    reaches = cold.fillna(entries["process_high_s"])[best]
+    return {entries.loc[best, "step"], *entries.loc[cold.fillna(entries["process_low_s"]) <= reaches, "step"]}
+
+
+FIRST_TIME = Choice(
+    READ,
+    "Take the cold process where there is one, else the usual one, and compare the seconds.",
+    right=_first_times,
+    wrong={
+        "main_opt7.py": "its kernels are compiled in the first process: look at its cold seconds",
+        "main_opt6.py": "it is compiled in the first process: look at its cold seconds",
+        "main_baseline.py": "nothing is compiled, and it takes the longest all the same: compare the seconds",
+        "main_opt3.py": "nothing is compiled, but the loader is still there: a later rung has none",
+    },
+)
+
+
+def _at_the_floor(entries: pd.DataFrame, floor_s: float) -> tuple[float, float]:
+    """Seconds of the last rung's process, and what would be left of them with its loop at the floor."""
+    last = entries.iloc[-1]
+    return float(last["process_s"]), float(last["process_s"] - (last["training_s"] - floor_s))
+
+
+AT_THE_FLOOR = Number(
+    BOUND,
+    "The process less what the loop saves; the rest stays as it is.",
+    right=lambda entries, floor_s: _at_the_floor(entries, floor_s)[0] / _at_the_floor(entries, floor_s)[1],
+    wrong={
+        "that is how many times as fast the loop becomes: the process holds more than the loop": lambda e, floor_s: (
+            e.iloc[-1]["training_s"] / floor_s
+        ),
+        "that is the process without any training: the floor stays": lambda e, floor_s: (
+            e.iloc[-1]["process_s"] / (e.iloc[-1]["process_s"] - e.iloc[-1]["training_s"])
+        ),
+        "that is as if the whole process came down to the floor": lambda e, floor_s: e.iloc[-1]["process_s"] / floor_s,
+        "that is turned over: the share of the process that is left": lambda e, floor_s: (
+            _at_the_floor(e, floor_s)[1] / _at_the_floor(e, floor_s)[0]
+        ),
+    },
+    within=0.005,
+)
+
+
+@quietly
+def _try_spread(spread: Callable) -> str | None:
+    import torch  # here and below: the recorded labs need none
+    import torch.nn.functional as F
+
+    generator = torch.Generator().manual_seed(0)
+    for count, high, wide, channels in ((2, 3, 4, 5), (3, 2, 2, 8), (1, 1, 1, 1)):
+        output = torch.randn(count, 2 * high, 2 * wide, channels, generator=generator).requires_grad_()
+        gradient = torch.randn(count, high, wide, channels, generator=generator)
+        windows = output.detach().view(count, high, 2, wide, 2, channels).permute(0, 1, 3, 5, 2, 4).flatten(4)
+        best, place = windows.max(dim=4)
+        winner = torch.where(best > 0, place, 4).to(torch.uint8)
+        pooled = F.max_pool2d(output.permute(0, 3, 1, 2), 2).relu().permute(0, 2, 3, 1)
+        [right] = torch.autograd.grad(pooled, output, gradient)
+        found = spread(gradient.clone(), winner.clone())
+        if not isinstance(found, torch.Tensor) or found.shape != right.shape:
+            size = tuple(found.shape) if isinstance(found, torch.Tensor) else shown(found)
+            return f"it returns {size}: the convolution's output is {tuple(right.shape)}"
+        if torch.equal(found, right):
+            continue
+        if torch.equal(found.flatten().sort()[0], right.flatten().sort()[0]):
+            swapped = torch.equal(found, _laid_out(_by_place(gradient, winner, (0, 2, 1, 3))))
+            upper = "0 and 1 are the window's upper two outputs, 2 and 3 its lower two"
+            return f"1 and 2 are swapped: {upper}" if swapped else "the right numbers, at the wrong places"
+        if torch.equal(found, _laid_out(gradient[..., None].expand(*gradient.shape, 4))):
+            return "all four get the gradient: only the winner was passed on, so only the winner gets it"
+        if torch.equal(found, _laid_out(gradient[..., None].expand(*gradient.shape, 4) / 4)):
+            return "each gets a quarter, as of a mean: of a maximum, the winner gets all"
+        if found[_laid_out((winner == 4)[..., None].expand(*gradient.shape, 4))].any():
+            return "where the winner is 4, ReLU put all four out: nothing flows back"
+        return "some gradients are not those of autograd"
+    return None
+
+
+def _by_place(gradient, winner, places=(0, 1, 2, 3)):
+    """The gradient of each of a window's four outputs: ``(N, H, W, C, 4)``."""
+    import torch
+
+    return torch.where(winner[..., None] == torch.tensor(places), gradient[..., None], 0.0)
+
+
+def _laid_out(windows):
+    """``(N, H, W, C, 4)`` → ``(N, 2 H, 2 W, C)``: the four of each window side by side."""
+    count, high, wide, channels, _ = windows.shape
+    rows = windows.unflatten(4, (2, 2)).permute(0, 1, 4, 2, 5, 3)
+    return rows.reshape(count, 2 * high, 2 * wide, channels)
+
+
+SPREAD = Code(
+    "For each place 0 to 3: gradient * (winner == place) goes to every other row and every other column.",
+    _try_spread,
+    wrong={
+        "only the winner gets it": lambda gradient, _: gradient.repeat_interleave(2, 1).repeat_interleave(2, 2),
+        "of a maximum, the winner gets all": lambda gradient, _: (
+            gradient.repeat_interleave(2, 1).repeat_interleave(2, 2) / 4
+        ),
+        "nothing flows back": lambda gradient, winner: _laid_out(_by_place(gradient, winner.clamp(max=3))),
+        "1 and 2 are swapped": lambda gradient, winner: _laid_out(_by_place(gradient, winner, (0, 2, 1, 3))),
+        "the convolution's output is": _by_place,
+        "at the wrong places": lambda gradient, winner: _by_place(gradient, winner).reshape(
+            len(gradient), 2 * gradient.shape[1], 2 * gradient.shape[2], -1
+        ),
+        "not those of autograd": lambda gradient, winner: -_laid_out(_by_place(gradient, winner)),
+    },
+)
+EXERCISES = {"11.1": FIRST_TIME, "11.2": AT_THE_FLOOR, "11.3": SPREAD}

@@ -1,22 +1,255 @@
-"""What lab 26 claims: a kernel that goes to memory once comes near its roof, and attention gains more from one."""
+"""Lab 26: a kernel that goes to memory once comes near its roof, and attention gains more from one.
+
+Bounds follow from shapes and from the roofs that ``bench_peaks.py`` measured: bytes through the memory, operations on
+the Tensor Cores, and exponentials, of which a multiprocessor makes 16 a clock (CUDA C++ Programming Guide, "Arithmetic
+Instructions", compute capability 7.5 to 9.0).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from labkit.checks import Claim
-from labkit.topics.kernels import readings
+from labkit.display import style
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number, each_of
+from labkit.numbers import number
+from labkit.subjects import kernels, kernels_charts
+from labkit.subjects.kernels_charts import SMALL, WAYS
+from labkit.subjects.roofline import BYTES, Peaks
 
 if TYPE_CHECKING:
     import torch
 
     from labkit.pretend.triton import Work
 
+EXPONENTIALS_A_CLOCK = 16  # of a multiprocessor
 PLACES = 4096  # of the attention that the reader predicts
+
+
+# --- softmax ------------------------------------------------------------------------------------------------
+
+
+def softmax_floor_us(numbers: int, peaks: Peaks, dtype: str, trips: int = 2) -> float:
+    """µs in which so many numbers can go through the memory so often: read once, written once are two trips."""
+    return trips * numbers * BYTES[dtype] / peaks.tb_per_s / 1e6
+
+
+def softmax_shares(records: Sequence[dict], peaks: Peaks) -> pd.DataFrame:
+    """By columns, of each way: the share of the memory's roof, 1 for one reading and one writing at full speed."""
+    found = kernels.rows(records, "softmax")
+    floor = softmax_floor_us(int(found["rows"][0] * found["columns"][0]), peaks, records[0]["dtype"])
+    return floor / kernels.timed(records, "softmax", ["columns"])
+
+
+def softmax_table(records: Sequence[dict], peaks: Peaks) -> Table:
+    """By columns: each way's share of the memory's roof, in per cent."""
+    shares = 100 * softmax_shares(records, peaks)[["operators", "torch", "compiled", "triton", "pieces"]]
+    names = [WAYS[way][0] for way in shares]
+    frame = shares.set_axis(names, axis=1).rename_axis("columns").reset_index()
+    caption = "Softmax: per cent of the memory's roof (read once, written once), medians of rounds"
+    return table(frame, caption, {"columns": "{:,}"} | dict.fromkeys(names, "{:.0f}"), names)
+
+
+def softmax_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
+    """TB/s of what a softmax has to move, by the length of a row, a line a way, under the memory's roof."""
+    shares = softmax_shares(records, peaks) * peaks.tb_per_s
+    with style.house_style():
+        fig = style.figure(3.8)
+        ax = fig.subplots()
+        kernels_charts.lines(ax, shares)
+        ax.axhline(peaks.tb_per_s, color=style.INK, lw=1.4)
+        kernels_charts.word(ax, f"the memory's roof: {peaks.tb_per_s:.2f} TB/s", 0, peaks.tb_per_s)
+        kernels_charts.by_twos(ax, shares.index)
+        ax.set(ylim=(0, 1.2 * max(peaks.tb_per_s, np.nanmax(shares))), xlabel="columns: numbers in a row")
+        ax.set(ylabel="TB/s, one reading and one writing")
+        first = kernels.rows(records, "softmax").iloc[0]
+        ax.set_title(f"Softmax of the same {first['rows'] * first['columns']:,} numbers, by the length of a row")
+        fig.legend(loc="outside right center", fontsize=SMALL)
+    return fig
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def attention_flops(batch: int, heads: int, length: int, width: int, causal: bool) -> float:
+    """Operations of both products; causal: of the scores that count."""
+    scores = length * (length + 1) / 2 if causal else length**2
+    return 4.0 * batch * heads * scores * width
+
+
+def attention_bytes(batch: int, heads: int, length: int, width: int, dtype: str, naive: bool = False) -> float:
+    """Bytes through the memory: three inputs and the result; naive: also the scores, four times.
+
+    Written by the first product, read and written by the softmax, read by the second product.
+    """
+    numbers = 4.0 * length * width + (4.0 * length**2 if naive else 0.0)
+    return batch * heads * numbers * BYTES[dtype]
+
+
+def clock_mhz(records: Sequence[dict]) -> float:
+    """The multiprocessors' clock while chains of multiply-adds ran, of the longest kernel; NaN where none ran."""
+    found = kernels.one_block(records)
+    if found.empty:
+        return math.nan
+    longest = found.loc[found["us"].idxmax()]
+    return float(longest["clocks"] / longest["us"])
+
+
+def attention_floors(records: Sequence[dict], peaks: Peaks) -> pd.DataFrame:
+    """By length and direction, µs at each roof: ``arithmetic``, ``memory``, ``exponentials``, ``naive memory``."""
+    dtype, found = records[0]["dtype"], []
+    rate = EXPONENTIALS_A_CLOCK * (records[0]["multiprocessors"] or math.nan) * clock_mhz(records)  # a µs
+    shapes = kernels.rows(records, "attention")[["batch", "heads", "length", "width", "causal"]].drop_duplicates()
+    for batch, heads, length, width, causal in shapes.itertuples(index=False):
+        flops = attention_flops(batch, heads, length, width, causal)
+        found.append(
+            {
+                "length": length,
+                "causal": causal,
+                "arithmetic": flops / peaks.rate(dtype) / 1e6,
+                "memory": attention_bytes(batch, heads, length, width, dtype) / peaks.tb_per_s / 1e6,
+                "exponentials": flops / (4 * width) / rate,
+                "naive memory": attention_bytes(batch, heads, length, width, dtype, naive=True) / peaks.tb_per_s / 1e6,
+            }
+        )
+    return pd.DataFrame(found).set_index(["length", "causal"])
+
+
+def floors_table(records: Sequence[dict], peaks: Peaks) -> Table:
+    """By length, what each roof asks for: µs of arithmetic, of memory, of exponentials; and of the naive form."""
+    found = attention_floors(records, peaks).xs(False, level="causal")
+    names = {
+        "arithmetic": "arithmetic µs",
+        "memory": "memory µs, one kernel",
+        "naive memory": "memory µs, naive",
+        "exponentials": "exponentials µs",
+    }
+    frame = found[[*names]].rename(columns=names).rename_axis("places").reset_index()
+    shapes = kernels.rows(records, "attention").drop_duplicates("length").sort_values("length")
+    (few, most), first = shapes["length"].iloc[[0, -1]], shapes.iloc[0]
+    caption = f"Attention at the roofs of one {peaks.gpu}, {first['heads']} heads of {first['width']} numbers: "
+    caption += f"{first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} places"
+    return table(frame, caption, {"places": "{:,}"}, list(names.values()))
+
+
+def attention_times(records: Sequence[dict]) -> pd.DataFrame:
+    """By length and direction, µs of ``naive``, ``flash``, ``triton``; NaN where one was refused."""
+    return kernels.timed(records, "attention", ["length", "causal"]).reindex(columns=["naive", "flash", "triton"])
+
+
+def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
+    """By direction and length: µs of each way, shares, and the memory beside inputs."""
+    times, floors = attention_times(records), attention_floors(records, peaks)
+    least = floors[["arithmetic", "memory"]].max(axis=1)
+    extra = kernels.rows(records, "attention").pivot(index=["length", "causal"], columns="way", values="extra_bytes")
+    frame = pd.DataFrame(
+        {
+            "places": [length for length, _ in times.index],
+            "causal": ["yes" if causal else "no" for _, causal in times.index],
+            "naive µs": times["naive"].to_numpy(),
+            "flash µs": times["flash"].to_numpy(),
+            "ours µs": times["triton"].to_numpy(),
+            "naive / ours": (times["naive"] / times["triton"]).to_numpy(),
+            "flash / ours": (times["flash"] / times["triton"]).to_numpy(),
+            "ours, % of the bound": (100 * least.reindex(times.index) / times["triton"]).to_numpy(),
+            "naive, GB more": (extra["naive"].reindex(times.index) / 1e9).to_numpy(),
+        }
+    ).sort_values(["causal", "places"])
+    formats = {"places": "{:,}"} | dict.fromkeys(["naive µs", "flash µs", "ours µs"], "{:,.0f}")
+    formats |= {"naive / ours": "{:.1f}", "flash / ours": "{:.2f}", "ours, % of the bound": "{:.0f}"}
+    formats |= {"naive, GB more": "{:.2f}"}
+    caption = "Attention forward: medians of rounds, GPU time; flash is PyTorch's"
+    return table(frame, caption, formats, [name for name in formats if name != "places"])
+
+
+def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
+    """Milliseconds of attention by length, full and causal, each way, and the bounds of both forms."""
+    times, floors = attention_times(records), attention_floors(records, peaks)
+    with style.house_style():
+        fig = style.figure(4.2)
+        axes = fig.subplots(1, 2, sharey=True)
+        for ax, causal in zip(axes, (False, True), strict=True):
+            own = times.xs(causal, level="causal") / 1e3
+            floor = floors.xs(causal, level="causal") / 1e3
+            kernels_charts.lines(ax, own, labelled=not causal)
+            least = floor[["arithmetic", "memory"]].max(axis=1)
+            labels = ("bound of one kernel", "bound of the naive form") if not causal else (None, None)
+            ax.plot(least.index, least, color=style.INK, lw=1.3, ls=":", label=labels[0])
+            ax.plot(floor.index, floor["naive memory"], color=style.VERMILION, lw=1.3, ls=":", label=labels[1])
+            kernels_charts.by_twos(ax, own.index)
+            ax.set(yscale="log", xlabel="places")
+            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.yaxis.set_minor_formatter(NullFormatter())
+            ax.grid(axis="y", lw=0.6)
+            ax.set_title("causal: each place sees those before" if causal else "each place sees every other")
+        axes[0].set_ylabel("ms, logarithmic")
+        style.suptitle(fig, "Attention forward, the same number of numbers at each length")
+        fig.legend(loc="outside lower center", ncols=3, fontsize=SMALL)
+    return fig
+
+
+def cudnn_gain(records: Sequence[dict], length: int) -> float:
+    """How many times as fast cuDNN's attention is as PyTorch's flash kernel, forward and back; NaN if one is refused.
+
+    ``records``: of ``bench_attention.py``; in BF16, else in FP16.
+    """
+    found = pd.DataFrame(records[0]["rows"]).reindex(columns=["length", "dtype", "kernel", "us"])
+    us = found[found["length"] == length].pivot(index="dtype", columns="kernel", values="us")
+    gains = (us["flash"] / us["cudnn"]).reindex(["bf16", "fp16"]).dropna()
+    return float(gains.iloc[0]) if len(gains) else math.nan
+
+
+def tuning_cost(records: Sequence[dict]) -> dict[str, float]:
+    """What tuning took and gained: ``choices``, ``compile_s``, ``try_s``, µs of the ``first``, ``chosen``, ``best`` and
+    ``worst`` choice, and ``pays_after``: calls until the gain of what the tuner chose over the first has paid for it
+    (infinite where there is none). The tuner times by itself, so it may miss the best by a little."""
+    tried, auto = kernels.rows(records, "tuning"), kernels.rows(records, "autotune")
+    timed_here = tried.dropna(subset=["us"])
+    us, compile_s = timed_here["us"], float(tried["compile_s"].sum())
+    try_s = float(auto["try_s"].iloc[0]) if len(auto) else math.nan
+    first, best = float(us.iloc[0]), float(us.min())
+    taken = [choice == auto["choice"].iloc[0] for choice in timed_here["choice"]] if len(auto) else []
+    chosen = float(us[taken].iloc[0]) if any(taken) else best
+    spent_us = 1e6 * (compile_s - float(tried["compile_s"].iloc[0]) + try_s)
+    return {
+        "choices": len(tried),
+        "compile_s": compile_s,
+        "try_s": try_s,
+        "first": first,
+        "chosen": chosen,
+        "best": best,
+        "worst": float(us.max()),
+        "pays_after": spent_us / (first - chosen) if first > chosen else math.inf,
+    }
+
+
+def tuning(records: Sequence[dict]) -> Table:
+    """Each choice of attention's space: what it takes of a multiprocessor, how long it compiled, how fast it is."""
+    found = kernels.rows(records, "tuning").sort_values("us", na_position="last")
+    choices = pd.DataFrame(found["choice"].tolist(), columns=["rows", "places", "warps", "stages"])
+    frame = choices.assign(
+        **{
+            "registers": found["registers"].to_numpy(),
+            "shared kB": found["shared_bytes"].to_numpy() / 1e3,
+            "compiled s": found["compile_s"].to_numpy(),
+            "µs": found["us"].to_numpy(),
+        }
+    )
+    measured = ["registers", "shared kB", "compiled s", "µs"]
+    formats = {"shared kB": "{:.0f}", "compiled s": "{:.1f}", "µs": "{:,.0f}"}
+    length = int(found["length"].iloc[0])
+    return table(frame, f"Causal attention of {length:,} places, by choice, the fastest first", formats, measured)
+
+
+# --- what it claims ------------------------------------------------------------------------------------------
 
 
 def one_trip(x: torch.Tensor, y: torch.Tensor, work: Work) -> Iterator[Claim | str]:
@@ -108,7 +341,7 @@ def near_its_bound(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim 
 
 def cudnn_or_flash(both: Sequence[dict]) -> Iterator[Claim | str]:
     """cuDNN's attention against PyTorch's flash kernel, forward and back; ``both``: of ``bench_attention.py``."""
-    gain = readings.cudnn_gain(both, PLACES)
+    gain = cudnn_gain(both, PLACES)
     if math.isnan(gain):
         yield "One of the two kernels does not run here."
     else:
@@ -120,7 +353,7 @@ def cudnn_or_flash(both: Sequence[dict]) -> Iterator[Claim | str]:
 
 def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
     """What tuning took and what it gained; ``timed``: of ``bench_kernels.py``."""
-    cost = readings.tuning_cost(timed)
+    cost = tuning_cost(timed)
     spread, missed = cost["worst"] / cost["best"], 100 * (cost["chosen"] / cost["best"] - 1)
     yield (
         f"{cost['choices']} choices took ~{cost['compile_s']:.1f} s to compile, and the tuner "
@@ -132,3 +365,134 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
         f"Over the first of the list it saves ~{saved:.0f} µs a call, and has paid after "
         f"~{cost['pays_after']:,.0f} calls."
     )
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+PIECES = [  # two pieces of a row
+    ([0.5, -1.0, 2.0], [1.0, 1.5]),
+    ([3.0], [-2.0, 7.0, 0.0]),
+    ([1000.0, 998.0], [1001.5]),
+    ([-900.0], [-901.0, -905.0]),
+]
+
+
+def known(piece: Sequence[float]) -> tuple[float, float]:
+    """What is kept of a piece: its largest number, and the sum of powers relative to it."""
+    return max(piece), sum(math.exp(one - max(piece)) for one in piece)
+
+
+def _try_merge(merge: Callable) -> str | None:
+    for one, other in PIECES:
+        try:
+            parts = each_of(merge(known(one), known(other)), "two numbers, the largest and the total, are")
+        except OverflowError:
+            return "with numbers around 1,000 it overflows: take powers of differences only, none of which is positive"
+        if len(parts) != 2:
+            raise NotWanted(f"two numbers are wanted, the largest and the total, not {len(parts)}")
+        largest, total = (number(part) for part in parts)
+        right, whole = known([*one, *other])
+        if largest != right:
+            return "the largest of both pieces is the larger of their largest"
+        if math.isclose(total, sum(known(part)[1] for part in (one, other))) and not math.isclose(total, whole):
+            return "the totals are added as they are: each is relative to its own piece's largest number"
+        if total > sum(known(part)[1] for part in (one, other)):
+            return "a total grows: its factor is exp(its own largest - the larger one), which is 1 at most"
+        if not math.isclose(total, whole, rel_tol=1e-6):
+            return "one of the two totals is not right: both get a factor, and that of one of them is 1"
+    return None
+
+
+def _merged(first: Callable[[float], float], second: Callable[[float], float], largest: Callable = max) -> Callable:
+    """A merge that corrects each total in its own way, given its own largest number less the larger one."""
+
+    def merge(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+        top = largest(one[0], other[0])
+        return top, one[1] * first(one[0] - top) + other[1] * second(other[0] - top)
+
+    return merge
+
+
+def _never(depth: float) -> float:
+    return 1.0
+
+
+def _large_powers(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    top = max(one[0], other[0])
+    return top, (one[1] * math.exp(one[0]) + other[1] * math.exp(other[0])) / math.exp(top)
+
+
+MERGE = Code(
+    "The larger of both is the new largest; each total is multiplied by exp(its own largest - the new one).",
+    _try_merge,
+    wrong={
+        "the totals are added as they are": _merged(_never, _never),
+        "the larger of their largest": _merged(math.exp, math.exp, largest=min),
+        "a total grows": _merged(lambda depth: math.exp(-depth), lambda depth: math.exp(-depth)),
+        "one of the two totals is not right": _merged(lambda depth: math.exp(2 * depth), math.exp),
+        "it overflows": _large_powers,
+    },
+)
+
+
+def _times(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
+    """How many times as long one way (and causal, or not) takes as another, at the longest length."""
+    longest = attention_times(records).unstack("causal").iloc[-1]
+    found = float(longest[slow] / longest[fast])
+    if math.isnan(found):
+        raise NothingToAnswer("one of the two was not measured here")
+    return found
+
+
+def _otherwise(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
+    """The same for a wrong answer, which there may be none of."""
+    try:
+        return _times(records, slow, fast)
+    except NothingToAnswer:
+        return math.nan
+
+
+NAIVE, NAIVE_CAUSAL = ("naive", False), ("naive", True)  # columns of ``attention_times``, and causal or not
+FORMS = Number(
+    READ,
+    "The solid orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
+    right=lambda records: _times(records, NAIVE_CAUSAL, NAIVE),
+    wrong={
+        "that is turned over: causal over not causal?": lambda records: _times(records, NAIVE, NAIVE_CAUSAL),
+        "that is our kernel, which skips half: the naive form?": lambda records: _otherwise(
+            records, ("triton", True), ("triton", False)
+        ),
+        "that is the naive form over ours, not causal": lambda records: _otherwise(records, NAIVE, ("triton", False)),
+        "that is the naive form over ours, causal": lambda records: _otherwise(records, NAIVE_CAUSAL, ("triton", True)),
+        "that is by how much longer, in per cent: how many times as long?": lambda records: (
+            100 * (_times(records, NAIVE_CAUSAL, NAIVE) - 1)
+        ),
+    },
+    within=0.1,  # read off a logarithmic picture
+)
+_LONG = {"batch": 1, "heads": 16, "length": 16_384, "width": 64, "dtype": "bf16"}
+
+
+def _gb(naive: bool = True, **other: object) -> float:
+    return attention_bytes(**(_LONG | other), naive=naive) / 1e9
+
+
+BYTES_OF_SCORES = Number(
+    BOUND,
+    "Of a head: q, k, v and the result are 16,384 × 64 numbers each, the scores 16,384 × 16,384, and these go four "
+    "times: written, read, written, read.",
+    right=_gb,
+    wrong={
+        "that is the scores alone: q, k, v and the result move, too": lambda: _gb() - _gb(naive=False),
+        "that is without the scores: the form of one kernel": lambda: _gb(naive=False),
+        "that is one head: there are 16": lambda: _gb(heads=1),
+        "those are numbers, in thousands of millions: two bytes each": lambda: _gb() / 2,
+        "that is in FP32: two bytes a number": lambda: 2 * _gb(),
+        "that is with the scores written and read once: the softmax reads and writes them, too": lambda: (
+            (_gb() + _gb(naive=False)) / 2
+        ),
+        "that is with the scores moved once only": lambda: _gb(naive=False) + (_gb() - _gb(naive=False)) / 4,
+    },
+    within=0.002,  # the inputs and the result are four thousandths
+)
+EXERCISES = {"26.1": MERGE, "26.2": FORMS, "26.3": BYTES_OF_SCORES}

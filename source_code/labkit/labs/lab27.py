@@ -1,13 +1,237 @@
-"""What lab 27 claims: what slows a kernel is too little under way, banks that queue, or tiles that are too few."""
+"""Lab 27: what slows a kernel is too little under way, banks that queue, or tiles that are too few."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from labkit.checks import Claim
-from labkit.topics.kernels import readings
+from labkit.display import style
+from labkit.display.diagrams.drawn import ink_on, tint
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number
+from labkit.numbers import number
+from labkit.subjects import kernels, kernels_charts
+from labkit.subjects.kernels import REGISTERS, warps_that_fit
+from labkit.subjects.kernels_charts import SMALL
+from labkit.subjects.roofline import Peaks
+
+BANKS = 32  # of shared memory, each a word of 4 bytes a clock
+FIT = "warps that fit, by registers"  # a column
+CHAIN_COLOURS = (style.VERMILION, style.ORANGE, style.GREEN, style.BLUE)
+
+
+# --- how much is under way -----------------------------------------------------------------------------------
+
+
+def chains(records: Sequence[dict]) -> pd.DataFrame:
+    """Multiply-adds a clock and multiprocessor, by warps, a column for each number of chains a thread."""
+    return kernels.one_block(records).pivot(index="warps", columns="chains", values="per_clock")
+
+
+def chains_chart(records: Sequence[dict]) -> Figure:
+    """Multiply-adds a clock of a multiprocessor by its warps, a line for each number of chains a thread."""
+    found = chains(records)
+    best = float(np.nanmax(found))
+    with style.house_style():
+        fig = style.figure(3.6)
+        ax = fig.subplots()
+        for place, ((count, values), colour) in enumerate(zip(found.items(), CHAIN_COLOURS, strict=False)):
+            label = f"{count} chain{'s' * (count > 1)} a thread"
+            wide = 1.8 + 1.2 * (found.shape[1] - 1 - place)  # of lines that coincide, all are seen
+            ax.plot(found.index, values, color=colour, marker="o", ms=4 + wide, lw=wide, label=label)
+        ax.axhline(best, color=style.INK, lw=1.2, ls=":")
+        kernels_charts.word(ax, f"the most that was reached: {best:.0f}", 0, best)
+        kernels_charts.by_twos(ax, found.index)
+        ax.set(ylim=(0, 1.2 * best), xlabel="warps on a multiprocessor", ylabel="multiply-adds a clock")
+        ax.set_title("More warps, or more independent chains in each")
+        fig.legend(loc="outside right center", fontsize=SMALL)
+    return fig
+
+
+def register_share(chains: int, latency: float) -> float:
+    """What share of its best a scheduler can reach if two of a step's three registers lie in one bank: a model.
+
+    Each bank gives one register a clock, so such a step takes two clocks. A warp that goes on at once with its next
+    chain keeps the two registers that all its chains read, and takes one clock; where another warp had its turn
+    meanwhile, they are read again. With as many chains as a result takes clocks (``latency``), one warp can go on for
+    good; with fewer, each goes through its chains once and waits: two clocks for the first, one for each other.
+    """
+    return 1.0 if chains >= round(latency) else chains / (chains + 1)
+
+
+def warps_enough(records: Sequence[dict], share: float = 0.9) -> pd.Series:
+    """By chains a thread, the fewest warps measured that come to this share of the best; NaN where none does."""
+    found = chains(records)
+    good = found >= share * float(found.max().max())
+    return good.idxmax().where(good.any()).astype(float)
+
+
+def latency_clocks(records: Sequence[dict]) -> float:
+    """Clocks from one step of a chain to the next: of one warp with one chain, which waits for nothing else."""
+    found = kernels.rows(records, "chains").set_index(["warps", "chains"])
+    alone = found.loc[(found.index.get_level_values("warps").min(), 1)]
+    return float(alone["clocks"] / alone["steps"])
+
+
+def warps_needed(latency: float, chains: int, per_clock: float) -> float:
+    """Warps of 32 threads that keep a multiprocessor busy: what is under way is latency times throughput.
+
+    (Little 1961, "A Proof for the Queuing Formula L = λW".) ``per_clock``: multiply-adds a clock at most.
+    """
+    return latency * per_clock / 32 / chains
+
+
+def registers(records: Sequence[dict]) -> Table:
+    """Attention's choices that run here, the fastest first, and how many warps their registers let in at once."""
+    tried = kernels.rows(records, "tuning").dropna(subset=["us"]).sort_values("us")
+    frame = pd.DataFrame(tried["choice"].tolist(), columns=["rows", "places", "warps a program", "stages"])
+    frame["registers"] = tried["registers"].astype(int).tolist()
+    fit = [warps_that_fit(*own) for own in zip(frame["registers"], frame["warps a program"], strict=True)]
+    frame = frame.assign(**{FIT: fit, "µs": tried["us"].tolist()})
+    return table(frame, "Attention by choice, the fastest first", {"µs": "{:,.0f}"}, ["registers", FIT, "µs"])
+
+
+# --- banks of shared memory ----------------------------------------------------------------------------------
+
+
+def passes(words: Iterable[int]) -> int:
+    """How often shared memory has to answer 32 threads, each of which asks for a word, counted from its beginning.
+
+    A bank answers one word at a time; threads that ask for the same word share the answer.
+    """
+    asked: dict[int, set[int]] = {}
+    for word in words:
+        asked.setdefault(word % BANKS, set()).add(word)
+    return max((len(own) for own in asked.values()), default=0)
+
+
+def column_passes(place: Callable[[int, int], int], width: int, side: int = BANKS) -> int:
+    """The most passes in which a warp reads a column of a tile; ``place(row, column)``: where in its row it lies."""
+    return max(passes(row * width + place(row, column) for row in range(side)) for column in range(side))
+
+
+def row_passes(place: Callable[[int, int], int], width: int, side: int = BANKS) -> int:
+    """The same for writing a row."""
+    return max(passes(row * width + place(row, column) for column in range(side)) for row in range(side))
+
+
+PLACES: dict[str, tuple[Callable[[int, int], int], int]] = {  # form of the transpose → place, words of a row
+    "tile": (lambda row, column: column, 32),
+    "padded": (lambda row, column: column, 33),
+    "swizzled": (lambda row, column: column ^ row, 32),
+}
+
+
+def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
+    """The same matrix transposed in each form: µs, and the passes that a column takes in shared memory."""
+    found = kernels.rows(records, "transpose")
+    asked = {form: column_passes(*there) for form, there in PLACES.items()}
+    copy = float(found.set_index("form")["us"]["copy"])
+    frame = pd.DataFrame(
+        {
+            "form": found["form"],
+            "words a row": [PLACES.get(form, (None, None))[1] for form in found["form"]],
+            "passes for a column": [asked.get(form) for form in found["form"]],
+            "µs": found["us"],
+            "times a copy": found["us"] / copy,
+            "TB/s": found["bytes"] / found["us"] / 1e6,
+        }
+    )
+    side = int(found["side"][0])
+    caption = f"{side:,} × {side:,} numbers in FP32; the memory's roof is ~{peaks.tb_per_s:.2f} TB/s"
+    formats = {"µs": "{:.0f}", "times a copy": "{:.2f}", "TB/s": "{:.2f}"}
+    return table(frame, caption, formats, list(formats))
+
+
+def banks(side: int = 8) -> Figure:
+    """In which bank each word of a tile lies, three ways; a model of ``side`` banks instead of 32."""
+    places = {
+        "as it comes": (lambda row, column: column, side),
+        "padded: a word more a row": (lambda row, column: column, side + 1),
+        "swizzled: column XOR row": (lambda row, column: column ^ row, side),
+    }
+    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION, style.YELLOW, style.MUTED]
+    with style.house_style():
+        fig = style.figure(3.5, w_pad=0.1)
+        for ax, (name, (place, width)) in zip(fig.subplots(1, 3), places.items(), strict=True):
+            for row in range(side):
+                for column in range(side):
+                    bank = (row * width + place(row, column)) % side
+                    fill = tint(colours[bank], 0.8 if column == 0 else 0.3)
+                    ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.2))
+                    ax.text(column + 0.5, row + 0.52, str(bank), ha="center", va="center", size=8, color=ink_on(fill))
+            busy = {(row * width + place(row, 0)) % side for row in range(side)}
+            ax.set(xlim=(-0.05, side + 0.05), ylim=(side + 0.05, -0.05), aspect="equal", xticks=[], yticks=[])
+            for edge in ax.spines.values():
+                edge.set_visible(False)
+            ax.set_title(name, fontsize=10)
+            count = side // len(busy)
+            ax.set_xlabel(f"column 0: {len(busy)} bank{'s' * (len(busy) > 1)}, {count} clock{'s' * (count > 1)}")
+    return fig
+
+
+# --- products with few tiles ----------------------------------------------------------------------------------
+
+
+def busy_share(tiles: int, multiprocessors: int) -> float:
+    """Of all multiprocessors, all the time: what has work, if each tile is made by one of them, in whole rounds."""
+    return tiles / (multiprocessors * math.ceil(tiles / multiprocessors))
+
+
+def wave_times(records: Sequence[dict]) -> pd.DataFrame:
+    """µs by number of tiles: ``a tile each``, ``stream``, ``cublas``."""
+    return kernels.timed(records, "waves", ["tiles"])
+
+
+def tile_side(records: Sequence[dict]) -> float:
+    """Rows (and columns) of a tile of the products with more and more tiles: the large tile, or the small one."""
+    found = kernels.rows(records, "waves").iloc[0]
+    return math.sqrt(found["rows"] * found["columns"] / found["tiles"])
+
+
+def waves(records: Sequence[dict]) -> Figure:
+    """µs of a product by its number of tiles: a tile a program, equal stretches, cuBLAS; where a round is full."""
+    found, sms = wave_times(records), records[0]["multiprocessors"]
+    with style.house_style():
+        fig = style.figure(3.9)
+        ax = fig.subplots()
+        for round_ in range(1, int(found.index.max() / sms) + 1):
+            ax.axvline(round_ * sms, color=style.GRID, lw=1.5, zorder=0)
+            times = "once" if round_ == 1 else f"{round_} times"
+            where = {"xytext": (3, 3), "textcoords": "offset points", "va": "bottom", "size": SMALL}
+            place = {"xycoords": ("data", "axes fraction"), "color": style.MUTED}
+            ax.annotate(f"{round_ * sms} tiles:\nthe GPU {times}", (round_ * sms, 0), **place, **where)
+        kernels_charts.lines(ax, found)
+        ax.set(ylim=(0, 1.1 * np.nanmax(found)), xlim=(0, None), xlabel="tiles of the result", ylabel="µs")
+        ax.set_title("The same inner dimension, more and more tiles")
+        fig.legend(loc="outside right center", fontsize=SMALL)
+    return fig
+
+
+def few_times(records: Sequence[dict]) -> pd.DataFrame:
+    """µs by rows, columns, inner; a column for each way to share the product out."""
+    return kernels.timed(records, "few", ["rows", "columns", "inner"])
+
+
+def few(records: Sequence[dict]) -> Table:
+    """Products of a few tiles, shared out in each way, in µs."""
+    found = few_times(records)
+    tiles = kernels.rows(records, "few").groupby(["rows", "columns", "inner"], sort=False)["tiles"].first()
+    sizes = [" × ".join(f"{side:,}" for side in size) for size in found.index]
+    ways = list(found.columns)
+    frame = pd.DataFrame({"rows × columns × inner": sizes, "tiles": tiles.reindex(found.index).to_numpy()})
+    frame = pd.concat([frame, found.reset_index(drop=True)], axis=1)
+    caption = f"Products of a few tiles in µs, on {records[0]['multiprocessors']} multiprocessors"
+    return table(frame, caption, dict.fromkeys(ways, "{:.1f}"), ways)
+
+
+# --- what it claims ------------------------------------------------------------------------------------------
 
 
 def much_under_way(rate: Mapping[int, Mapping[int, float]]) -> Iterator[Claim | str]:
@@ -22,29 +246,29 @@ def much_under_way(rate: Mapping[int, Mapping[int, float]]) -> Iterator[Claim | 
 
 def warps_wanted(timed: Sequence[dict]) -> Iterator[Claim | str]:
     """How many warps Little's law asks for, and how many were enough; ``timed``: of ``bench_kernels.py``."""
-    latency, best = readings.latency_clocks(timed), readings.chains(timed).max().max()
-    enough = readings.warps_enough(timed).map("~{:.0f}".format, na_action="ignore")
+    latency, best = latency_clocks(timed), chains(timed).max().max()
+    enough = warps_enough(timed).map("~{:.0f}".format, na_action="ignore")
     yield f"One step of a chain takes ~{latency:.1f} clocks."
-    for chains, warps in enough.fillna("none").items():
-        needed = readings.warps_needed(latency, chains, best)
-        yield f"with {chains} a thread ~{needed:.0f}, by Little's law; nine tenths of the best reached: {warps}."
+    for count, warps in enough.fillna("none").items():
+        needed = warps_needed(latency, count, best)
+        yield f"with {count} a thread ~{needed:.0f}, by Little's law; nine tenths of the best reached: {warps}."
 
 
 def registers_by_model(timed: Sequence[dict]) -> Iterator[Claim | str]:
     """What the model of the registers' banks says for 32 warps, and what was measured; ``timed`` as before."""
-    latency, found = readings.latency_clocks(timed), readings.chains(timed)
-    for chains, measured in found.loc[32].items():
-        model = found.max().max() * readings.register_share(chains, latency)
+    latency, found = latency_clocks(timed), chains(timed)
+    for count, measured in found.loc[32].items():
+        model = found.max().max() * register_share(count, latency)
         yield (
-            f"{chains} a thread: ~{model:.0f} multiply-adds a clock by the model, "
+            f"{count} a thread: ~{model:.0f} multiply-adds a clock by the model, "
             f"~{measured:.0f} measured with 32 warps."
         )
 
 
 def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
     """Are attention's choices with more warps the faster ones? ``timed`` as before."""
-    room = readings.room(timed)
-    rank = room["us"].corr(room["fit"], method="spearman")
+    tried = registers(timed).frame
+    rank = tried["µs"].corr(tried[FIT], method="spearman")
     yield (
         f"Over these choices, time and warps that fit go together with ~{rank:+.2f} (rank "
         "correlation; −1: more warps are always faster, 0: no matter)."
@@ -72,7 +296,7 @@ def against_a_copy(us: Mapping[str, float]) -> Iterator[Claim | str]:
 
 def large_tile(record: dict) -> Iterator[Claim | str]:
     """The stairs below are those of the large tile; ``record``: of ``bench_kernels.py``."""
-    side = readings.tile_side([record])
+    side = tile_side([record])
     yield Claim(
         "the large tile ran, one program a multiprocessor", side == record["tile"][0], side,
         because="too little shared memory lets the small tile in only, several a multiprocessor",
@@ -109,3 +333,96 @@ def shared_out(few: pd.DataFrame) -> Iterator[Claim | str]:
         because="a GPU with few multiprocessors has work for all of them in a few tiles",
         so=f"it gains a factor of {gain.max():.1f} at most here",
     )  # fmt: skip
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+
+def _one_row_more(records: Sequence[dict], way: str = "a tile each", full: int = 2) -> float:
+    """How many times as long the next number of tiles takes as the one that fills the GPU just so often."""
+    found, tiles = wave_times(records)[way], full * records[0]["multiprocessors"]
+    more = found.index[found.index > tiles]
+    if tiles not in found.index or not len(more):
+        raise NothingToAnswer("no number of tiles fills this GPU just twice")
+    return float(found[more[0]] / found[tiles])
+
+
+def _tiles_more(records: Sequence[dict]) -> float:
+    found, tiles = wave_times(records), 2 * records[0]["multiprocessors"]
+    return float(found.index[found.index > tiles][0] / tiles)
+
+
+ROUND_MORE = Number(
+    READ,
+    "The orange line: its value right behind the second grey line, over that on it.",
+    right=_one_row_more,
+    wrong={
+        "that is turned over": lambda records: 1 / _one_row_more(records),
+        "that is the line of equal stretches: a tile a program?": lambda records: _one_row_more(records, "stream"),
+        "that is cuBLAS: a tile a program?": lambda records: _one_row_more(records, "cublas"),
+        "that is at the first grey line": lambda records: _one_row_more(records, full=1),
+        "that is how many more tiles there are": _tiles_more,
+        "that is by how much longer, in per cent: how many times as long?": lambda records: (
+            100 * (_one_row_more(records) - 1)
+        ),
+    },
+    within=0.05,  # read off a picture
+)
+
+
+def _pct(warps: float) -> float:
+    return 100 * warps / 64
+
+
+OCCUPANCY = Number(
+    BOUND,
+    "A thread gets 88 registers, in units of 8; a block of 256 threads 22,528. How many such blocks do 65,536 hold?",
+    right=lambda: _pct(warps_that_fit(82, 8)),
+    wrong={
+        "that is without the units: 82 registers become 88": lambda: _pct(REGISTERS // (82 * 256) * 8),
+        "that is with a part of a block: only whole blocks run": lambda: _pct(REGISTERS / (88 * 32)),
+        "that is one block: how many fit?": lambda: _pct(8),
+        "those are warps: per cent of 64?": lambda: 16.0,
+        "that is as if registers did not matter": lambda: 100.0,
+        "those are blocks: how many warps, and what share of 64?": lambda: 2.0,
+        "that is with one warp a block: a block has 8": lambda: _pct(2),
+    },
+)
+
+
+def _try_place(place: Callable) -> str | None:
+    def checked(row: int, column: int) -> int:
+        found = number(place(row, column))
+        if found != int(found):
+            raise NotWanted(f"a whole number is wanted, not {found:g}: the place in the row")
+        return int(found)
+
+    for row in range(BANKS):
+        places = [checked(row, column) for column in range(BANKS)]
+        if min(places) < 0 or max(places) >= BANKS:
+            return f"row {row} has a word outside of it: places are 0 to {BANKS - 1}"
+        if len(set(places)) < BANKS:
+            return f"in row {row} two words have the same place: one of them is lost"
+    if (count := row_passes(checked, BANKS)) > 1:
+        return f"a row takes {count} passes to write"
+    if (count := column_passes(checked, BANKS)) > 1:
+        return f"a column takes {count} passes to read: its words should lie in {BANKS} banks"
+    if all(checked(row, column) == row ^ column for row in range(BANKS) for column in range(BANKS)):
+        return "that is the XOR of the listing: is there another way?"
+    return None
+
+
+PLACE = Code(
+    "Within a row all 32 places are taken, in another order in each row: the row's number has to come into it.",
+    _try_place,
+    wrong={
+        "a column takes 32 passes to read": lambda row, column: column,
+        "a column takes 2 passes to read": lambda row, column: column ^ (row // 2),
+        "has a word outside of it": lambda row, column: column + row,
+        "two words have the same place": lambda row, column: (column * row) % BANKS,
+        "a column takes 16 passes to read": lambda row, column: (column + 16 * row) % BANKS,
+        "that is the XOR of the listing": lambda row, column: row ^ column,
+        "a whole number is wanted": lambda row, column: (column + row / 2) % BANKS,
+    },
+)
+EXERCISES = {"27.1": ROUND_MORE, "27.2": OCCUPANCY, "27.3": PLACE}

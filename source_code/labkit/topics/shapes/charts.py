@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.diagrams.drawn import tint
-from labkit.topics.roofline.charts import ROOFS
+from labkit.subjects.roofline_charts import ROOFS
 from labkit.topics.shapes.readings import TYPES
 from stepbudget.kernel_names import NO, YES
 

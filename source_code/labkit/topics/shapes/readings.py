@@ -13,7 +13,7 @@ from functools import cache
 import pandas as pd
 
 from labkit.errors import LabError
-from labkit.topics.roofline.readings import matmul_flops
+from labkit.subjects.roofline import matmul_flops
 from stepbudget import kernel_names
 from stepbudget.ask import ops
 from stepbudget.kernel_names import NO, UNKNOWN, YES

@@ -7,27 +7,28 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from labkit.display import style
+from labkit.labs.lab28.entries import line
+from labkit.labs.lab28.searches import chosen, tried
 from labkit.speedrun import ranking, rules
-from labkit.topics.speedrun import readings
 
 ROW = 0.8  # of the height between two entries that the seeds take
 SMALL = 8.5  # points
 MARKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)  # per cent of wrong digits
 
 
-def seeds(records: Sequence[dict]) -> Figure:
+def seeds_chart(records: Sequence[dict]) -> Figure:
     """A row an entry, a dot a seed, in their order from above: its test accuracy; the mean as a line."""
-    lines = [readings.line(record) for record in records]
+    lines = [line(record) for record in records]
     with style.house_style():
         fig = style.figure(1.2 + 0.9 * len(records))
         ax = fig.subplots()
-        for place, (record, line) in enumerate(zip(records, lines, strict=True)):
+        for place, (record, own) in enumerate(zip(records, lines, strict=True)):
             rows = record["rows"]
             heights = [place + ROW * ((number + 0.5) / len(rows) - 0.5) for number in range(len(rows))]
             ax.scatter([row["accuracy_pct"] for row in rows], heights, s=14, color=style.BLUE, alpha=0.75, lw=0)
-            ax.plot([line.mean_pct] * 2, [place - ROW / 2, place + ROW / 2], color=style.INK, lw=1.6)
+            ax.plot([own.mean_pct] * 2, [place - ROW / 2, place + ROW / 2], color=style.INK, lw=1.6)
         ax.axvline(rules.GOAL_PCT, color=style.VERMILION, lw=1.2)
-        ax.set_yticks(range(len(lines)), [f"{line.name}\n{line.training_ms:,.1f} ms" for line in lines])
+        ax.set_yticks(range(len(lines)), [f"{own.name}\n{own.training_ms:,.1f} ms" for own in lines])
         ax.set(ylim=(len(lines) - 0.5, -0.5), xlabel="correct test digits, %")
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="x")
@@ -42,7 +43,7 @@ def tries(search: dict) -> Figure:
 
     Upwards the wrong digits halve from mark to mark, for near the goal a tenth of a per cent is much.
     """
-    first, second, chosen = readings.tried(search, 1), readings.tried(search, 2), readings.chosen(search)
+    first, second, best = tried(search, 1), tried(search, 2), chosen(search)
     with style.house_style():
         fig = style.figure(3.8)
         ax = fig.subplots()
@@ -51,9 +52,9 @@ def tries(search: dict) -> Figure:
         ax.scatter(across, wrong, s=26, color=style.BLUE, lw=0, label=_label("second round", second))
         ax.vlines(across, *([100 - row["mean_pct"] + sign * row["error_pct"] for row in second] for sign in (-1, 1)),
                   color=style.BLUE, lw=1)  # fmt: skip
-        if chosen["settings"]:
-            word = "chosen" if ranking.reaches(chosen) else "best, and short of the goal"
-            ring = _places([chosen])
+        if best["settings"]:
+            word = "chosen" if ranking.reaches(best) else "best, and short of the goal"
+            ring = _places([best])
             ax.plot(*ring, "o", ms=13, mfc="none", mec=style.VERMILION, mew=1.5, label=word)
         ax.axhline(100 - rules.GOAL_PCT, color=style.VERMILION, lw=1.2)
         ax.set_yscale("log")

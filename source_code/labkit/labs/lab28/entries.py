@@ -1,4 +1,4 @@
-"""What do the entries say? Records of ``benchmarks/speedrun.py`` and of its search, and what others have published."""
+"""How fast was 99 % reached, by whom, on what? Records of ``benchmarks/speedrun.py``, and what others published."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
+from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.source import recorded
-from labkit.speedrun import ranking, rules
+from labkit.speedrun import rules
 
 FOLDER = SOURCE_CODE / "speedrun"
 ENTRIES, PUBLISHED = FOLDER / "entries", FOLDER / "published.json"
@@ -73,20 +76,47 @@ def published() -> list[Line]:
     return [Line(**one) for one in json.loads(PUBLISHED.read_text(encoding="utf-8"))]
 
 
-def standing(records: Iterable[dict]) -> list[Line]:
-    """All lines, fastest first: the records', and the published ones."""
-    return sorted(
-        [*map(line, records), *published()], key=lambda one: (one.training_ms != one.training_ms, one.training_ms)
+def standing(records: Iterable[dict]) -> Table:
+    """Every entry and every published result, fastest first."""
+    lines = [*map(line, records), *published()]
+    lines.sort(key=lambda one: (one.training_ms != one.training_ms, one.training_ms))
+    frame = pd.DataFrame(
+        {
+            "entry": [one.name for one in lines],
+            "track": [one.track for one in lines],
+            "by": [one.author or "the course" for one in lines],
+            "GPU": [one.gpu for one in lines],
+            "training ms": [one.training_ms for one in lines],
+            "mean %": [one.mean_pct for one in lines],
+            "spread %": [one.spread_pct for one in lines],
+            "seeds": [one.seeds for one in lines],
+        }
     )
+    formats = {"training ms": "{:,.1f}", "mean %": "{:.3f}", "spread %": "{:.3f}"}
+    return table(frame, "Time to 99 %: median over the seeds, and the test accuracy", formats, list(formats))
 
 
-def best(records: Iterable[dict]) -> dict[str, float]:
-    """Milliseconds of the fastest entry of each track; NaN where a track has none."""
+def seeds(record: dict) -> Table:
+    """Each seed of an entry."""
+    frame = pd.DataFrame(record["rows"], columns=["seed", "training_ms", "untrained_pct", "accuracy_pct"])
+    frame.columns = ["seed", "training ms", "before it %", "after it %"]
+    formats = {"training ms": "{:,.2f}", "before it %": "{:.1f}", "after it %": "{:.2f}"}
+    return table(frame, f"{record['entry']}, seed by seed", formats, list(formats))
+
+
+def goals(records: Iterable[dict]) -> Table:
+    """Each track's goal, and the fastest entry in it so far; NaN where it has none."""
     lines = [line(record) for record in records]
-    return {
-        name: min((one.training_ms for one in lines if one.track == name and one.seeds), default=NAN)
-        for name in rules.TRACKS
-    }
+    rows = [
+        {
+            "track": track.name,
+            "set beforehand, ms": track.goal_ms,
+            "best ms": min((one.training_ms for one in lines if one.track == track.name and one.seeds), default=NAN),
+        }
+        for track in rules.TRACKS.values()
+    ]
+    formats = {"set beforehand, ms": "{:.0f}", "best ms": "{:.1f}"}
+    return table(pd.DataFrame(rows), None, formats, ["best ms"])
 
 
 def steps(record: dict) -> int:
@@ -124,35 +154,23 @@ def trainings(record: dict) -> tuple[int, float]:
     return len(times), sum(times) / 1e3
 
 
-def tried(search: dict, number: int) -> list[dict]:
-    """The rows of a search's first or second round that ran."""
-    return [row for row in search["rows"] if row["round"] == number and "failed" not in row]
-
-
-def chosen(search: dict) -> dict:
-    """The row that a search ends with: of its second round, else of its first; of no settings where nothing ran."""
-    rows = ranking.ranked(tried(search, 2)) or ranking.ranked(tried(search, 1))
-    return rows[0] if rows else {"settings": {}, "seeds": 0, "mean_pct": NAN, "error_pct": NAN, "median_ms": NAN}
-
-
-def first_round(search: dict, row: dict) -> dict:
-    """What the first round said of a row's settings; the row itself where they had no other."""
-    return next((one for one in tried(search, 1) if one["settings"] == row["settings"]), row)
-
-
-def added_pct(search: dict, row: dict) -> float:
-    """The mean accuracy of the seeds that the second round added to the first's; NaN where it added none.
-
-    Both rounds begin with seed 1, so a row of the second holds the first round's seeds too.
-    """
-    first = first_round(search, row)
-    added = row["seeds"] - first["seeds"]
-    if not added:
-        return NAN
-    return (row["seeds"] * row["mean_pct"] - first["seeds"] * first["mean_pct"]) / added
-
-
-def is_recipe_of(row: dict, record: dict) -> bool:
-    """Was an entry trained with this row's settings?"""
-    settings = row["settings"]
-    return bool(settings) and all(record["recipe"][name] == value for name, value in settings.items())
+def hidden(records: Iterable[dict]) -> Table:
+    """What an entry's median does not say: the range of its times, its worst seed, and its whole process."""
+    rows = []
+    for record in records:
+        times = [row["training_ms"] for row in record["rows"]] or [NAN]
+        count, seconds = trainings(record)
+        rows.append(
+            {
+                "entry": line(record).name,
+                "fastest ms": min(times),
+                "slowest ms": max(times),
+                "worst seed %": min((row["accuracy_pct"] for row in record["rows"]), default=NAN),
+                "trainings": count,
+                "all of them s": seconds,
+                "whole process s": record["process_s"],
+            }
+        )
+    formats = {"fastest ms": "{:.1f}", "slowest ms": "{:.1f}", "worst seed %": "{:.2f}", "all of them s": "{:.2f}"}
+    formats["whole process s"] = "{:.0f}"
+    return table(pd.DataFrame(rows), "What the median hides", formats, list(formats))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.topics.matmul.readings import fp16_over_bf16, instructions
+from labkit.labs.lab10.products import fp16_over_bf16, instructions
 
 
 def tiles_reuse(tried: pd.DataFrame) -> Iterator[Claim | str]:

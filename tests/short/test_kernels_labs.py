@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit.labs import lab11, lab26, lab27
 from labkit.paths import RECORDED
-from labkit.topics.kernels import charts, readings, tables
-from labkit.topics.roofline.readings import Peaks
+from labkit.subjects.kernels import warps_that_fit
+from labkit.subjects.roofline import Peaks
 
 PEAKS = Peaks("a GPU", {"fp32": 50.0, "bf16": 800.0}, 4.0, {})
 TIME = {"low_us": 1.0, "high_us": 9.0, "rounds": 5}
@@ -68,29 +69,29 @@ RECORDS = [record()]
 
 def test_a_softmax_at_the_roof_by_hand():
     """2^28 numbers of 2 bytes, twice, at 4 TB/s: 268 µs."""
-    assert readings.softmax_floor_us(1 << 28, PEAKS, "bf16") == pytest.approx(2 * 2 * 2**28 / 4e6)
-    shares = readings.softmax_shares(RECORDS, PEAKS).loc[256]
+    assert lab26.softmax_floor_us(1 << 28, PEAKS, "bf16") == pytest.approx(2 * 2 * 2**28 / 4e6)
+    shares = lab26.softmax_shares(RECORDS, PEAKS).loc[256]
     assert shares["triton"] == pytest.approx(0.512) and shares["operators"] == pytest.approx(0.256)
     assert list(shares.index) == ["operators", "torch", "compiled", "triton", "pieces"]
 
 
 def test_attentions_bounds_by_hand():
-    assert readings.attention_flops(2, 4, 512, 64, False) == 4 * 2 * 4 * 512 * 512 * 64
-    assert readings.attention_flops(1, 1, 2, 64, True) == 4 * 3 * 64, "three of four scores"
-    assert readings.attention_bytes(1, 1, 512, 64, "bf16") == 4 * 512 * 64 * 2
-    more = readings.attention_bytes(1, 1, 512, 64, "bf16", naive=True) - readings.attention_bytes(1, 1, 512, 64, "bf16")
+    assert lab26.attention_flops(2, 4, 512, 64, False) == 4 * 2 * 4 * 512 * 512 * 64
+    assert lab26.attention_flops(1, 1, 2, 64, True) == 4 * 3 * 64, "three of four scores"
+    assert lab26.attention_bytes(1, 1, 512, 64, "bf16") == 4 * 512 * 64 * 2
+    more = lab26.attention_bytes(1, 1, 512, 64, "bf16", naive=True) - lab26.attention_bytes(1, 1, 512, 64, "bf16")
     assert more == 4 * 512 * 512 * 2
-    floors = readings.attention_floors(RECORDS, PEAKS).loc[(512, False)]
+    floors = lab26.attention_floors(RECORDS, PEAKS).loc[(512, False)]
     assert floors["arithmetic"] == pytest.approx(4 * 8 * 512**2 * 64 / 800e6)
     clock = 4000 / 34  # MHz: of the longest kernel of one block a multiprocessor
     assert floors["exponentials"] == pytest.approx(8 * 512**2 / (16 * 4 * clock))
 
 
 def test_what_was_refused_has_no_time():
-    times = readings.attention_times(RECORDS)
+    times = lab26.attention_times(RECORDS)
     assert math.isnan(times.loc[(512, True), "flash"]) and times.loc[(512, False), "flash"] == 1024
     without = [{**RECORDS[0], "rows": [row for row in RECORDS[0]["rows"] if row.get("way") != "flash"]}]
-    assert readings.attention_times(without)["flash"].isna().all()
+    assert lab26.attention_times(without)["flash"].isna().all()
 
 
 def test_cudnns_attention_beside_flash():
@@ -98,75 +99,78 @@ def test_cudnns_attention_beside_flash():
         return {"length": 8, "dtype": dtype, "kernel": kernel} | more
 
     narrow = [row("fp16", "flash", us=6.0), row("fp16", "cudnn", us=2.0), row("fp32", "flash", refused="no")]
-    assert readings.cudnn_gain([{"rows": narrow}], 8) == 3.0
+    assert lab26.cudnn_gain([{"rows": narrow}], 8) == 3.0
     wide = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", us=2.0)]
-    assert readings.cudnn_gain([{"rows": [*narrow, *wide]}], 8) == 2.0, "BF16 where there is one"
+    assert lab26.cudnn_gain([{"rows": [*narrow, *wide]}], 8) == 2.0, "BF16 where there is one"
     refused = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", refused="no")]
-    assert math.isnan(readings.cudnn_gain([{"rows": refused}], 8))
+    assert math.isnan(lab26.cudnn_gain([{"rows": refused}], 8))
 
 
 def test_tuning_pays_when_its_gain_has_added_up():
-    cost = readings.tuning_cost(RECORDS)
+    cost = lab26.tuning_cost(RECORDS)
     assert (cost["choices"], cost["compile_s"], cost["best"], cost["first"]) == (3, 3.0, 20.0, 30.0)
     assert cost["pays_after"] == pytest.approx((2.0 + 3.0) * 1e6 / 10.0), "without what the first alone would cost"
     assert cost["chosen"] == 20.0
     missed = json.loads(json.dumps(RECORDS))
     next(row for row in missed[0]["rows"] if row["what"] == "autotune")["choice"] = [64, 32, 4, 2]
-    cost = readings.tuning_cost(missed)
+    cost = lab26.tuning_cost(missed)
     assert (cost["chosen"], cost["best"], cost["pays_after"]) == (30.0, 20.0, math.inf), "the tuner took the first"
     never = json.loads(json.dumps(RECORDS))
     next(row for row in never[0]["rows"] if row["what"] == "tuning")["us"] = 20.0
-    assert readings.tuning_cost(never)["pays_after"] == math.inf
+    assert lab26.tuning_cost(never)["pays_after"] == math.inf
 
 
 def test_littles_law_and_the_warps_that_registers_allow():
-    assert readings.latency_clocks(RECORDS) == 4.0
-    assert readings.warps_needed(4.0, 1, 128.0) == 16 and readings.warps_needed(4.0, 8, 128.0) == 2
-    assert readings.warps_enough(RECORDS).to_dict() == {1: 32.0, 8: 8.0}
-    assert readings.chains(RECORDS).index.tolist() == [1, 8, 32], "two blocks count each its own clocks"
+    assert lab27.latency_clocks(RECORDS) == 4.0
+    assert lab27.warps_needed(4.0, 1, 128.0) == 16 and lab27.warps_needed(4.0, 8, 128.0) == 2
+    assert lab27.warps_enough(RECORDS).to_dict() == {1: 32.0, 8: 8.0}
+    assert lab27.chains(RECORDS).index.tolist() == [1, 8, 32], "two blocks count each its own clocks"
     # CUDA's occupancy calculator: 32 registers let 64 warps in, 255 eight; 116 in blocks of 8 two blocks.
-    assert [readings.warps_that_fit(32, 8), readings.warps_that_fit(255, 4), readings.warps_that_fit(116, 8)] == [
+    assert [warps_that_fit(32, 8), warps_that_fit(255, 4), warps_that_fit(116, 8)] == [
         64, 8, 16,
     ]  # fmt: skip
-    assert readings.room(RECORDS)[["rows", "fit"]].to_numpy().tolist() == [[128, 16], [64, 16]]
+    assert lab27.registers(RECORDS).frame[["rows", "warps that fit, by registers"]].to_numpy().tolist() == [
+        [128, 16],
+        [64, 16],
+    ]
 
 
 def test_registers_that_are_read_again():
     """A step that reads all three takes two clocks, the next of the same warp one."""
-    assert [readings.register_share(chains, 4.07) for chains in (1, 2, 4, 8)] == [1 / 2, 2 / 3, 1, 1]
+    assert [lab27.register_share(chains, 4.07) for chains in (1, 2, 4, 8)] == [1 / 2, 2 / 3, 1, 1]
     recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
-    found = readings.chains([recorded]).loc[32]
+    found = lab27.chains([recorded]).loc[32]
     for chains, per_clock in found.items():
-        assert per_clock == pytest.approx(128 * readings.register_share(chains, 4.07), rel=0.03)
+        assert per_clock == pytest.approx(128 * lab27.register_share(chains, 4.07), rel=0.03)
 
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=32))
 def test_passes_are_those_of_the_fullest_bank(words):
     counted = np.bincount([word % 32 for word in set(words)])
-    assert readings.passes(words) == counted.max()
+    assert lab27.passes(words) == counted.max()
 
 
 def test_which_tile_ran_is_read_off_the_products():
     """The small tile runs where the large one does not fit, and the record's own ``tile`` does not say so."""
     recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
-    assert readings.tile_side([recorded]) == recorded["tile"][0] == 128
+    assert lab27.tile_side([recorded]) == recorded["tile"][0] == 128
     for row in recorded["rows"]:
         row["tiles"] = 4 * row["tiles"] if row["what"] == "waves" else row.get("tiles")
-    assert readings.tile_side([recorded]) == 64
+    assert lab27.tile_side([recorded]) == 64
 
 
 def test_passes_by_hand():
-    assert readings.passes(range(32)) == 1 and readings.passes([5] * 32) == 1, "one word is told to all"
-    assert readings.passes(range(0, 1024, 32)) == 32 and readings.passes(range(0, 64, 2)) == 2
-    asked = {form: readings.column_passes(*there) for form, there in readings.PLACES.items()}
+    assert lab27.passes(range(32)) == 1 and lab27.passes([5] * 32) == 1, "one word is told to all"
+    assert lab27.passes(range(0, 1024, 32)) == 32 and lab27.passes(range(0, 64, 2)) == 2
+    asked = {form: lab27.column_passes(*there) for form, there in lab27.PLACES.items()}
     assert asked == {"tile": 32, "padded": 1, "swizzled": 1}
-    assert {readings.row_passes(*there) for there in readings.PLACES.values()} == {1}
+    assert {lab27.row_passes(*there) for there in lab27.PLACES.values()} == {1}
 
 
 @pytest.mark.parametrize(("tiles", "share"), [(132, 1.0), (133, 133 / 264), (66, 0.5), (264, 1.0)])
 def test_a_round_that_is_not_full_costs_as_much_as_a_full_one(tiles, share):
-    assert readings.busy_share(tiles, 132) == pytest.approx(share)
+    assert lab27.busy_share(tiles, 132) == pytest.approx(share)
 
 
 def staged() -> dict:
@@ -187,22 +191,22 @@ def staged() -> dict:
 
 
 def test_more_stages_want_more_shared_memory():
-    found = readings.stages([staged()])
+    found = lab11.stages([staged()])
     assert found["stages"].tolist() == [1, 2, 3] and found["shared_bytes"].tolist() == [1000, 3000, 5000]
     assert found["programs"].tolist()[:2] == [2, 1] and math.isnan(found["programs"][2]), "5,024 bytes in all"
     assert found["us_4"].tolist()[:2] == [10, 30] and found["us_8"].tolist()[:2] == [20, 40]
     assert found[["us_4", "us_8"]].iloc[2].isna().all() and set(found["shipped_us"]) == {9.0}
-    assert "~5" in str(tables.stages([staged()])) and "~30" in str(tables.stages([staged()]))
+    assert "~5" in str(lab11.stages_table([staged()])) and "~30" in str(lab11.stages_table([staged()]))
 
 
 def test_where_nothing_is_refused_registers_say_how_many_programs_fit():
     rows = [row for row in staged()["rows"] if "refused" not in row]
-    assert readings.stages([{"gpu": "a GPU", "rows": rows}])["programs"].tolist() == [4, 4]
+    assert lab11.stages([{"gpu": "a GPU", "rows": rows}])["programs"].tolist() == [4, 4]
 
 
 def test_the_recorded_stages_say_why_more_of_them_do_not_help():
     recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_stages-01.json").read_text())
-    found = readings.stages([recorded]).set_index(["kernel", "stages"])
+    found = lab11.stages([recorded]).set_index(["kernel", "stages"])
     refused = found.loc[("_conv2_pool", 2)]
     assert refused["shared_bytes"] == 237_568 and math.isnan(refused["us_4"])
     assert found.loc["_conv1_gradient", "programs"].tolist()[:2] == [2, 1]
@@ -210,24 +214,24 @@ def test_the_recorded_stages_say_why_more_of_them_do_not_help():
 
 
 def test_the_tables():
-    assert "~51" in str(tables.softmax(RECORDS, PEAKS))
-    assert tables.attention(RECORDS, PEAKS).frame["causal"].tolist() == ["no", "no", "yes", "yes"]
-    assert len(tables.attention_floors(RECORDS, PEAKS).frame) == 2
-    assert tables.tuning(RECORDS).frame["µs"].tolist()[:2] == [20.0, 30.0]
-    assert tables.transposes(RECORDS, PEAKS).frame["times a copy"].tolist() == [1.0, 4.0, 3.0, 1.5, 1.5]
-    assert tables.few(RECORDS).frame["stream"].tolist() == [3.0]
-    assert len(tables.registers(RECORDS).frame) == 2
+    assert "~51" in str(lab26.softmax_table(RECORDS, PEAKS))
+    assert lab26.attention_table(RECORDS, PEAKS).frame["causal"].tolist() == ["no", "no", "yes", "yes"]
+    assert len(lab26.floors_table(RECORDS, PEAKS).frame) == 2
+    assert lab26.tuning(RECORDS).frame["µs"].tolist()[:2] == [20.0, 30.0]
+    assert lab27.transposes(RECORDS, PEAKS).frame["times a copy"].tolist() == [1.0, 4.0, 3.0, 1.5, 1.5]
+    assert lab27.few(RECORDS).frame["stream"].tolist() == [3.0]
+    assert len(lab27.registers(RECORDS).frame) == 2
 
 
 def test_the_pictures():
-    lines = {len(ax.lines) for ax in charts.attention(RECORDS, PEAKS).axes}
+    lines = {len(ax.lines) for ax in lab26.attention_chart(RECORDS, PEAKS).axes}
     assert lines == {5}, "three ways and two bounds"
-    (ax,) = charts.softmax(RECORDS, PEAKS).axes
+    (ax,) = lab26.softmax_chart(RECORDS, PEAKS).axes
     assert "the memory's roof: 4.00 TB/s" in {text.get_text() for text in ax.texts}
-    (ax,) = charts.chains(RECORDS).axes
+    (ax,) = lab27.chains_chart(RECORDS).axes
     assert [line.get_label() for line in ax.lines[:2]] == ["1 chain a thread", "8 chains a thread"]
-    (ax,) = charts.waves(RECORDS).axes
+    (ax,) = lab27.waves(RECORDS).axes
     assert "4 tiles:\nthe GPU once" in {text.get_text() for text in ax.texts}
-    assert [ax.get_xlabel() for ax in charts.banks().axes] == [
+    assert [ax.get_xlabel() for ax in lab27.banks().axes] == [
         "column 0: 1 bank, 8 clocks", "column 0: 8 banks, 1 clock", "column 0: 8 banks, 1 clock",
     ]  # fmt: skip

@@ -8,9 +8,15 @@ import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
 from labkit.numbers import shown
-from labkit.topics.roofline.readings import MEMORY, Peaks, Point, matmul_point
+from labkit.subjects.roofline import BYTES, MEMORY, Peaks, Point, matmul_flops
 
 FC1 = (1024, 128, 9216)
+
+
+def matmul_point(rows: int, columns: int, inner: int, seconds: float, dtype: str = "bf16", name: str = "") -> Point:
+    """A matrix product as a point; its bytes: each factor read once, the result written once."""
+    moved = BYTES[dtype] * (rows * inner + inner * columns + rows * columns)
+    return Point(name or f"{rows} × {columns} × {inner}", dtype, matmul_flops(rows, columns, inner), moved, seconds)
 
 
 def _flop_per_byte(rows: int, columns: int, inner: int, operations: float = 2, byte: float = 2) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from labkit.checks import Claim
+from labkit.labs.lab28 import entries, searches
 from labkit.speedrun import rules
-from labkit.topics.speedrun import readings
 
 
 def reaches_the_goal(course_net: dict) -> Iterator[Claim | str]:
     """The entry with the course's network is right often enough; its record, of ``speedrun.py``."""
-    found = readings.line(course_net)
+    found = entries.line(course_net)
     yield Claim(
         f"the course's network reaches {rules.GOAL_PCT} %, as a mean over its seeds",
         found.mean_pct >= rules.GOAL_PCT,
@@ -23,16 +23,16 @@ def reaches_the_goal(course_net: dict) -> Iterator[Claim | str]:
 
 def same_recipe(compiled: dict, own: dict) -> Iterator[Claim | str]:
     """The entry that is compiled and the one in kernels of its own differ in nothing else."""
-    yield Claim("both trained the same network by the same recipe", readings.same_recipe(compiled, own))
+    yield Claim("both trained the same network by the same recipe", entries.same_recipe(compiled, own))
 
 
 def shorter_steps(own: dict, compiled: dict) -> Iterator[Claim | str]:
     """How long a step is in kernels of its own, and compiled."""
     own_us, compiled_us = (
-        1e3 * readings.line(record).training_ms / readings.steps(record) for record in (own, compiled)
+        1e3 * entries.line(record).training_ms / entries.steps(record) for record in (own, compiled)
     )  # fmt: skip
     yield (
-        f"the time by the number of steps, {readings.steps(own)}: "
+        f"the time by the number of steps, {entries.steps(own)}: "
         f"~{own_us:.0f} µs in own kernels, ~{compiled_us:.0f} µs compiled"
     )
     yield Claim(
@@ -44,7 +44,7 @@ def shorter_steps(own: dict, compiled: dict) -> Iterator[Claim | str]:
 
 def within_the_goals(records: Sequence[dict]) -> Iterator[Claim | str]:
     """The fastest entry of each track against what was set beforehand; ``records``: of all entries."""
-    best = readings.best(records)
+    best = entries.goals(records).frame.set_index("track")["best ms"]
     own_net, any_net = rules.TRACKS.values()
     differs = {"because": "the goal was set for an H200", "so": "the fastest entry here is the one to beat"}
     own_ms, any_ms = best[own_net.name], best[any_net.name]
@@ -64,9 +64,9 @@ def compiler_takes_longest(own: dict, course_net: dict, compiled: dict) -> Itera
 
 def search_cost(search: dict) -> Iterator[Claim | str]:
     """What the search took, in trainings by the recipe that it found; its record, of ``speedrun_search.py``."""
-    tried = [row for number in (1, 2) for row in readings.tried(search, number)]
+    tried = [row for number in (1, 2) for row in searches.tried(search, number)]
     trained_s = sum(row["seeds"] * row["median_ms"] for row in tried) / 1e3
-    best_s = readings.chosen(search)["median_ms"] / 1e3
+    best_s = searches.chosen(search)["median_ms"] / 1e3
     rest_s = search["process_s"] - trained_s
     yield (
         f"the search trained for as long as ~{trained_s / best_s:.0f} trainings by the recipe "
@@ -84,9 +84,9 @@ def knew_nothing(knew: Sequence[float]) -> Iterator[Claim | str]:
 
 def as_searched(search: dict, own: dict) -> Iterator[Claim | str]:
     """The entry was trained by what the search chose."""
-    chosen = readings.chosen(search)
+    chosen = searches.chosen(search)
     yield Claim(
-        "the entry's recipe is the one that the search chose", readings.is_recipe_of(chosen, own), chosen["settings"],
+        "the entry's recipe is the one that the search chose", searches.is_recipe_of(chosen, own), chosen["settings"],
         because="a search with less time, or on another GPU, ends elsewhere",
         so="the entry keeps the recipe of the search that was recorded",
     )  # fmt: skip

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim, Note
-from labkit.topics.roofline import readings
-from labkit.topics.roofline.readings import Machine, Peaks, Point
+from labkit.display.table import Table
+from labkit.labs.lab09.steps import step_point
+from labkit.subjects import floors, roofline
+from labkit.subjects.roofline import Machine, Peaks, Point
 from stepbudget.ask.idle import idle
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
 
-FACTORS = {"waiting": "waiting", "slow": "slow kernels", "detour": "bytes and type"}  # of a distance to the floor
+FACTORS = ["waiting ×", "slow kernels ×", "bytes and type ×"]  # of a distance to the floor
 KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at when their bytes were counted by hand
 
 
@@ -64,8 +66,8 @@ def ten_epochs(last: Report) -> Iterator[Claim | str]:
 
 def floor(peaks: Peaks) -> Iterator[Claim | str]:
     """Traffic outweighs the arithmetic unless kernels are fused, and what is left at the least."""
-    ms = readings.floor(peaks).set_index("what")["ms"]
-    unfused, least_ms = ms["traffic, unfused"] / ms["arithmetic"], 1e3 * readings.training_floor_s(peaks)
+    ms = floors.floor(peaks).set_index("what")["ms"]
+    unfused, least_ms = ms["traffic, unfused"] / ms["arithmetic"], 1e3 * floors.training_floor_s(peaks)
     yield Claim(
         "one kernel an operator: traffic alone takes over three times as long as the arithmetic",
         unfused > 3, unfused,
@@ -81,7 +83,7 @@ def floor(peaks: Peaks) -> Iterator[Claim | str]:
 
 def shapes_are_right(counted: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
     """Bytes from shapes, held against those that were ``counted``: a step's kernels, by its rung."""
-    moved = {rung: readings.step_point(rung, 1.0).moved for rung in counted}
+    moved = {rung: step_point(rung, 1.0).moved for rung in counted}
     ratio = pd.Series({rung: kernels["bytes"].sum() / moved[rung] for rung, kernels in counted.items()})
     known = ratio[[rung for rung in counted if rung in KNOWN]]
     differs = {
@@ -114,9 +116,9 @@ def below_the_roof(points: Sequence[Point], peaks: Peaks) -> Iterator[Claim | st
     yield Claim("no step is faster than its roof allows", highest < 1.1, highest)
 
 
-def waiting_is_gone(distances: pd.DataFrame) -> Iterator[Claim | str]:
+def waiting_is_gone(distances: Table) -> Iterator[Claim | str]:
     """Most of the baseline's distance to the floor was waiting, and later steps do not wait."""
-    waiting = distances.set_index("step")["waiting"]
+    waiting = distances.frame.set_index("step")["waiting ×"]
     first, late = waiting["main_baseline"], waiting["main_opt5":].max()
     yield Claim(
         "the baseline's step takes over 5 times as long as its kernels", first > 5, first,
@@ -130,27 +132,27 @@ def waiting_is_gone(distances: pd.DataFrame) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def slow_kernels_are_left(distances: pd.DataFrame, gpu: str) -> Iterator[Claim | str]:
+def slow_kernels_are_left(distances: Table, gpu: str) -> Iterator[Claim | str]:
     """Which of the three factors is the largest at the compiled step; ``gpu``: whose distances they are."""
-    own = distances.set_index("step").loc["main_opt6"]
-    left = own[list(FACTORS)].astype(float)
-    largest = FACTORS[left.idxmax()]
+    own = distances.frame.set_index("step").loc["main_opt6"]
+    left = own[FACTORS].astype(float)
+    largest = left.idxmax().removesuffix(" ×")
     yield Claim(
-        "at opt6 the largest factor left is slow kernels", left.idxmax() == "slow", left.idxmax(),
+        "at opt6 the largest factor left is slow kernels", largest == "slow kernels", largest,
         because="the libraries' kernels fit this GPU better, or its memory is the narrower side",
         so=f"look at '{largest}' first here, and at the kernels below after that",
     )  # fmt: skip
     yield (
-        f"On the {gpu} opt6 takes ~{own['all']:.1f} times its floor; "
+        f"On the {gpu} opt6 takes ~{own['in all ×']:.1f} times its floor; "
         f"the largest part of it, ~{left.max():.1f} times: {largest}."
     )
 
 
 def small_and_waiting(kernels: pd.DataFrame, products: pd.DataFrame, peaks: Peaks) -> Iterator[Claim | str]:
     """What limits the kernels of a step, and conv2's ``products`` among them."""
-    limits = readings.limits(kernels, peaks)
-    small = len(limits[limits["limit"] == readings.TOO_SMALL]) / len(limits)
-    waits = limits[limits["limit"] == readings.WAITING]["us"].sum() / limits["us"].sum()
+    limits = roofline.limits(kernels, peaks)
+    small = len(limits[limits["limit"] == roofline.TOO_SMALL]) / len(limits)
+    waits = limits[limits["limit"] == roofline.WAITING]["us"].sum() / limits["us"].sum()
     shares = limits[limits["kernel"].isin(products["kernel"])][["memory", "arithmetic"]].max(axis=1)
     differs = {
         "because": "another GPU, cuDNN or compiler has other kernels, or counts fewer units",
@@ -183,9 +185,10 @@ def too_few_blocks_too_much_work(products: pd.DataFrame) -> Iterator[Claim | str
     )  # fmt: skip
 
 
-def first_to_attack(limits: pd.DataFrame, distances: pd.DataFrame) -> Iterator[Claim | str]:
+def first_to_attack(limits: pd.DataFrame, distances: Table) -> Iterator[Claim | str]:
     """How much of what can be saved one kernel holds, and how short a step could become."""
-    step_us, roofs_us, own = limits["us"].sum(), limits["floor_us"].sum(), distances.set_index("step").loc["main_opt6"]
+    step_us, roofs_us = limits["us"].sum(), limits["floor_us"].sum()
+    own = distances.frame.set_index("step").loc["main_opt6"]
     over_us = limits["us"] - limits["floor_us"]
     part = over_us.max() / over_us.sum()
     yield Claim(
@@ -195,9 +198,9 @@ def first_to_attack(limits: pd.DataFrame, distances: pd.DataFrame) -> Iterator[C
     )  # fmt: skip
     yield (
         f"All kernels at their roofs: ~{step_us:.0f} → ~{roofs_us:.0f} µs a step; "
-        f"if they overlapped as well: ~{own['roof_us']:.0f} µs."
+        f"if they overlapped as well: ~{own['at its roof µs']:.0f} µs."
     )
-    yield f"And with the bytes of an ideal cut: ~{own['floor_us']:.0f} µs, the floor."
+    yield f"And with the bytes of an ideal cut: ~{own['the floor µs']:.0f} µs, the floor."
 
 
 def little_had_to_be(entries: pd.DataFrame, floor_s: float, last: Report) -> Iterator[Claim | str]:

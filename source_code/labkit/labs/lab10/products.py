@@ -1,0 +1,259 @@
+"""How fast is a matrix product of one's own beside cuBLAS, by size, tile, order of tiles, type and way to write it?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
+
+from labkit import source
+from labkit.display import style
+from labkit.display.diagrams.drawn import ink_on, tint
+from labkit.display.table import Table, table
+from labkit.subjects.roofline import DTYPE_WORDS, Peaks
+
+HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
+CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
+SMALL = 8.5  # points
+HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
+WAYS = {"triton": ("our Triton kernel", style.BLUE), "cublas": ("cuBLAS", style.GREEN)}
+
+
+def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows of one kind out of the records of a benchmark: each number the median over the records."""
+    rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
+    numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
+    return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
+
+
+def narrow_type(records: Sequence[dict]) -> str:
+    """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
+    return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
+
+
+# --- by size, and by tile ------------------------------------------------------------------------------------
+
+
+def sizes(records: Sequence[dict]) -> Table:
+    """Triton beside cuBLAS by size: time, rate, how far off."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    tiles = {}  # autotuning may choose differently in each run
+    for record in records:
+        for row in record["rows"]:
+            if row["what"] == "size":
+                tiles.setdefault((row["rows"], row["columns"], row["inner"]), []).append(row["tile"])
+    sizes = list(zip(found["rows"], found["columns"], found["inner"], strict=True))
+    frame = pd.DataFrame(
+        {
+            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
+            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+            "tile": [" or ".join(sorted(set(tiles[size]))).replace(" x ", "×") for size in sizes],
+            "Triton µs": found["triton_us"],
+            "cuBLAS µs": found["cublas_us"],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+            "error / bound": found["triton_error_of_bound"],
+        }
+    )
+    frame["tile"] = [f"~{tile}" for tile in frame["tile"]]
+    formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
+    formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
+    caption = f"A matrix product in {DTYPE_WORDS[narrow_type(records)]}: medians over the runs, GPU time"
+    return table(frame, caption, formats, list(formats))
+
+
+def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
+    """TFLOP/s by size, Triton beside cuBLAS, under the roof that this GPU's fastest product sets."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    names = [
+        f"{row.rows:,}" if row.rows == row.columns == row.inner else f"{row.rows:,} ×\n{row.columns:,} ×\n{row.inner:,}"
+        for row in found.itertuples()
+    ]
+    with style.house_style():
+        fig = style.figure(3.8)
+        ax = fig.subplots()
+        places = np.arange(len(names))
+        for offset, (way, (label, colour)) in zip((-0.2, 0.2), WAYS.items(), strict=True):
+            heights = found[f"{way}_tflops"]
+            ax.bar(places + offset, heights, 0.38, color=tint(colour, 0.75), label=label, lw=0)
+            for x, height in zip(places + offset, heights, strict=True):
+                ax.annotate(
+                    f"{height:.0f}",
+                    (x, height),
+                    (0, 2),
+                    textcoords="offset points",
+                    ha="center",
+                    size=SMALL - 1,
+                    path_effects=HALO,
+                )
+        dtype = narrow_type(records)
+        roof, name = peaks.rate(dtype), DTYPE_WORDS[dtype]
+        ax.axhline(roof, color=style.VERMILION, lw=1.4)
+        where = {"textcoords": "offset points", "ha": "left", "va": "bottom", "size": SMALL}
+        ax.annotate(f"{name} roof: {roof:.0f} TFLOP/s", (-0.5, roof), (2, 3), color=style.VERMILION, **where)
+        ax.set_xticks(places, names, size=SMALL)
+        highest = max(roof, found["triton_tflops"].max(), found["cublas_tflops"].max())
+        ax.set(ylabel="TFLOP/s", ylim=(0, 1.15 * highest), xlim=(-0.6, len(names) - 0.4))
+        ax.tick_params(axis="x", length=0)
+        ax.set_title(f"A matrix product in {name}, by size (medians): rows = columns = inner, or as written")
+        ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
+    return fig
+
+
+def tiles(records: Sequence[dict]) -> Table:
+    """The same product by the size of its tiles, and by the order in which they are made."""
+    found = median_rows(records, "tile", ["tile", "warps", "stages", "group"])
+    sides = [[int(side) for side in tile.split(" x ")] for tile in found["tile"]]
+    frame = pd.DataFrame(
+        {
+            "tile": [tile.replace(" x ", "×") for tile in found["tile"]],
+            "rows of tiles together": found["group"],
+            "multiplications for each number read": [m * n / (m + n) for m, n, _ in sides],
+            "µs": found["triton_us"],
+            "TFLOP/s": found["triton_tflops"],
+        }
+    )
+    size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
+    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
+    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats, ["µs", "TFLOP/s"])
+
+
+def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
+    """Row and column of the tile that a program makes, by the rule of ``labkit.kernels.matmul``."""
+    first = program // (group * across) * group
+    height = min(down - first, group)
+    within = program % (group * across)
+    return first + within % height, within // height
+
+
+def lines_read(size: int, group: int, programs: int, tile: tuple[int, int]) -> int:
+    """Rows of A and columns of B, of ``size`` each, that the first so many programs read between them."""
+    down, across = size // tile[0], size // tile[1]
+    places = [tile_of(program, down, across, group) for program in range(programs)]
+    rows, columns = ({place[side] for place in places} for side in (0, 1))
+    return tile[0] * len(rows) + tile[1] * len(columns)
+
+
+def orders(sizes: Sequence[int], programs: int = 132, tile: tuple[int, int] = (128, 256)) -> Table:
+    """What the programs that run at once read, row of tiles by row of tiles and eight rows together: reckoned."""
+    rows = [(size, *(lines_read(size, group, programs, tile) for group in (1, 8))) for size in sizes]
+    columns = ["size", "row by row", "8 rows together"]
+    caption = f"Rows and columns that {programs} programs read (reckoned, not measured)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns, "{:,.0f}"))
+
+
+def order_of_tiles() -> Figure:
+    """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
+    down = across = 8
+    together = 16
+    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK]
+    with style.house_style():
+        fig = style.figure(4.3, w_pad=0.15)
+        for ax, group in zip(fig.subplots(1, 2), (1, 4), strict=True):
+            places = [tile_of(program, down, across, group) for program in range(down * across)]
+            for program, (row, column) in enumerate(places):
+                fill = tint(colours[program // together], 0.75 if program < together else 0.25)
+                ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.5))
+                ax.text(column + 0.5, row + 0.55, str(program), ha="center", va="center", size=8, color=ink_on(fill))
+            first = places[:together]
+            rows, columns = len({row for row, _ in first}), len({column for _, column in first})
+            ax.set(xlim=(-0.05, across + 0.05), ylim=(down + 0.05, -0.05), aspect="equal")
+            ax.set(xticks=[], yticks=[])
+            for side in ax.spines.values():
+                side.set_visible(False)
+            order = "row by row" if group == 1 else f"{group} rows of tiles together"
+            ax.set_title(order)
+            read = f"programs 0–{together - 1} read {rows} strips of A and {columns} of B: {rows + columns}"
+            ax.set_xlabel(read)
+    return fig
+
+
+# --- by type, and in CUDA C++ --------------------------------------------------------------------------------
+
+
+def types(records: Sequence[dict]) -> Table:
+    """The same tile in each type: which instructions multiply, and how fast."""
+    found = median_rows(records, "type", ["dtype"])
+    told = {row["dtype"]: row["instructions"] for row in records[0]["rows"] if row["what"] == "type"}
+    frame = pd.DataFrame(
+        {
+            "type": found["dtype"],
+            "instructions that multiply": [
+                "~" + ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
+            ],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+        }
+    )
+    formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    size = records[0]["size"]
+    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats, list(formats))
+
+
+def in_cuda() -> list[dict]:
+    """The records of ``bench_wmma.py``; the shipped ones where what compiles CUDA C++ is not installed."""
+    return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
+
+
+def instructions(records: Sequence[dict]) -> list[str]:
+    """The instructions that multiply in WMMA's kernels, by name.
+
+    WMMA's names begin ``wmma.mma.sync``, and say how the factors lie before they say a size; early records
+    keep them without the first word.
+    """
+    names = {name for row in records[0]["rows"] for name in row.get("instructions", ())}
+    return sorted(CUT.sub("wmma.mma.sync.aligned.", name) for name in names)
+
+
+def fp16_over_bf16(records: Sequence[dict]) -> float:
+    """How many times as fast the same WMMA kernel is in FP16 as in BF16; not a number where a GPU has no BF16."""
+    rows = [row for record in records for row in record["rows"] if row["what"] in ("way", "bf16")]
+    shorter = {row["way"] for row in rows if row["what"] == "bf16"}
+    took = pd.DataFrame([row for row in rows if row["way"] in shorter] or rows).groupby("what")["product_us"].median()
+    return float(took.get("bf16", float("nan")) / took["way"])
+
+
+def ways(records: Sequence[dict]) -> Table:
+    """One product in CUDA C++, each kernel with one thing more than the one above it; Triton and cuBLAS below."""
+    found = median_rows(records, "way", ["way"])
+    of_cublas = found.set_index("way")["product_tflops"]["cuBLAS"]
+    frame = pd.DataFrame(
+        {
+            "product": found["way"],
+            "µs": found["product_us"],
+            "TFLOP/s": found["product_tflops"],
+            "% of cuBLAS": 100 * found["product_tflops"] / of_cublas,
+            "error / bound": found["product_error_of_bound"],
+        }
+    )
+    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "% of cuBLAS": "{:.0f}", "error / bound": "{:.2f}"}
+    size = records[0]["size"]
+    return table(frame, f"{size:,} × {size:,} × {size:,} in FP16, way by way", formats, list(formats))
+
+
+def sizes_in_cuda(records: Sequence[dict]) -> Table:
+    """WMMA, Triton and cuBLAS by size, smallest first, each with the fastest of its tiles: their shares of cuBLAS."""
+    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    work = found["rows"].astype(float) * found["columns"] * found["inner"]
+    found = found.loc[work.sort_values(kind="stable").index]
+    sizes = zip(found["rows"], found["columns"], found["inner"], strict=True)
+    frame = pd.DataFrame(
+        {
+            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
+            "WMMA / cuBLAS": found["wmma_tflops"] / found["cublas_tflops"],
+            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+            "WMMA TFLOP/s": found["wmma_tflops"],
+            "Triton TFLOP/s": found["triton_tflops"],
+            "cuBLAS TFLOP/s": found["cublas_tflops"],
+            "error / bound": found["wmma_error_of_bound"],
+        }
+    )
+    formats = dict.fromkeys(["WMMA / cuBLAS", "Triton / cuBLAS", "error / bound"], "{:.2f}")
+    formats |= dict.fromkeys(["WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    return table(frame, "The same product in FP16 by size: medians over the runs, GPU time", formats, list(formats))
