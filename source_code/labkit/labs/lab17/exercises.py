@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
+from labkit.labs.lab17.reports import Counted, counted
 from labkit.numbers import number
-from labkit.topics.keras.readings import Counted, counted
 from stepbudget.report import Report
 
 Reports, Runs = Mapping[str, Report], Mapping[str, Sequence[dict]]  # by arithmetic and backend; by arithmetic

@@ -9,8 +9,9 @@ import pandas as pd
 from labkit.checks import Claim
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import paired
-from labkit.topics.keras import readings
-from labkit.topics.keras.readings import Counted
+from labkit.labs.lab17 import epochs
+from labkit.labs.lab17.reports import Counted
+from labkit.subjects.keras import Tried
 from stepbudget.ask.budget import CAUSES, IDLE, budget
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.report import Report
@@ -21,12 +22,11 @@ BROKEN = "the program's events break off before the test, so a table that is emp
 OVERRIDE = "TF32 on, NVIDIA_TF32_OVERRIDE=0"  # a setting, as bench_keras.py calls it
 
 Runs = Mapping[str, Sequence[dict]]  # records by FP32, TF32, FP16 and BF16
-Tables = Mapping[str, Mapping[str, pd.DataFrame]]  # of bench_keras.py, by backend
 
 
 def faster_than_fp32(runs: Runs) -> Iterator[Claim | str]:
     """What FP16 gains over FP32 and over TF32 in a later epoch."""
-    faster, epochs = readings.faster(runs, "FP32")["FP16"], readings.later_epochs(runs)
+    faster, later = epochs.faster(runs, "FP32")["FP16"], epochs.later_epochs(runs)
     yield Claim(
         "in every round, a later epoch in FP16 is at least 1.2 times as fast as one in FP32",
         faster.low > 1.2,
@@ -34,9 +34,9 @@ def faster_than_fp32(runs: Runs) -> Iterator[Claim | str]:
         because="the CPU sets the pace of both, or FP16 has no Tensor Cores here to run on",
         so="mixed precision buys less here than the text says: find what an epoch waits for first",
     )
-    apart = [name for name, own in epochs.items() if max(own) < min(epochs["FP32"])]
+    apart = [name for name, own in later.items() if max(own) < min(later["FP32"])]
     yield f"faster than FP32 in every later epoch: {', '.join(apart) or 'none of the three'}"
-    gains = max(epochs["FP16"]) < min(epochs["TF32"])
+    gains = max(later["FP16"]) < min(later["TF32"])
     against = "FP16 gains over TF32 in every epoch" if gains else "no gain of FP16 over TF32 shows"
     over_tf32 = epoch_ms(runs["TF32"]) / epoch_ms(runs["FP16"])
     yield f"{against}: ~{over_tf32:.2f} times as fast, by the medians"
@@ -50,7 +50,7 @@ def shorter_process(runs: Runs) -> Iterator[Claim | str]:
         because="most of a short process is start and compilation, which vary from run to run",
         so="FP16 does not pay in a run as short as this one: go by the later epochs",
     )  # fmt: skip
-    parts = {name: readings.parts(runs[name]) for name in ("FP32", "FP16")}
+    parts = {name: epochs.parts(runs[name]) for name in ("FP32", "FP16")}
     saved = (parts["FP32"] - parts["FP16"]).map("~{:.1f} s".format)
     yield f"FP32 less FP16: {', '.join(f'{part} {s}' for part, s in saved.items())}"
     first, later = parts["FP16"][["first epoch", "later epochs"]]
@@ -159,7 +159,7 @@ def _sampled(counted: Mapping[str, Counted]) -> bool:
     return all(one.tensor for one in counted.values()) and None not in on_jax
 
 
-def as_it_comes(tried: Tables) -> Iterator[Claim | str]:
+def as_it_comes(tried: Tried) -> Iterator[Claim | str]:
     """In what each backend computes a product of float32."""
     errors = _errors(tried)
     free = {backend: found.loc["as it comes", "product_error"] for backend, found in errors.items()}
@@ -179,7 +179,7 @@ def as_it_comes(tried: Tables) -> Iterator[Claim | str]:
         yield "this GPU has no TF32 (Ampere and later do): the rows cannot differ"
 
 
-def by_environment(tried: Tables) -> Iterator[Claim | str]:
+def by_environment(tried: Tried) -> Iterator[Claim | str]:
     """What two variables of the environment do to products and convolutions."""
     errors = _errors(tried)
     of_torch, of_jax = (errors[backend].loc[OVERRIDE] for backend in ("torch", "jax"))
@@ -200,7 +200,7 @@ def by_environment(tried: Tables) -> Iterator[Claim | str]:
         yield f"TF_DISABLE_TENSOR_OP_MATH=1 does to a product on {backend}: {does}"
 
 
-def _errors(tried: Tables) -> dict[str, pd.DataFrame]:
+def _errors(tried: Tried) -> dict[str, pd.DataFrame]:
     """Errors of a product and a convolution by backend, a row a setting."""
     return {backend: told["precision"].set_index("setting") for backend, told in tried.items()}
 
