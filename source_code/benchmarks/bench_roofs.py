@@ -8,7 +8,7 @@ from bench_peaks import BUFFER_GB, REPEATS, measured
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.kernels import bandwidth
-from labkit.topics.profilers import nvml
+from labkit.subjects import nvml
 from labkit.topics.roofline import floors
 from labkit.topics.roofline.readings import matmul_flops
 from labkit.training import machine, steps

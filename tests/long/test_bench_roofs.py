@@ -11,7 +11,7 @@ import torch
 from labkit import paths
 from labkit.errors import LabError
 from labkit.kernels import bandwidth
-from labkit.topics.profilers import nvml
+from labkit.subjects import nvml
 from labkit.topics.roofline import floors
 from pretend_nvml import PretendNVML
 

@@ -13,8 +13,8 @@ import pytest
 from labkit import course, images
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, recorded
+from labkit.subjects import nvml
 from labkit.topics.ladder import accuracy
-from labkit.topics.profilers import nvml
 from labkit.topics.roofline import readings as roofline
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report

@@ -1,4 +1,4 @@
-"""Lab 16: is it PyTorch's network, which layers stay in FP32, when is a loss scaled? Tables, claims and exercises."""
+"""Lab 16: is it PyTorch's network, which layers stay in FP32, and when is a loss scaled?"""
 
 from __future__ import annotations
 

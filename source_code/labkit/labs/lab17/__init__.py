@@ -1,4 +1,4 @@
-"""Lab 17: how long do epochs take by policy, and do the Tensor Cores compute? Claims, exercises, tables, charts."""
+"""Lab 17: how long do Keras's epochs take by policy, and do the Tensor Cores compute?"""
 
 from labkit.labs.lab17.claims import (
     as_it_comes,

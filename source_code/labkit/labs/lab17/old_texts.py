@@ -63,7 +63,8 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
          f"FP16 over FP32: a later epoch {MEASURED}{later['FP32'] / later['FP16']:.1f} times as fast, "
          f"the process, compiling included, {MEASURED}{process['FP32'] / process['FP16']:.1f} times"),
         ("guide", "the same", "jax",
-         f"FP32's process less FP16's: {less['process']}, of it {less['first epoch']} first epoch, {less['tests']} tests"),
+         f"FP32's process less FP16's: {less['process']}, of it {less['first epoch']} first epoch, "
+         f"{less['tests']} tests"),
         ("article", "FP32 gains far less from Tensor Cores than FP16", "jax",
          f"a later epoch: FP32 {MEASURED}{later['FP32']:.2f} s, as TF32 {MEASURED}{later['TF32']:.2f} s, "
          f"FP16 {MEASURED}{later['FP16']:.2f} s"),

@@ -12,8 +12,6 @@ import io
 import os
 import threading
 import time
-from collections.abc import Sequence
-from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -237,42 +235,6 @@ def busy_stretch(program: dict) -> tuple[float, float]:
     if len(ends) > 1:
         return ends[0], ends[-1]
     return program.get("begins_s", 0.0), program.get("ends_s", program["process_s"])
-
-
-def energy(programs: Sequence[dict], epochs: int = 10) -> pd.DataFrame:
-    """Seconds, joules and watts of each training, a row a program; those that train nothing are left out.
-
-    Columns: ``program``, ``start-up s`` and ``start-up J`` (until the first epoch is over), ``an epoch s`` and
-    ``an epoch J`` (mean of those after it), ``W`` meanwhile, ``all s`` and ``all J``: ``epochs`` epochs and the start.
-    """
-    rows = []
-    for program in programs:
-        ends = program["epoch_ends_s"]
-        if len(ends) < 2:
-            continue
-        samples = from_text(program["samples"])
-        epoch_s = (ends[-1] - ends[0]) / (len(ends) - 1)
-        epoch_j = energy_j(samples, ends[0], ends[-1]) / (len(ends) - 1)
-        start_j = energy_j(samples, 0, ends[0])
-        rows.append(
-            {
-                "program": program["program"].split(" --")[0],
-                "start-up s": ends[0],
-                "start-up J": start_j,
-                "an epoch s": epoch_s,
-                "an epoch J": epoch_j,
-                "W": epoch_j / epoch_s,
-                "all s": ends[0] + (epochs - 1) * epoch_s,
-                "all J": start_j + (epochs - 1) * epoch_j,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def epochs(program: dict) -> Sequence[tuple[float, float]]:
-    """Start and end (seconds) of each epoch after the first, from the times at which a program's epochs ended."""
-    ends = program["epoch_ends_s"]
-    return list(pairwise(ends))
 
 
 def power_limit_w(nvml: ModuleType) -> float | None:
