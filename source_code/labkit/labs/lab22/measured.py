@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from labkit.display.table import Table, table
 from labkit.errors import NotRecorded
-from labkit.topics.scaling import readings as scaling
-from labkit.topics.scaling.readings import Records
-from labkit.topics.sharding.memory import Network, Way
+from labkit.labs.lab22.memory import Network, Way
+from labkit.labs.lab22.ways import NAMES
+from labkit.subjects.scaling import readings as scaling
+from labkit.subjects.scaling.readings import Records
 from stepbudget import intervals
 from stepbudget.ask import collectives, phases
 from stepbudget.ask.ranks import Ranks
 
+HALVES = ("ReduceScatter", "AllGather")  # of an all-reduce in a ring: each is a pass over all that is reduced
 SHARES = {"text_ddp": "ddp", "text_fsdp": "fsdp"}
 
 
@@ -129,3 +132,66 @@ def overlap(pair: Ranks) -> pd.DataFrame:
                 | {name: float(ns) / 1e6 / count for name, ns in parts.items()}
             )
     return pd.DataFrame(rows)
+
+
+def fullest(measured: pd.DataFrame) -> Table:
+    """The fullest moment of each way's runs, and the line through them."""
+    rows = []
+    for (share, ranks), own in measured.groupby(["share", "ranks"], sort=False):
+        if len(own) > 1:
+            found = line(measured, share, ranks)
+            sizes = {f"GB with {one.sequences:.0f}": one.bytes / 1e9 for one in own.itertuples()}
+            rows.append(
+                {"way": f"{NAMES[share]} on {ranks}"}
+                | sizes
+                | {"MB a sequence": found.a_sequence / 1e6, "GB without": found.network / 1e9}
+            )
+    frame = pd.DataFrame(rows)
+    formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
+    return table(frame, "Fullest moment of a rank, by its sequences a step", formats, list(formats))
+
+
+def ledger(network: Network, measured: pd.DataFrame, sequences: int, ranks: int = 2) -> Table:
+    """Why FSDP's rank holds less than DDP's, item by item, in GB: on paper, and measured."""
+    parts = difference(network, measured, sequences, ranks)
+    frame = pd.DataFrame({"FSDP's rank holds less of": [*parts], "GB": [part / 1e9 for part in parts.values()]})
+    caption = f"From DDP to FSDP on {ranks} GPUs, {sequences} sequences a rank, at the fullest moment"
+    return table(frame, caption, {"GB": "{:+.2f}"}, ["GB"])
+
+
+def bytes_moved(pair: Ranks, network: Network, found: Records) -> Table:
+    """What a step moves: FSDP's messages in the reports, DDP's in the runs' records."""
+    own = moved(pair, network.weights)
+    ddp = averaged(found)
+    rows = [("FSDP", *row) for row in own.itertuples(index=False, name=None)]
+    rows += [("DDP", f"AllReduce as {half}", None, None, ddp, ddp / network.weights) for half in HALVES]
+    for share in ("FSDP", "DDP"):
+        total = sum(row[4] for row in rows if row[0] == share)
+        rows.append((share, "all", None, None, total, total / network.weights))
+    rows.sort(key=lambda row: row[0] == "DDP")
+    columns = ["way", "collective", "MB each", "a step", "MB a step", "bytes a weight"]
+    frame = pd.DataFrame(rows, columns=columns)
+    for name in ("MB each", "MB a step"):
+        frame[name] = frame[name] / 1e6
+    formats = {"MB each": "{:.2f}", "a step": "{:.0f}", "MB a step": "{:,.1f}", "bytes a weight": "{:.2f}"}
+    totals = frame.index[frame["collective"] == "all"]
+    return table(frame, "Bytes that a step gathers or reduces", formats, list(formats), totals)
+
+
+def hidden(pair: Ranks) -> Table:
+    """What collectives take of a step of each rank, in ms, and how much of the transfer is hidden."""
+    found = overlap(pair)
+    frame = pd.DataFrame(
+        {
+            "rank": found["rank"],
+            "collective": found["function"],
+            "a step": found["count"],
+            "total ms": found["total_ms"],
+            "waiting ms": found["waiting_ms"],
+            "transfer ms": found["transfer_ms"],
+            "of it hidden %": 100 * found["hidden_ms"] / found["transfer_ms"],
+        }
+    )
+    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
+    formats |= {"a step": "{:.0f}", "of it hidden %": "{:.0f}"}
+    return table(frame, "Collectives in a step of each rank, as profiled", formats, list(formats))

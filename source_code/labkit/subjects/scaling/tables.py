@@ -10,9 +10,8 @@ import pandas as pd
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
 from labkit.source import recorded
-from labkit.topics.ladder import accuracy as gate
-from labkit.topics.scaling import model, readings, stragglers
-from labkit.topics.scaling.readings import ALONE, PROGRAMS, Records
+from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.ranks import Ranks
 
@@ -27,7 +26,7 @@ FEW = "accuracy after few epochs"
 LEAST_MS = 0.05  # of a cause, on one rank at least: less is not shown
 
 
-def scaling(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+def gains(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """``strong`` or ``weak``: a row a program and number of GPUs; medians, and the ranges over the rounds."""
     found = found or readings.records()
     runs = readings.frame(found)
@@ -135,63 +134,8 @@ def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> T
     return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms), totals=[-1])
 
 
-def communication(found: Ranks, caption: str = "The collectives of each rank, ms") -> Table:
-    """What each rank's collectives come to: how long they ran, split twice; and how often the rank came last."""
-    columns = {f"{name}_ms": f"{name} ms" for name in ("total", "waiting", "transfer", "hidden", "exposed")}
-    rows = [
-        {"rank": rank.number, "collectives": round(own["kernels"])}
-        | {label: own[name] for name, label in columns.items()}
-        | {"came last to": round(own["last"])}
-        for rank in found.ranks
-        for own in [rank.communication]
-    ]
-    formats = dict.fromkeys(columns.values(), "{:,.1f}") | {"came last to": "{:,}"}
-    return table(pd.DataFrame(rows), caption, formats, list(formats))
-
-
-def reasons() -> Table:
-    """The words for why a rank is late, and what each stands for."""
-    return table(pd.DataFrame(stragglers.REASONS.items(), columns=["word", "what it stands for"]), "Why a rank is late")
-
-
-def buckets(found: Records | None = None, programs: Collection[str] = readings.DDP) -> Table:
-    """The buckets in which DDP averages gradients, and their sizes in MB."""
-    sizes = readings.buckets(found or readings.records())
-    rows = [
-        (PROGRAMS[name].label, sum(own) / 1e6, len(own), own[0] / 1e6, max(own) / 1e6, own[-1] / 1e6)
-        for name, own in sizes.items()
-        if name in programs
-    ]
-    columns = ["program", "gradients MB", "buckets", "first MB", "largest MB", "last MB"]
-    formats = dict.fromkeys([name for name in columns if name.endswith("MB")], "{:,.2f}")
-    return table(pd.DataFrame(rows, columns=columns), "Gradients and the buckets in which DDP averages them", formats)
-
-
-def accuracy(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
-    """Whole trainings, seed by seed (``readings.accuracy``), below those of a step of the ladder without DDP.
-
-    ``p``: Welch's one-sided test against the same script on one GPU. The gate wants as many seeds as the ladder's.
-    """
-    without = pd.DataFrame({"script": alone, "gpus": 1, "pct": gate.seeds(alone)})
-    most, rows = len(without), []
-    for (script, gpus), own in [
-        *without.groupby(["script", "gpus"]),
-        *found.groupby(["script", "gpus"], sort=False),
-    ]:
-        on_one = found.loc[(found["script"] == script) & (found["gpus"] == 1), "pct"]
-        p = gate.below(on_one, own["pct"]) if gpus > 1 and len(on_one) > 1 and len(own) > 1 else None
-        passed = own["pct"].mean() >= gate.FLOOR_PCT and (p is None or p >= gate.SIGNIFICANCE)
-        verdict = "passed" if passed else "FAILED"
-        verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
-        rows.append((script, gpus, verdict, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p))
-    columns = ["script", "GPUs", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)"]
-    caption = "Test accuracy after ten epochs on MNIST"
-    caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[4:], "{:.2f}"))
-
-
-def scored(found: pd.DataFrame, caption: str) -> Table:
-    """Predicted against measured: what ``model.scored`` or ``model.scored_later`` found."""
+def predictions(found: pd.DataFrame, caption: str) -> Table:
+    """Predicted against measured: what ``scored`` or ``scored_later`` found."""
     labels = [PROGRAMS[program].label for program in found["program"]]
     frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
     frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
@@ -219,7 +163,7 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
     return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
 
 
-def ahead(kind: str, where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+def on_paper(kind: str, where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """The model's steps, ``strong`` or ``weak``, from one GPU to a thousand, and what binds."""
     found = [one for one in model.ahead(where) if one.scaling == kind and one.job.program in programs]
     of_one = {one.job.program: one for one in found if one.n == 1}

@@ -14,13 +14,27 @@ whole in FP32, to be added up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+from matplotlib.figure import Figure
+
+from labkit.display import style
+from labkit.display.charts.bars import bar, bar_axes, beside, key, reach
+from labkit.display.table import Table, table
 from labkit.errors import LabError
 
 FP32, BF16 = 4, 2  # bytes
 NUMBERS = {"weights": 1, "gradients": 1, "Adam's moments": 2}  # kept in FP32, for each weight
 H200_BYTES = 141e9  # its data sheet; the driver finds 150e9, not all of which a program can use
+COLOURS = dict(
+    zip(
+        ("weights", "gradients", "Adam's moments", "BF16 copies", "activations"),
+        (style.BLUE, style.VERMILION, style.ORANGE, style.SKY, style.GREEN),
+        strict=True,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -92,3 +106,47 @@ def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) 
     if blocks < 1:
         raise LabError(f"{way.label}: not one block of width {width} fits into {room / 1e9:.0f} GB.")
     return blocks
+
+
+def kept(network: Network, ways: Sequence[Way]) -> Table:
+    """On paper: what a rank keeps of the network from step to step, in GB, by kind and way."""
+    columns = {way.label: [held for kind, held in way.held(network).items() if kind in NUMBERS] for way in ways}
+    frame = pd.DataFrame({"kept in FP32": [*NUMBERS, "all"]})
+    for label, own in columns.items():
+        frame[label] = [part / 1e9 for part in (*own, sum(own))]
+    caption = f"On paper: states of {network.weights:,} weights on each rank, GB"
+    return table(frame, caption, dict.fromkeys(columns, "{:.3f}"), totals=[-1])
+
+
+def depths(width: int, block_bytes: dict[str, float], ways: Sequence[Way], sequences: Sequence[int]) -> Table:
+    """On paper: how many blocks of a width fit into an H200; ``block_bytes``: activations of a sequence, by share."""
+    rows = []
+    for way in ways:
+        row: dict = {"way": way.label}
+        for count in sequences:
+            blocks = deepest(way, width, count * block_bytes[way.share])
+            row[f"blocks, {count} a GPU"] = blocks
+            row[f"billion weights, {count} a GPU"] = blocks * Network(width, 1, 0).block / 1e9
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    formats = {name: "{:,.0f}" if name.startswith("blocks") else "{:.1f}" for name in frame if name != "way"}
+    caption = f"On paper: the deepest network of width {width:,} on GPUs of {H200_BYTES / 1e9:.0f} GB, "
+    caption += "by the sequences that each GPU has"
+    return table(frame, caption, formats, list(formats))
+
+
+def held_bars(network: Network, ways: Sequence[Way], activations: Mapping[str, float], title: str) -> Figure:
+    """A bar a way: GB on a rank by kind. ``activations``: bytes of those, by share."""
+    parts = {way.label: way.held(network) | {"activations": activations[way.share]} for way in ways}
+    longest = max(sum(own.values()) for own in parts.values()) / 1e9
+    with style.house_style():
+        fig, ax = bar_axes(list(parts), title, "GB on each rank")
+        reach(ax, longest, words_in=0.9)
+        for y, own in enumerate(parts.values()):
+            left = 0.0
+            for kind, size in own.items():
+                bar(ax, y, left, size / 1e9, COLOURS[kind])
+                left += size / 1e9
+            beside(ax, left, y, f"{left:.1f} GB")
+        key(fig, COLOURS, len(COLOURS))
+    return fig

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED
+from labkit.display.table import Table, table
 from labkit.errors import NotRecorded
 from labkit.source import originals
 from labkit.source.recorded import RANKS
-from labkit.topics.scaling.readings import MACHINE_FOLDER
+from labkit.subjects.scaling.readings import MACHINE_FOLDER
 
 KINDS = ("weights", "gradients", "optimizer")
 NAMES = {"ddp": "DDP", "fsdp": "FSDP"}
@@ -28,8 +30,8 @@ def record(where: Path | None = None) -> dict:
     return originals.read(files[-1])
 
 
-def frame(found: dict) -> pd.DataFrame:
-    """A row a way, of its fullest or slowest rank.
+def tried(found: dict | None = None) -> pd.DataFrame:
+    """A row a way of the record (the newest), of its fullest or slowest rank.
 
     Columns: ``way`` in words, ``share``, ``width``, ``sequences`` (a rank's), ``reshard``, ``prefetch``, ``fits``; and
     where it fits ``weights`` (their number), bytes: ``kept`` (states), ``before`` a step, after its ``forward`` and
@@ -37,7 +39,7 @@ def frame(found: dict) -> pd.DataFrame:
     twice); and ``step_ms``, with ``low_ms`` and ``high_ms``.
     """
     rows = []
-    for row in found["rows"]:
+    for row in (found or record())["rows"]:
         own = {name: row[name] for name in ("share", "width", "sequences", "reshard", "prefetch")}
         each = row["of_each_rank"]
         own |= {"way": _named(row), "fits": not any(one["out_of_memory"] for one in each)}
@@ -71,3 +73,27 @@ def _measured(each: list[dict]) -> dict:
         "low_ms": 1e3 * min(slowest),
         "high_ms": 1e3 * max(slowest),
     }
+
+
+def shared_out(found: pd.DataFrame, phases: bool = False) -> Table:
+    """Ways that were run in turn (rows of ``tried``): states, the fullest moment, bytes moved, a step's time.
+
+    ``phases``: instead of the last two, what is allocated before a step and after its passes.
+    """
+    rows = list(found.itertuples())
+    frame = pd.DataFrame({"way": found["way"], "width": found["width"], "sequences a GPU": found["sequences"]})
+    frame["states GB"] = found["kept"] / 1e9
+    columns = {"before": "before a step GB", "forward": "after forward GB", "backward": "after backward GB"}
+    for name, label in columns.items() if phases else ():
+        frame[label] = found[name].astype(float) / 1e9
+    frame["fullest GB"] = found["peak"].astype(float) / 1e9
+    if not phases:
+        frame["bytes moved a weight"] = found["moved"] / found["weights"]
+        frame["a step ms"] = found["step_ms"]
+        frame["range ms"] = [f"{MEASURED}{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
+    frame["fits"] = ["yes" if row.fits else "out of memory" for row in rows]
+    if found["fits"].all():
+        frame = frame.drop(columns="fits")
+    formats = {name: "{:.2f}" for name in frame if name.endswith((" GB", " weight"))} | {"a step ms": "{:,.1f}"}
+    formats = {name: form for name, form in formats.items() if name in frame}
+    return table(frame, "Ways of sharing out, one after another on the same GPUs", formats, list(formats))

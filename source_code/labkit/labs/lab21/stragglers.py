@@ -5,7 +5,10 @@ Their reports come from the machine that the lab's text is written from, whateve
 
 from __future__ import annotations
 
+import pandas as pd
+
 from labkit import cases
+from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.topics.clinic.patients import unnamed
 from stepbudget.ask import ranks
@@ -45,3 +48,8 @@ def reason(letter: str) -> str:
 def run(letter: str) -> Ranks:
     """The ranks of a run, from its report, which tells no more of itself than ``run_A``."""
     return ranks.together([unnamed(case(letter).report, f"run_{letter}")])
+
+
+def reasons() -> Table:
+    """The words for why a rank is late, and what each stands for."""
+    return table(pd.DataFrame(REASONS.items(), columns=["word", "what it stands for"]), "Why a rank is late")

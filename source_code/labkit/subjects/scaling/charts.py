@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,16 +9,10 @@ from matplotlib.figure import Figure
 from labkit.display import style
 from labkit.display.charts import bars
 from labkit.display.charts.timelines import phase_colour
-from labkit.topics.scaling import model, readings
-from labkit.topics.scaling.readings import PROGRAMS, Records
 from stepbudget import intervals
 from stepbudget.ask import collectives, iterations
 from stepbudget.ask.ranks import Rank, Ranks
 
-_HUES = (style.BLUE, style.SKY, style.ORANGE, style.VERMILION, style.GREEN)
-COLOURS = dict(zip(PROGRAMS, _HUES, strict=True))
-ASIDE = dict(zip(PROGRAMS, (0.9, 0.95, 1.0, 1.05, 1.1), strict=True))  # points beside one another
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = ("rank {}: CPU", "its GPU computes", "and averages")
 LIKE = {"data": "data loading", "gather": "data loading", "optimizer": "optimizer step"}  # phase → whose colour it has
 LIBRARIES = ("nccl", "cub::")  # how the names of their ranges begin
@@ -28,41 +20,7 @@ OWN, WAITS, MOVES = style.BLUE, style.VERMILION, style.GREEN
 LANE, APART = 0.8, 0.5  # height of a row, and what lies between two ranks, in rows
 
 
-def efficiency(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Figure:
-    """Percent of what as many single GPUs do, by number of GPUs: the model's lines, and points with their ranges.
-
-    Both are held against the program's own run on one GPU. A line ends where the batch does.
-    """
-    runs = readings.frame(found or readings.records())
-    runs = runs[runs["scaling"] == kind]
-    steps = [one for one in model.ahead(sizes=SIZES) if one.scaling == kind and one.is_possible]
-    with style.house_style():
-        fig = style.figure(3.6)
-        ax = fig.subplots()
-        for program in dict.fromkeys(one.job.program for one in steps if one.job.program in programs):
-            line = [one for one in steps if one.job.program == program]
-            shares = [100 * model.efficiency(one, line[0]) for one in line]
-            colour = COLOURS[program]
-            dashes = "--" if PROGRAMS[program].network == "digits" else "-"  # lines that lie on one another are seen
-            ax.plot([one.n for one in line], shares, dashes, color=colour, lw=1.6, label=PROGRAMS[program].label)
-            own = runs[runs["program"] == program]
-            for size in sorted({*own["ranks"]} - {1}):
-                gain = readings.gained(own, program, kind, size)
-                if gain:
-                    low, middle, high = (100 * part / size for part in (gain.low, gain.median, gain.high))
-                    reach = [[middle - low], [high - middle]]
-                    ax.errorbar(
-                        [size * ASIDE[program]], [middle], yerr=reach, fmt="o", color=colour, ms=5, capsize=3, lw=1
-                    )
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
-        ax.set(xlabel="GPUs, 8 a host", ylabel="% of its own run on one GPU", ylim=(0, 125))
-        ax.set_title(f"{kind.capitalize()} scaling: lines are the model's, points measured medians with their range")
-        ax.legend(loc="best", fontsize=8.5)
-    return fig
-
-
-def step(found: Ranks, last_row: str = ROWS[-1]) -> Figure:
+def one_step(found: Ranks, last_row: str = ROWS[-1]) -> Figure:
     """A step of each rank on one clock: the CPU's phases, what the GPU computes, its collectives split in two.
 
     The step is the first rank's of median length. ValueError where no range says where a step begins.

@@ -36,8 +36,8 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.errors import LabError, NotRecorded
-from labkit.topics.scaling import readings
-from labkit.topics.scaling.collectives import Cost, Network, fitted
+from labkit.subjects.scaling import readings
+from labkit.subjects.scaling.collectives import Cost, Network, fitted
 
 FORWARD = 1 / 3  # of the work that goes with the samples
 FP32 = 4  # bytes

@@ -7,7 +7,6 @@ from. All ratios are of one round, in which the numbers of GPUs alternate.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from stepbudget.ask.launch import launch
 from stepbudget.ask.ranks import Ranks
 
 MACHINE_FOLDER = RECORDED / "h200-x2"  # the host whose recordings the text is written from
-ACCURACY = re.compile(r"(main_\w+)-accuracy-x(\d+)-\d+\.json")
 Records = Mapping[tuple[int, int], dict]  # by number of GPUs and round
 KERNELS = ("tensor_core_kernels", "other_kernels", "unknown_kernels")  # causes that are the GPU's own work
 ON_CPU = ("launch_overhead", "optimizer", "python")  # causes of an idle GPU that waits for its rank's own code
@@ -191,21 +189,6 @@ def buckets(found: Records) -> dict[str, list[int]]:
         for name in PROGRAMS
         if name in rows
     }
-
-
-def accuracy(where: Path | None = None) -> pd.DataFrame:
-    """Whole trainings, a row a script, number of GPUs and seed: ``script``, ``gpus``, ``seed``, ``epochs``, ``pct``.
-
-    Those of a host's folder that ``bench_ranks.py --accuracy`` left there; no rows where there are none.
-    """
-    rows = []
-    for file in sorted(((where or MACHINE_FOLDER) / recorded.RANKS).glob("*-accuracy-x*.json")):
-        named = ACCURACY.fullmatch(file.name)
-        for row in originals.read(file)["rows"] if named else ():
-            trained = row["epochs"]
-            script, seed = f"{named[1]}.py", row["arguments"]["seed"]
-            rows.append((script, int(named[2]), seed, len(trained), trained[-1]["test_accuracy_pct"]))
-    return pd.DataFrame(rows, columns=["script", "gpus", "seed", "epochs", "pct"])
 
 
 def missing(found: Records, rounds: int = FULL_ROUNDS) -> list[str]:
