@@ -10,7 +10,7 @@ import torch
 
 from labkit import paths
 from labkit.errors import one_sentence
-from labkit.topics.profilers import nvml
+from labkit.subjects import nvml
 from labkit.training import steps
 
 IDLE_S = 2.0

@@ -8,9 +8,8 @@ from bench_peaks import BUFFER_GB, REPEATS, measured
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from labkit.kernels import bandwidth
-from labkit.subjects import floors
+from labkit.subjects import floors, nvml
 from labkit.subjects.roofline import matmul_flops
-from labkit.topics.profilers import nvml
 from labkit.training import machine, steps
 from labkit.training.clock import gpu_times
 from labkit.training.devices import reduced_precision

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from labkit.topics.profilers import torch_profiler
+from labkit.subjects import torch_profiler
 from labkit.training import ranges, steps
 from labkit.training.flags import STEPS
 from stepbudget import intervals

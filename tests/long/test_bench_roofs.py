@@ -11,8 +11,7 @@ import torch
 from labkit import paths
 from labkit.errors import LabError
 from labkit.kernels import bandwidth
-from labkit.subjects import floors
-from labkit.topics.profilers import nvml
+from labkit.subjects import floors, nvml
 from pretend_nvml import PretendNVML
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import bench_nvml
 from labkit import paths
 from labkit.source.quick import FEWER
-from labkit.topics.profilers import nvml
+from labkit.subjects import nvml
 from pretend_nvml import PretendNVML
 
 FILES = sorted(paths.BENCHMARKS.glob("*.py"))

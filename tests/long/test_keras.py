@@ -15,12 +15,12 @@ import torch
 from labkit import source
 from labkit.display.runs import epoch_ms
 from labkit.errors import LabError
+from labkit.labs import lab16, lab17
+from labkit.labs.lab17 import reports
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from labkit.source import recorded
-from labkit.topics.keras import charts as keras_charts
-from labkit.topics.keras import readings as keras_records
-from labkit.topics.keras import tables as keras_tables
+from labkit.subjects import keras
 from labkit.topics.ladder import accuracy
 from labkit.training import keras_net, keras_run
 from labkit.training.model import Net
@@ -200,18 +200,18 @@ def test_without_keras_one_sentence_says_so(monkeypatch):
 
 def test_a_live_lab_without_keras_shows_what_was_recorded(capsys):
     with source.using(source.Live(StandIn(missing=lambda *packages: ["keras"]))):
-        assert keras_records.tried("jax")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+        assert keras.tried("jax")["agreement"]["parameters"].tolist() == [1_199_882] * 3
         said = capsys.readouterr().out
         assert "recorded, since keras cannot be imported here" in said
         command = plan.profile_command("keras_mixed_jax", plan.KERAS_PROFILES["keras_mixed_jax"])
-        assert keras_records.profile(command).name == "keras_mixed_jax"
+        assert lab17.profile(command).name == "keras_mixed_jax"
         without = plan.KERAS_ONCE[-1]
-        assert len(keras_records.runs([without], repeats=1)[without]) == 1
+        assert len(lab17.runs([without], repeats=1)[without]) == 1
 
 
 def test_what_ran_on_tensorflow_is_shipped_and_not_run_again(capsys, tmp_path):
     with source.using(source.Live(StandIn(missing=lambda *packages: []), tmp_path)):
-        assert keras_records.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
+        assert keras.tried("tensorflow")["agreement"]["parameters"].tolist() == [1_199_882] * 3
     assert "recorded (CPU, " in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
@@ -219,7 +219,7 @@ def test_a_live_lab_with_keras_runs_it(tmp_path):
     asked = []
     programs = StandIn(missing=lambda *packages: [], run=lambda words, file: asked.append(words) or {"process_s": 1.0})
     with source.using(source.Live(programs, tmp_path)):
-        keras_records.runs([plan.KERAS_ONCE[-1]], repeats=1)
+        lab17.runs([plan.KERAS_ONCE[-1]], repeats=1)
     assert asked == [plan.KERAS_ONCE[-1]]
 
 
@@ -238,41 +238,43 @@ def test_the_shipped_runs_on_a_gpu_are_whole():
 
 
 def test_the_shipped_runs_on_a_cpu_are_told_as_such():
-    few = keras_records.few_digits()
+    few = keras.few_digits()
     assert set(few["framework"]) == {"PyTorch", "Keras on tensorflow"} and set(few["train_samples"]) == {3000}
     assert {"dynamic, from 32,768", "fixed, 1,024", "none"} < set(few["scale"])
-    assert "(Keras on tensorflow, CPU)" in str(keras_tables.scales(few))
-    shown = str(keras_tables.few_digits(few))
+    assert "(Keras on tensorflow, CPU)" in str(lab16.by_scale(few))
+    shown = str(lab16.by_framework(few))
     assert "on a CPU" in shown and "PyTorch" in shown
 
 
 def test_a_step_of_ones_own_is_shipped_for_every_optimizer():
-    found = keras_records.own_step()
+    shown = lab16.own_step()
+    found = shown.frame
     assert list(found["optimizer"].unique()) == ["SGD", "Adam", "Adadelta"]
-    assert found.groupby("optimizer")["way"].nunique().eq(3).all()
-    assert (found.loc[found["way"] == "Keras's step", "times_shorter"] == 1).all()
-    assert "(Keras on tensorflow, CPU)" in keras_tables.own_step(found).caption
+    assert found.groupby("optimizer")["trained by"].nunique().eq(3).all()
+    assert (found.loc[found["trained by"] == "Keras's step", "first step: times shorter"] == 1).all()
+    assert "(Keras on tensorflow, CPU)" in shown.caption
 
 
 def test_every_table_names_its_backend(capsys):
-    tried = {backend: keras_records.tried(backend) for backend in ("tensorflow", "jax", "torch")}
+    tried = {backend: keras.tried(backend) for backend in ("tensorflow", "jax", "torch")}
     names = ("FP32", "TF32", "FP16", "BF16")
     runs = {name: recorded.records("keras", step) for name, step in zip(names, plan.KERAS_RUNS, strict=True)}
     for backend, tables in tried.items():
         named = [
-            keras_tables.layers(tables, "mixed_float16", backend),
-            keras_tables.compiled(tables, backend),
-            keras_tables.steps(tables, backend),
-            keras_tables.epochs(runs, backend),
+            lab16.layers(tables, "mixed_float16", backend),
+            lab16.ways_to_compile(tables, backend),
+            lab16.steps(tables, backend),
+            lab17.epoch_table(runs, backend),
         ]
         assert all(f"(Keras on {backend})" in table.caption for table in named)
-    for table in (keras_tables.agreement(tried), keras_tables.in_float16(tried), keras_tables.precision(tried)):
+    for table in (lab16.agreement(tried), lab16.in_float16(tried), lab17.precision(tried)):
         assert all(backend in str(table) for backend in tried)
-    claims = keras_tables.claims(tried, runs, keras_records.few_digits(), {"FP16 on torch": shipped("torch")}).frame
+    counted = {"FP16 on torch": lab17.counted(shipped("torch"))}
+    claims = lab17.texts(tried, runs, keras.few_digits(), counted).frame
     assert {name for names in claims["backend"] for name in names.split(", ")} <= set(tried)
     assert claims["what we found"].str.contains(r"\w").all()
     capsys.readouterr()
-    assert "(Keras on jax)" in keras_charts.epoch_bars(runs, "jax").axes[0].get_title(loc="left")
+    assert "(Keras on jax)" in lab17.epoch_bars(runs, "jax").axes[0].get_title(loc="left")
 
 
 # Keras under the profiler
@@ -293,14 +295,12 @@ def sampled(path, values: list[float], name: str = "SMs Active [Throughput %]") 
 def test_the_steps_are_the_longest_stretch_without_a_long_pause(tmp_path):
     values = [5] * 3 + [0] * 45 + ([80] * 9 + [0] * 11) * 4 + [0] * 40 + [60] * 20  # set-up, steps, the test
     report = open_report(sampled(tmp_path / "steps.sqlite", values).write())
-    steps = keras_records.steps_window(report)
+    steps = reports.steps_window(report)
     assert (steps.start - report.window().start, steps.end - steps.start) == (4_800_000, 6_900_000)
-    assert (
-        keras_records.steps_window(open_report(sampled(tmp_path / "idle.sqlite", [0] * 99).write())).name == "training"
-    )
+    assert reports.steps_window(open_report(sampled(tmp_path / "idle.sqlite", [0] * 99).write())).name == "training"
     without = open_report(sampled(tmp_path / "none.sqlite", []).write())
-    assert keras_records.steps_window(without) == without.window()
-    found = keras_records.counted(without)
+    assert reports.steps_window(without) == without.window()
+    found = lab17.counted(without)
     assert (found.tensor, found.least, found.most, found.by_kernels) == (None, None, None, None)
 
 
@@ -309,7 +309,7 @@ def test_the_time_without_a_kernel_lies_between_the_bounds_of_the_counter(tmp_pa
     for number in range(100):
         report.kernel(200 * number, 200 * number + 50, "a_kernel")
     report.copy(60, 90, 1000)  # needs no SM
-    found = keras_records.counted(open_report(report.write()))
+    found = lab17.counted(open_report(report.write()))
     assert found.least == pytest.approx(0.5, abs=0.01) and found.most == pytest.approx(0.75, abs=0.01)
     assert found.by_kernels == pytest.approx(0.75, abs=0.01)
 
@@ -318,21 +318,21 @@ def test_the_shipped_profiles_say_what_lab_17_says():
     """Of JAX counters only, and events that break off; of PyTorch both."""
     fp32, fp16, torch_fp16 = shipped("jax", "mnist"), shipped("jax"), shipped("torch")
     for report in (fp32, fp16):
-        assert not len(report.kernels) and not report.windows("test") and keras_records.flushes(report) == 0
-        assert keras_records.last_event_ms(report) < report.window().duration_ms / 3
-    assert len(torch_fp16.kernels) and torch_fp16.windows("test") and keras_records.flushes(torch_fp16) > 0
-    assert keras_records.last_event_ms(torch_fp16) > torch_fp16.window().duration_ms
+        assert not len(report.kernels) and not report.windows("test") and reports.flushes(report) == 0
+        assert reports.last_event_ms(report) < report.window().duration_ms / 3
+    assert len(torch_fp16.kernels) and torch_fp16.windows("test") and reports.flushes(torch_fp16) > 0
+    assert reports.last_event_ms(torch_fp16) > torch_fp16.window().duration_ms
     for report, step in ((fp32, plan.KERAS_RUNS[0]), (fp16, plan.KERAS_RUNS[2])):
         timed_ms = epoch_ms(recorded.records("keras", step))
-        assert keras_records.steps_window(report).duration_ms == pytest.approx(timed_ms, rel=0.15), "no test in it"
-    fp32, fp16, torch_fp16 = (keras_records.counted(report) for report in (fp32, fp16, torch_fp16))
+        assert reports.steps_window(report).duration_ms == pytest.approx(timed_ms, rel=0.15), "no test in it"
+    fp32, fp16, torch_fp16 = (lab17.counted(report) for report in (fp32, fp16, torch_fp16))
     assert fp32.tensor.max_pct <= 1 and fp16.tensor.max_pct >= 10 and torch_fp16.tensor.max_pct >= 10
     assert fp32.most < fp16.least and torch_fp16.least < torch_fp16.by_kernels < torch_fp16.most
 
 
 def test_the_shipped_trial_says_what_lab_17_says_of_broken_reports():
     """Broken where XLA compiles in the traced process; else, of an epoch, whole; a name is missing where it broke."""
-    found = keras_records.broken_off()
+    found = reports.trial()
     of_epoch, traced = found["changed"] != "no capture range", found["compiled"] == "in the traced process"
     assert traced.sum() >= 2 and not found.loc[traced, "whole"].any()
     assert found.loc[of_epoch & ~traced, "whole"].all() and (of_epoch & ~traced).sum() >= 20
@@ -340,7 +340,7 @@ def test_the_shipped_trial_says_what_lab_17_says_of_broken_reports():
     assert found.loc[of_epoch, "name_not_found"].eq(traced[of_epoch]).all()
     base = found[~traced & (found["changed"] == "nothing") & (found["variant"] != "torch")]
     assert len(base) >= 3 and (base["last_event_ms"] > base["training_ms"]).all() and (base["kernels"] > 59).all()
-    shown = str(keras_tables.broken_off(found)).splitlines()
+    shown = str(lab17.broken_off()).splitlines()
     assert len(shown) == 3 + 5 and "in the traced process" in shown[3] and "12–25" in shown[3]
 
 
@@ -348,10 +348,10 @@ def test_the_counters_chart_draws_what_was_sampled(tmp_path):
     report = sampled(tmp_path / "chart.sqlite", [0, 100] * 100)
     for number in range(200):
         report.counter(100 * number, 10)
-    reports = {"sampled": open_report(report.write()), "not": open_report(sampled(tmp_path / "no.sqlite", []).write())}
-    fig = keras_charts.counter_panels(reports)
+    found = {"sampled": open_report(report.write()), "not": open_report(sampled(tmp_path / "no.sqlite", []).write())}
+    fig = lab17.counter_panels(found)
     (means, _), (samples, _) = ([area.get_paths()[0].vertices for area in ax.collections] for ax in fig.axes[:2])
     assert means[:, 1].max() == 50 and samples[:, 1].max() == 100, "the mean of a ms, and each sample"
     assert [text.get_text() for text in fig.axes[2].texts] == ["SMs Active was not sampled"]
-    shown = str(keras_tables.counters(reports)).splitlines()
+    shown = str(lab17.counters({name: lab17.counted(one) for name, one in found.items()})).splitlines()
     assert "~49.7" in shown[-2] and shown[-1].count("–") == 5, "a share that begins with the first busy sample"

@@ -74,7 +74,7 @@ IMPORTS = {name: imported(path) for name, path in FILES.items()}
 
 
 def room(module: str) -> str:
-    """``labkit.topics`` of ``labkit.topics.keras.charts``"""
+    """``labkit.subjects`` of ``labkit.subjects.scaling.charts``"""
     names = module.split(".")
     return ".".join(names[: 2 if names[0] == "labkit" else 1])
 

@@ -17,13 +17,13 @@ import pytest
 
 from labkit import cases, course, exercises, source
 from labkit.errors import LabError, NotRecorded
-from labkit.exercises.lab21 import EXERCISES
+from labkit.labs.lab21 import EXERCISES, measured, stragglers
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.pretend.replay import Replay
 from labkit.source import command, recorded
 from labkit.source.door import Live, Recorded
-from labkit.topics import scaling
+from labkit.subjects.scaling import charts, model, readings, tables
 from stepbudget import intervals
 from stepbudget.ask import ranks
 from stepbudget.export import files
@@ -42,7 +42,7 @@ def quiet(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def runs():
-    return {letter: scaling.stragglers.run(letter) for letter in scaling.stragglers.letters()}
+    return {letter: stragglers.run(letter) for letter in stragglers.letters()}
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +54,23 @@ def pair():
 
 
 def test_three_late_ranks_for_three_reasons_and_a_run_without():
-    planted = [scaling.stragglers.case(letter) for letter in scaling.stragglers.letters()]
+    planted = [stragglers.case(letter) for letter in stragglers.letters()]
     assert [case.is_healthy for case in planted] == [False, False, False, True]
     assert {case.name for case in planted} == {case.name for case in cases.CASES if case.gpus == 2}
-    assert {*map(scaling.stragglers.reason, LATE)} < set(scaling.stragglers.REASONS)
+    assert {*map(stragglers.reason, LATE)} < set(stragglers.REASONS)
     with pytest.raises(LabError, match="there is no run E: they are called A, B, C, D"):
-        scaling.stragglers.run("E")
+        stragglers.run("E")
     with pytest.raises(LabError, match="nothing was planted in a run D"):
-        scaling.stragglers.reason("D")
+        stragglers.reason("D")
 
 
 @pytest.mark.parametrize("letter", LATE)
 def test_the_reader_names_the_late_rank_and_the_reason_that_was_planted(runs, letter):
-    found, case = ranks.late(runs[letter]), scaling.stragglers.case(letter)
+    found, case = ranks.late(runs[letter]), stragglers.case(letter)
     assert (found.number, found.last > 0.8 * found.matched) == (case.late, True)
     assert found.cause in case.right
     causes = {"loader": ("loader",), "cpu": ranks.REASONS["CPU code"]}
-    assert found.cause in causes.get(scaling.stragglers.reason(letter), ranks.REASONS["computation on the GPU"])
+    assert found.cause in causes.get(stragglers.reason(letter), ranks.REASONS["computation on the GPU"])
 
 
 def test_a_run_tells_its_letter_alone(runs):
@@ -93,12 +93,12 @@ def test_the_cells_do_not_say_who_is_who():
 
 
 def test_the_tables_of_ranks_hold_the_budgets_and_splits_whole(pair):
-    budgets = scaling.tables.budgets(pair).frame.set_index("cause")
+    budgets = tables.budgets(pair).frame.set_index("cause")
     for rank in pair.ranks:
         shown = budgets[f"rank {rank.number}"]
         assert shown["all"] == pytest.approx(rank.window.duration_ms)
-        assert shown.drop("all").sum() == pytest.approx(shown["all"], abs=scaling.tables.LEAST_MS * len(budgets))
-    frame = scaling.tables.communication(pair).frame.set_index("rank")
+        assert shown.drop("all").sum() == pytest.approx(shown["all"], abs=tables.LEAST_MS * len(budgets))
+    frame = measured.communication(pair).frame.set_index("rank")
     assert (frame["waiting ms"] + frame["transfer ms"]).tolist() == pytest.approx(frame["total ms"].tolist())
     assert (frame["hidden ms"] + frame["exposed ms"]).tolist() == pytest.approx(frame["total ms"].tolist())
     assert frame["came last to"].sum() == frame["collectives"].max()
@@ -109,25 +109,25 @@ def test_the_picture_of_a_step_draws_what_the_table_counts(which, pair, runs):
     found = pair if which == "pair" else runs[which]
     for rank in found.ranks:
         start, end = (int(time) for time in rank.clock.there([rank.window.start, rank.window.end]))
-        waits, moves = (intervals.clip(own, start, end) for own in scaling.charts._waits_and_moves(found, rank))
+        waits, moves = (intervals.clip(own, start, end) for own in charts._waits_and_moves(found, rank))
         assert intervals.total(waits) / 1e6 == pytest.approx(rank.communication["waiting_ms"], abs=0.01)
         assert intervals.total(moves) / 1e6 == pytest.approx(rank.communication["transfer_ms"], abs=0.01)
-    axes = scaling.charts.step(found).axes[0]
+    axes = charts.one_step(found).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        words.format(rank.number) for rank in found.ranks for words in scaling.charts.ROWS
+        words.format(rank.number) for rank in found.ranks for words in charts.ROWS
     ]
     assert 0 < axes.get_xlim()[1] < found.ranks[0].window.duration_ms
 
 
 def test_each_rank_s_own_phases_are_drawn_where_a_report_holds_both(runs):
     """Of the others' process, no range: at one time, two ranks are seldom in the same phase for as long."""
-    axes = scaling.charts.step(runs["D"]).axes[0]
+    axes = charts.one_step(runs["D"]).axes[0]
     rows: dict[float, list] = {}
     for bars in axes.collections:
         boxes = [path.get_extents() for path in bars.get_paths()]
         for box in boxes:
             rows.setdefault(round((box.y0 + box.y1) / 2, 3), []).append((box.x0, box.x1))
-    cpu = [sorted(rows[key]) for key in (0.0, float(len(scaling.charts.ROWS) + scaling.charts.APART))]
+    cpu = [sorted(rows[key]) for key in (0.0, float(len(charts.ROWS) + charts.APART))]
     assert cpu[0] != cpu[1]
     for own in cpu:
         overlaps = [min(one[1], other[1]) - max(one[0], other[0]) for one, other in pairwise(own)]
@@ -138,28 +138,26 @@ def test_a_report_without_steps_has_no_picture(pair):
     bare = replace(pair.ranks[0].window, start=pair.ranks[0].window.end - 10)
     empty = replace(pair, ranks=(replace(pair.ranks[0], window=bare), pair.ranks[1]))
     with pytest.raises(ValueError, match="where a step begins"):
-        scaling.charts.step(empty)
+        charts.one_step(empty)
 
 
 def test_the_tables_show_the_programs_that_are_asked_for():
-    found = scaling.readings.records()
-    for kind in scaling.model.SCALINGS:
-        shown = scaling.tables.scaling(kind, found, scaling.readings.DDP).frame
+    found = readings.records()
+    for kind in model.SCALINGS:
+        shown = tables.gains(kind, found, readings.DDP).frame
         assert not shown["program"].str.contains("FSDP").any() and shown["program"].str.contains("DDP").any()
-    assert "FSDP" in str(scaling.tables.scaling("strong", found))
-    labels = [
-        text.get_text() for text in scaling.charts.efficiency("strong", found, ["ddp"]).axes[0].get_legend().texts
-    ]
-    assert labels == [scaling.readings.PROGRAMS["ddp"].label]
-    assert set(scaling.tables.jobs(programs=["ddp"]).frame["program"]) == set(labels)
-    assert set(scaling.tables.ahead("strong", programs=["ddp"]).frame["program"]) == set(labels)
+    assert "FSDP" in str(tables.gains("strong", found))
+    labels = [text.get_text() for text in measured.efficiency("strong", found, ["ddp"]).axes[0].get_legend().texts]
+    assert labels == [readings.PROGRAMS["ddp"].label]
+    assert set(tables.jobs(programs=["ddp"]).frame["program"]) == set(labels)
+    assert set(tables.on_paper("strong", programs=["ddp"]).frame["program"]) == set(labels)
 
 
 def test_buckets_are_those_that_were_averaged(pair):
-    found = scaling.readings.buckets(scaling.readings.records())
+    found = readings.buckets(readings.records())
     assert found["ddp_on_gpu"] == sorted(pair.table["bytes"].dropna().astype(int).unique(), reverse=True)
-    frame = scaling.tables.buckets().frame.set_index("program")
-    row = frame.loc[scaling.readings.PROGRAMS["text_ddp"].label]
+    frame = measured.buckets().frame.set_index("program")
+    row = frame.loc[readings.PROGRAMS["text_ddp"].label]
     assert row["buckets"] == len(found["text_ddp"]) and row["largest MB"] == max(found["text_ddp"]) / 1e6
 
 
@@ -197,22 +195,22 @@ GOOD = [98.70 + 0.01 * seed for seed in range(10)]
     ],
 )
 def test_the_accuracy_gate_on_one_and_two_gpus(trained, on_two, verdict):
-    found = scaling.readings.accuracy(trained(x1=GOOD, x2=on_two))
+    found = measured.accuracy(trained(x1=GOOD, x2=on_two))
     assert len(found) == 10 + len(on_two) and set(found["gpus"]) == {1, 2}
     assert set(found["script"]) == {"main_ddp.py"} and found["pct"].tolist()[:10] == GOOD
-    frame = scaling.tables.accuracy(found).frame
+    frame = measured.seeds(found).frame
     rows = frame.set_index(["script", "GPUs"])["gate"]
     assert rows["main_ddp.py", 2] == verdict and rows["main_ddp.py", 1] == rows["main_opt4.py", 1] == "passed"
 
 
 def test_without_such_trainings_the_table_says_so(tmp_path):
-    found = scaling.readings.accuracy(tmp_path)
-    assert found.empty and "no whole trainings are recorded yet" in scaling.tables.accuracy(found).caption
+    found = measured.accuracy(tmp_path)
+    assert found.empty and "no whole trainings are recorded yet" in measured.seeds(found).caption
 
 
 def test_what_is_recorded_of_the_accuracy_passes():
-    found = scaling.readings.accuracy()
-    frame = scaling.tables.accuracy(found).frame
+    found = measured.accuracy()
+    frame = measured.seeds(found).frame
     assert len(frame) == 1 + found.groupby(["script", "gpus"]).ngroups
     assert not (frame["gate"] == "FAILED").any() and (found["epochs"] == 10).all()
 
@@ -225,7 +223,7 @@ def test_what_takes_two_gpus_is_found_on_a_host():
     for folder in (RECORDED / "h200", RECORDED / "h200-2cores", HOST):
         shown: list[str] = []
         found = Recorded(folder).on_gpus("bench_ranks.py", (1, 2), shown.append)
-        assert found == scaling.readings.records()
+        assert found == readings.records()
         assert [line.split()[-1] for line in shown[:2]] == ["source_code/benchmarks/bench_ranks.py"] * 2
         assert ("not recorded on" in "".join(shown)) == (folder != HOST)
         reports = Recorded(folder).rank_profiles(DIGITS, quiet)
@@ -252,7 +250,7 @@ def test_on_one_gpu_the_recorded_host_answers_with_the_reason():
     for machine, has in (("h200", "1"), ("cpu", "none")):
         shown: list[str] = []
         live = machines.live(machine)
-        assert live.on_gpus("bench_ranks.py", (1, 2), shown.append) == scaling.readings.records()
+        assert live.on_gpus("bench_ranks.py", (1, 2), shown.append) == readings.records()
         assert f"2 GPUs are wanted, and this machine has {has}." in "".join(shown)
         assert len(live.rank_profiles(DIGITS, shown.append)) == 2
 
@@ -293,8 +291,8 @@ def test_on_two_gpus_both_numbers_run_in_turn_and_each_rank_is_profiled(tmp_path
     assert {file.name for file in (tmp_path / "ranks").iterdir()} == {
         f"scaling-x{size}-{number:02d}.json" for size, number in found
     }
-    runs = scaling.readings.frame(found)
-    assert scaling.readings.gained(runs, "text_ddp", "strong", 2).n == 2
+    runs = readings.frame(found)
+    assert readings.gained(runs, "text_ddp", "strong", 2).n == 2
     reports = live.rank_profiles(DIGITS, shown.append)
     assert [report.path.parent for report in reports] == [tmp_path] * 2
     assert len(ranks.together(reports).ranks) == 2
@@ -304,8 +302,8 @@ def test_on_two_gpus_both_numbers_run_in_turn_and_each_rank_is_profiled(tmp_path
 def test_a_lab_on_two_gpus_measures_them_itself(monkeypatch, tmp_path):
     monkeypatch.setenv("LAB_LIVE", "quick")
     with source.using(Live(TwoGpus(), tmp_path)):
-        assert max(size for size, _ in scaling.readings.measured(quiet)) == 2
-        assert [rank.report.path.parent for rank in scaling.readings.read(DIGITS, quiet).ranks] == [tmp_path] * 2
+        assert max(size for size, _ in readings.measured(quiet)) == 2
+        assert [rank.report.path.parent for rank in readings.read(DIGITS, quiet).ranks] == [tmp_path] * 2
 
 
 # Cures that the worked solutions do not have

@@ -16,8 +16,9 @@ import pytest
 
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
+from labkit.labs import lab19
 from labkit.source import recorded
-from labkit.topics.profilers import charts, nvml, readings, tables
+from labkit.subjects import nvml
 from pretend_nvml import POWER_W, PretendNVML
 from stepbudget.report import open_report
 
@@ -171,9 +172,8 @@ def program(name: str, watts: float, epoch_s: float) -> dict:
 
 
 def test_energy_of_a_training():
-    (row,) = nvml.energy([program("a.py", 300.0, 2.0), {**program("b.py", 1, 1), "epoch_ends_s": []}]).to_dict(
-        "records"
-    )
+    shown = lab19.energy([program("a.py", 300.0, 2.0), {**program("b.py", 1, 1), "epoch_ends_s": []}])
+    (row,) = shown.frame.to_dict("records")
     assert row["program"] == "a.py"
     assert (row["an epoch s"], row["an epoch J"], row["W"]) == pytest.approx((2, 600, 300))
     assert row["start-up J"] == pytest.approx(400 + 600)
@@ -183,9 +183,8 @@ def test_energy_of_a_training():
 
 def test_an_epoch_alone_and_watched():
     alone = [{"epochs": [{"training_s": s, "test_s": 0.5} for s in (9.0, 0.5, 0.5)]}] * 3  # the first is left out
-    frame = readings.watched([program("a.py", 300.0, 2.0)], {"a.py": alone})
-    assert frame.to_dict("records") == [{"step": "a.py", "alone s": 1.0, "watched s": 2.0, "× alone": 2.0}]
-    assert tables.watched(frame).frame.equals(frame)
+    shown = lab19.watched([program("a.py", 300.0, 2.0)], {"a.py": alone})
+    assert shown.frame.to_dict("records") == [{"step": "a.py", "alone s": 1.0, "watched s": 2.0, "× alone": 2.0}]
 
 
 def test_the_drivers_utilisation_beside_other_meanings():
@@ -193,17 +192,17 @@ def test_the_drivers_utilisation_beside_other_meanings():
     samples = nvml.from_text(programs[0]["samples"])
     samples.loc[samples["t_s"].between(6.2, 7.0), "gpu_pct"] = 100.0
     watched = programs[0] | {"samples": nvml.as_text(samples)}
-    assert readings.usual_utilisation(watched) == 50.0
-    found = readings.meanings([watched, programs[1]], {"a.py": {"any work (trace)": 40.0}})
+    assert lab19.usual_utilisation(watched) == 50.0
+    found = lab19.meanings([watched, programs[1]], {"a.py": {"any work (trace)": 40.0}})
     assert found["a.py"].pop("utilisation (nvidia-smi)") > 55 and found == {"a.py": {"any work (trace)": 40.0}}
-    assert set(readings.by_name(programs)) == {"a.py", "b.py"}
+    assert set(lab19.by_name(programs)) == {"a.py", "b.py"}
 
 
 def test_a_table_of_how_often_the_driver_has_a_new_value():
     watched = program("a.py", 300.0, 2.0)
     samples = nvml.from_text(watched["samples"])
     samples["gpu_pct"] = np.arange(len(samples)) // 2
-    told = tables.freshness(watched | {"samples": nvml.as_text(samples)}).frame.set_index("counter")["new every ms"]
+    told = lab19.freshness(watched | {"samples": nvml.as_text(samples)}).frame.set_index("counter")["new every ms"]
     assert told["utilisation"] == pytest.approx(200) and np.isnan(told["power"])
 
 
@@ -214,12 +213,12 @@ def test_the_drivers_counters_stand_beside_those_of_nsight():
     samples["sm_pct"] = np.where(samples["t_s"] < begins + 0.15, 0.0, 80.0)  # GPM's values come late
     own["samples"] = nvml.as_text(samples)
     at_work = {"a.py": {"SMs Active (counter)": 82.0, "DRAM bandwidth (counter)": 1.5}}
-    found = readings.counters([own, program("b.py", 1.0, 2.0)], at_work)
+    found = lab19.gpm_and_nsight([own, program("b.py", 1.0, 2.0)], at_work)
     row, unprofiled = found.iloc[0], found.iloc[1]
     assert np.isnan(unprofiled["sm_pct", "Nsight"]) and unprofiled["sm_pct", "driver"] == 1.0
     assert (row["sm_pct", "driver"], row["sm_pct", "Nsight"], row["dram_pct", "Nsight"]) == (80.0, 82.0, 1.5)
     assert np.isnan(row["tensor_pct", "Nsight"])
-    shown = tables.counters([own], at_work).frame
+    shown = lab19.both_counters([own], at_work).frame
     assert shown.loc[0, "SMs %, driver"] == 80.0 and np.isnan(shown.loc[0, "Tensor %, Nsight"])
 
 
@@ -227,24 +226,24 @@ def test_the_recorded_counters_of_driver_and_nsight_agree_where_the_gpu_waits_fo
     """In step 7, one launch an epoch. What waits for its CPU waits longer under the profiler (lab 18)."""
     (record,) = recorded.records("benchmarks", "bench_nvml.py")
     with open_report(recorded.folder() / "profiles" / "main_opt7.sqlite.xz") as report:
-        at_work = {"main_opt7.py": readings.at_work(report)}
-    found = readings.counters(record["rows"], at_work).set_index(("program", "")).loc["main_opt7.py"]
-    for column in readings.SAME_COUNTERS:
+        at_work = {"main_opt7.py": lab19.at_work(report)}
+    found = lab19.gpm_and_nsight(record["rows"], at_work).set_index(("program", "")).loc["main_opt7.py"]
+    for column in lab19.SAME_COUNTERS:
         assert found[column, "driver"] == pytest.approx(found[column, "Nsight"], abs=5)
 
 
 def test_the_drivers_table_takes_power_from_the_energy_counter():
-    (row,) = tables.driver([program("a.py", 300.0, 2.0)]).frame.to_dict("records")
+    (row,) = lab19.driver([program("a.py", 300.0, 2.0)]).frame.to_dict("records")
     assert (row["W"], row["utilisation %"]) == pytest.approx((300, 50))
 
 
 def test_the_charts_show_what_was_sampled():
     slow, fast = program("a.py", 300.0, 2.0), program("a.py", 300.0, 1.0)
-    pictures = [drawn_data(charts.utilisation(programs)) for programs in ([slow], [slow], [fast])]
+    pictures = [drawn_data(lab19.utilisation(programs)) for programs in ([slow], [slow], [fast])]
     assert pictures[0] == pictures[1] != pictures[2]
     rows = {"a": {"utilisation (nvidia-smi)": 100.0, "SMs Active (counter)": 0.8}}
     other = {"a": {"utilisation (nvidia-smi)": 100.0, "SMs Active (counter)": 0.9}}
-    assert drawn_data(charts.meanings(rows)) != drawn_data(charts.meanings(other))
+    assert drawn_data(lab19.meaning_bars(rows)) != drawn_data(lab19.meaning_bars(other))
 
 
 class PretendSlice(PretendNVML):
@@ -270,8 +269,8 @@ def test_a_slice_of_a_gpu_says_less_and_nothing_stops():
     assert (sampler.samples["used_mb"] == 2000).all()
     assert nvml.power_limit_w(PretendSlice()) is None
     watched = program("a.py", 300.0, 1.0) | {"samples": nvml.as_text(sampler.samples)}
-    assert readings.driver([watched])[["utilisation %", "W", "SM MHz"]].isna().all(axis=None)
-    (ax,) = charts.utilisation([watched]).axes
+    assert lab19.driver([watched]).frame[["utilisation %", "W", "SM MHz"]].isna().all(axis=None)
+    (ax,) = lab19.utilisation([watched]).axes
     assert "the driver does not say" in [text.get_text() for text in ax.texts]
 
 

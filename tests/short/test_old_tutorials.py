@@ -12,10 +12,11 @@ import torch
 from labkit import course
 from labkit.display import tables
 from labkit.display.spread import paired
+from labkit.labs import lab18, lab19
 from labkit.paths import ROOT
 from labkit.recording import pages
 from labkit.source import recorded
-from labkit.topics.profilers import readings, torch_profiler
+from labkit.subjects import torch_profiler
 from stepbudget.export.profile import METRICS
 from stepbudget.report import open_report
 
@@ -58,22 +59,22 @@ def profiled(command: str) -> torch_profiler.Profile:
 
 def test_what_was_measured_is_what_the_recordings_say():
     (watched,) = recorded.records("benchmarks", "bench_nvml.py")
-    by_name = readings.by_name(watched["rows"])
-    driver = readings.driver(watched["rows"]).set_index("program")["utilisation %"]
+    by_name = lab19.by_name(watched["rows"])
+    driver = lab19.driver(watched["rows"]).frame.set_index("program")["utilisation %"]
     at_work = {}
     for name in ("main_opt4", "main_opt7", "one_thread"):
         with open_report(recorded.folder() / "profiles" / f"{name}.sqlite.xz") as report:
-            at_work[name] = readings.at_work(report)
+            at_work[name] = lab19.at_work(report)
     fp32, fp16 = profiled("main_opt2.py --memory"), profiled("main_opt3.py --memory")
     costs = profiled("main_opt4.py --overhead 3").record["rows"]
     off, plain = ([row for row in costs if row["profiler"] == kind] for kind in ("off", "plain"))
     tensor, sms = "Tensor Active (counter)", "SMs Active (counter)"
     measured = [
         [driver["main_opt4.py"], at_work["main_opt4"][tensor]],
-        [readings.usual_utilisation(by_name["one_kernel.py thread"]), at_work["one_thread"][sms]],
+        [lab19.usual_utilisation(by_name["one_kernel.py thread"]), at_work["one_thread"][sms]],
         [at_work["main_opt7"][tensor]],
-        [*readings.plugin([fp32, fp16])],
-        [readings.counted_flops(one)["all"] for one in (fp32, fp16)],
+        [*lab18.plugin([fp32, fp16])],
+        [lab18.counted_flops(one)["all"] for one in (fp32, fp16)],
         [paired(plain, off, "training_s").median],
     ]
     for cells, values in zip(rows("Sentences").values(), measured, strict=True):

@@ -22,7 +22,7 @@ from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.recording import __main__ as command_line
 from labkit.recording import provenance
 from labkit.source import Recorded, originals, recorded, running
-from labkit.topics.profilers import torch_profiler
+from labkit.subjects import torch_profiler
 
 OF = RECORDED / course.DEFAULT_MACHINE
 RUN, PROFILE, OTHER = "main_baseline.py", "main_opt5", "main_opt6"

@@ -14,9 +14,8 @@ from labkit import course, images
 from labkit.labs.lab09 import steps
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, recorded
-from labkit.subjects import roofline
+from labkit.subjects import nvml, roofline
 from labkit.topics.ladder import accuracy
-from labkit.topics.profilers import nvml
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
 

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError, NotRecorded
-from labkit.topics.scaling import __main__ as command_line
-from labkit.topics.scaling import charts, model, readings, tables
-from labkit.topics.scaling.collectives import NDR, TURNS, Cost, Link, Network, fitted
-from labkit.topics.scaling.model import Job, exposure, step
+from labkit.labs import lab21
+from labkit.subjects.scaling import __main__ as command_line
+from labkit.subjects.scaling import model, readings, tables
+from labkit.subjects.scaling.collectives import NDR, TURNS, Cost, Link, Network, fitted
+from labkit.subjects.scaling.model import Job, exposure, step
 
 LINK = Link(5e-6, 100e9)
 NETWORK = Network(LINK, Link(20e-6, 50e9), per_host=8)
@@ -393,7 +394,7 @@ def test_a_graph_on_two_gpus_is_faster_than_on_one():
     runs = readings.frame(found)
     gains = {program: readings.gained(runs, program, "strong", 2) for program in readings.LAUNCHES}
     assert gains["ddp_on_gpu"].high < 1.1 and gains["ddp_graph"].low > 1.5 and gains["ddp_graph"].n == 3
-    shown = str(tables.scaling("strong", found, readings.LAUNCHES))
+    shown = str(tables.gains("strong", found, readings.LAUNCHES))
     assert f"~{gains['ddp_graph'].median:.2f}" in shown and "digits, main_opt5" in shown and "~512" not in shown
     with pytest.raises(NotRecorded, match="no graphs on several GPUs were recorded on h200"):
         readings.graphs(readings.RECORDED / "h200")
@@ -409,7 +410,7 @@ def test_a_host_without_graphs_has_the_other_jobs(tmp_path):
 
 
 def test_what_is_predicted_lies_in_its_file():
-    """Made by ``python3 -m labkit.topics.scaling --write``: before there were runs on more GPUs."""
+    """Made by ``python3 -m labkit.subjects.scaling --write``: before there were runs on more GPUs."""
     kept = json.loads(model.PREDICTED.read_text())
     assert kept == model.predicted()
     assert {row["gpus"] for row in kept["steps"]} == {4, 8, 64, 1024}
@@ -426,7 +427,7 @@ def test_what_was_predicted_is_scored_later(tmp_path):
     (row,) = found.to_dict("records")
     assert (row["program"], row["scaling"], row["ranks"]) == ("text_ddp", "weak", 4)
     assert row["off_pct"] == pytest.approx(said["text_ddp", "weak", 4] - 100)
-    assert re.search(r"~[+−]\d", str(tables.scored(found, "")))
+    assert re.search(r"~[+−]\d", str(tables.predictions(found, "")))
 
 
 def test_a_thousand_gpus_are_never_worth_more_than_a_thousand():
@@ -440,18 +441,18 @@ def test_a_thousand_gpus_are_never_worth_more_than_a_thousand():
 
 @pytest.mark.parametrize("kind", model.SCALINGS)
 def test_tables_show_what_was_measured(kind):
-    shown = str(tables.scaling(kind))
+    shown = str(tables.gains(kind))
     runs = readings.frame(readings.records())
     gain = readings.gained(runs, "text_ddp", kind, 2)
     assert f"~{gain.median:.2f}" in shown and f"~{gain.low:.2f}–{gain.high:.2f}" in shown and "nan" not in shown
     assert ("DDP, loader" in shown) == (kind == "strong")
-    ahead = str(tables.ahead(kind))
+    ahead = str(tables.on_paper(kind))
     assert "1,024" in ahead and "compute" in ahead and "nan" not in ahead and "inf" not in ahead
 
 
 @pytest.mark.parametrize("kind", model.SCALINGS)
 def test_the_picture_shows_the_models_line(kind):
-    axes = charts.efficiency(kind).axes[0]
+    axes = lab21.efficiency(kind).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     line = lines["transformer by DDP"]
     found = {one.n: one for one in model.ahead() if (one.job.program, one.scaling) == ("text_ddp", kind)}

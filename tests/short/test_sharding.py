@@ -8,13 +8,15 @@ import pytest
 
 import stepbudget
 from labkit.errors import LabError, NotRecorded
-from labkit.topics import scaling, sharding
-from labkit.topics.sharding import memory
-from labkit.topics.sharding.memory import Network, Way
+from labkit.labs import lab22
+from labkit.labs.lab22 import memory, ways
+from labkit.labs.lab22.measured import steps
+from labkit.labs.lab22.memory import Network, Way
+from labkit.subjects.scaling.readings import MACHINE_FOLDER, records
 from labkit.training.text import Transformer
 from stepbudget.ask import ranks
 
-REPORTS = scaling.readings.MACHINE_FOLDER / "profiles"
+REPORTS = MACHINE_FOLDER / "profiles"
 
 SMALL = Network(8, 3, 100)
 DDP, ON_4 = Way("ddp", 4), Way("fsdp", 4)
@@ -60,15 +62,15 @@ def test_the_deepest_network_fits_and_one_block_more_does_not(way, activations):
 
 
 def test_the_reports_bytes_are_those_of_three_passes_and_ddp_s_of_two():
-    found = scaling.readings.records()
-    network = sharding.readings.network(found)
+    found = records()
+    network = lab22.network(found)
     pair = ranks.together([stepbudget.open_report(REPORTS / f"main_fsdp_x2_rank{rank}.sqlite.xz") for rank in (0, 1)])
-    moved = sharding.readings.moved(pair, network.weights).groupby("function")["total"].sum()
+    moved = lab22.moved(pair, network.weights).groupby("function")["total"].sum()
     blocks = network.depth * network.block
     assert moved["AllGather"] == memory.BF16 * (network.weights + blocks), "the rest is gathered once"
-    assert moved["ReduceScatter"] == memory.FP32 * network.weights == sharding.readings.averaged(found)
-    found = sharding.readings.overlap(pair)
-    each = found.groupby("rank")[["total_ms", "waiting_ms", "transfer_ms"]].sum() * sharding.readings.steps(pair)
+    assert moved["ReduceScatter"] == memory.FP32 * network.weights == lab22.averaged(found)
+    found = lab22.overlap(pair)
+    each = found.groupby("rank")[["total_ms", "waiting_ms", "transfer_ms"]].sum() * steps(pair)
     for rank in pair.ranks:
         assert each.loc[rank.number].to_dict() == pytest.approx(
             {name: rank.communication[name] for name in each.columns}, rel=1e-6
@@ -77,9 +79,9 @@ def test_the_reports_bytes_are_those_of_three_passes_and_ddp_s_of_two():
 
 
 def test_the_difference_between_the_ways_is_explained():
-    found = scaling.readings.records()
-    measured = sharding.readings.peaks(found)
-    parts = sharding.readings.difference(sharding.readings.network(found), measured, 32)
+    found = records()
+    measured = lab22.peaks(found)
+    parts = lab22.difference(lab22.network(found), measured, 32)
     assert parts["all that"] == pytest.approx(parts["measured"], rel=0.1)
     direct = [
         measured.loc[(measured["share"] == share) & (measured["ranks"] == 2) & (measured["sequences"] == 32), "bytes"]
@@ -90,7 +92,7 @@ def test_the_difference_between_the_ways_is_explained():
 
 def test_the_fullest_moment_on_paper_is_that_which_was_measured():
     """Given the activations, which are measured; DDP's copies are among what the forward pass leaves."""
-    found = sharding.ways.frame(sharding.ways.record())
+    found = lab22.tried()
     for row in found[found["fits"] & found["reshard"]].itertuples():
         network, way = Network.of(row.width, 12, row.weights), Way(row.share, 2)
         copies = way.held(network)["BF16 copies"] if row.share == "ddp" else 0.0
@@ -98,16 +100,16 @@ def test_the_fullest_moment_on_paper_is_that_which_was_measured():
 
 
 def test_a_network_that_no_gpu_holds_alone_runs_on_two():
-    found = sharding.ways.frame(sharding.ways.record())
+    found = lab22.tried()
     wide = found[found["width"] == found["width"].max()].set_index("share")
     assert wide["fits"].to_dict() == {"fsdp": True, "ddp": False}
     assert 16 * wide.loc["fsdp", "weights"] > memory.H200_BYTES
 
 
 def test_a_line_wants_two_points():
-    measured = sharding.readings.peaks(scaling.readings.records())
+    measured = lab22.peaks(records())
     with pytest.raises(NotRecorded, match="fsdp on 16 GPUs was not recorded"):
-        sharding.readings.line(measured, "fsdp", 16)
+        lab22.line(measured, "fsdp", 16)
 
 
 # Each way in turn
@@ -140,20 +142,20 @@ RECORD = {
 
 
 def test_ways_are_read_rank_by_rank():
-    found = sharding.ways.frame(RECORD)
+    found = lab22.tried(RECORD)
     assert found["way"].tolist() == ["DDP", "FSDP, kept, 2 ahead", "FSDP", "DDP"]
     assert found["fits"].tolist() == [True, True, True, False]
     assert found["peak"].tolist()[:2] == [10e6, 5e6] and found["peak"].isna().tolist() == [False, False, True, True]
     assert found["moved"].tolist()[:2] == [2 * 2 * 20, 2 * 10 + 2 * 20]
     assert found["kept"].tolist()[0] == 4e6 and found["step_ms"].tolist()[0] == pytest.approx(2.0)
-    shown = str(sharding.tables.ways(found))
-    assert "out of memory" in shown and "fits" not in str(sharding.tables.ways(found[:2]))
-    assert "after forward GB" in str(sharding.tables.ways(found[:2], phases=True))
+    shown = str(lab22.shared_out(found))
+    assert "out of memory" in shown and "fits" not in str(lab22.shared_out(found[:2]))
+    assert "after forward GB" in str(lab22.shared_out(found[:2], phases=True))
 
 
 def test_a_record_of_the_ways_is_found_or_missed(tmp_path):
     with pytest.raises(NotRecorded, match="no ways of sharing out were recorded on"):
-        sharding.ways.record(tmp_path)
+        ways.record(tmp_path)
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "sharding-x2-01.json").write_text(json.dumps(RECORD))
-    assert sharding.ways.record(tmp_path) == RECORD
+    assert ways.record(tmp_path) == RECORD

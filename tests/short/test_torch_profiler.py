@@ -20,9 +20,9 @@ from labkit import paths
 from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
+from labkit.labs import lab18
 from labkit.paths import SOURCE_CODE
-from labkit.topics.profilers import charts as profilers
-from labkit.topics.profilers import readings, torch_profiler
+from labkit.subjects import torch_profiler
 from labkit.training import ranges, steps
 from labkit.training.model import Net
 from labkit.training.sizes import flops_per_sample, training_flops_per_sample
@@ -314,7 +314,7 @@ def test_the_column_of_flops_misses_the_backward_convolutions_and_doubles_those_
     convolutions, products = sizes["conv1"] + sizes["conv2"], sizes["fc1"] + sizes["fc2"]
     part = {"conv2d": convolutions, "addmm": products, "mm": 2 * products}  # a product's gradients are two products
     for step, times in {"main_opt2": 1, "main_opt3": 2}.items():
-        found = readings.counted_flops(torch_profiler.profile(f"profile_torch.py {step}.py --memory", lambda _: None))
+        found = lab18.counted_flops(torch_profiler.profile(f"profile_torch.py {step}.py --memory", lambda _: None))
         part["conv2d"] = times * convolutions
         needed = {name: 100 * flops / training_flops_per_sample() for name, flops in part.items()}
         assert found == pytest.approx(needed | {"all": sum(needed.values())}, rel=1e-3)
@@ -329,17 +329,17 @@ def test_what_the_plugin_sees(tmp_path):
     fp32["name"] = again["name"] = "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8_stage3_ffma_kernel"
     path.write_text(json.dumps(made))
     profile = torch_profiler.Profile("hand made", {}, torch_profiler.open_trace(path), path)
-    assert readings.plugin([profile]) == (50.0, 15.0)
+    assert lab18.plugin([profile]) == (50.0, 15.0)
     fp32["name"] = again["name"] = first["name"] = second["name"] = "void at::native::relu<4>(int)"
     path.write_text(json.dumps(made))
-    share, wrong_us = readings.plugin([torch_profiler.Profile("", {}, torch_profiler.open_trace(path), path)])
+    share, wrong_us = lab18.plugin([torch_profiler.Profile("", {}, torch_profiler.open_trace(path), path)])
     assert np.isnan(share) and wrong_us == 0
 
 
 def test_the_memory_chart_shows_the_records():
     memory = {"us": [0, 10, 20], "mb": {"parameter": [10, 10, 10], "activation": [0, 5, 0]}}
     other = {"us": [0, 10, 20], "mb": {"parameter": [10, 10, 10], "activation": [0, 6, 0]}}
-    first, same, changed = (drawn_data(profilers.memory_timeline({"a": one})) for one in (memory, memory, other))
+    first, same, changed = (drawn_data(lab18.memory_timeline({"a": one})) for one in (memory, memory, other))
     assert first == same != changed
 
 

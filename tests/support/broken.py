@@ -91,7 +91,7 @@ def variants(given: Sequence[object]) -> Iterator[list[object]]:
 
 def changes(value: object, depth: int = 0) -> Iterator[object]:
     """The same kind of thing, otherwise."""
-    from labkit.topics.profilers.torch_profiler import TraceReport
+    from labkit.subjects.torch_profiler import TraceReport
     from stepbudget.ask.compare import Comparison, compare
     from stepbudget.report import Report
 
@@ -149,7 +149,7 @@ def other_report(name: str) -> object:
 @cache
 def other_trace(name: str) -> object:
     from labkit.paths import RECORDED
-    from labkit.topics.profilers.torch_profiler import open_trace
+    from labkit.subjects.torch_profiler import open_trace
 
     return open_trace(RECORDED / "h200" / "torch_profiler" / f"{name}.trace.json.gz")
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pynvml
 
-from labkit.topics.profilers import nvml
+from labkit.subjects import nvml
 
 POWER_W = 250.0
 

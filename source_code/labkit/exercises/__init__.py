@@ -1,7 +1,7 @@
 """Is the reader's answer right? It says what is wrong, and never what is right.
 
-Each lab has its exercises in a module of its own, ``labNN``, as ``EXERCISES`` by number; it is imported when the first
-of them is asked for.
+Each lab has its exercises in its module, ``labkit.labs.labNN``, as ``EXERCISES`` by number; it is imported when the
+first of them is asked for.
 """
 
 from __future__ import annotations

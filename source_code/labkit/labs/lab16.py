@@ -1,20 +1,144 @@
-"""What lab 16 claims: Keras's network is PyTorch's, which layers stay in FP32, and when a loss scale is applied."""
+"""Lab 16: is it PyTorch's network, which layers stay in FP32, and when is a loss scaled?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from labkit.checks import Claim
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Code, Number
+from labkit.numbers import number, shown
+from labkit.source import recorded
+from labkit.subjects.keras import KIND, USUAL_SCALE, Tried
+from stepbudget.signs import signed
 
 WRAPPED = "LossScaleOptimizer"
-FIXED = "mixed_float16, loss_scale_factor=1024"  # a way to compile, as bench_keras.py calls it
 ON_LAYERS = "float32, but layers with dtype='mixed_float16'"
-USUAL = ["dynamic, from 32,768", "fixed, 1,024", "none"]  # scales, as keras.readings.few_digits calls them
 RECOVERED, RUINED = "dynamic, from 1,073,741,824", "fixed, 1,073,741,824"
-SCALED, UNSCALED = "own step, scale_loss", "own step"  # ways, as bench_keras_step.py calls them
+FIXED = "mixed_float16, loss_scale_factor=1024"  # a way to compile, as bench_keras.py calls it
+USUAL = [USUAL_SCALE, "fixed, 1,024", "none"]  # scales, as keras.few_digits calls them
+# Ways, as bench_keras_step.py calls them.
+SCALED, UNSCALED, KERAS_STEP = "own step, scale_loss", "own step", "Keras's step"
+
+
+def agreement(tried: Tried) -> Table:
+    """Parameters, and how far Keras's output is from PyTorch's in FP32, from the same weights."""
+    rows = [
+        (backend, row["policy"], row["parameters"], row["parameters_torch"], row["largest_difference"])
+        for backend, tables in tried.items()
+        for row in tables["agreement"].to_dict("records")
+    ]
+    columns = ["backend", "policy", "parameters", "PyTorch's", "largest difference"]
+    caption = "The net in Keras and in PyTorch (FP32): 256 digits, log-probabilities from the same weights"
+    return table(pd.DataFrame(rows, columns=columns), caption, {"largest difference": "{:.0e}"}, columns[4:])
+
+
+def layers(tables: Mapping[str, pd.DataFrame], policy: str, backend: str) -> Table:
+    """The layers of the net under a policy: its own policy, and the types of weights, arithmetic and output."""
+    found = tables["layers"]
+    found = found.loc[found["model_policy"] == policy, ["layer", "policy", "weights", "computes in", "output"]]
+    return table(found.replace("", None), f"The net under {policy} (Keras on {backend})")
+
+
+def in_float16(tried: Tried) -> Table:
+    """What layers and losses make of float16 inputs, a column a backend."""
+    columns = {
+        backend: tables["float16"].dropna(subset="last").set_index(["what", "dtype"])["last"]
+        for backend, tables in tried.items()
+    }
+    found = pd.DataFrame(columns).reset_index().rename(columns={"what": "under mixed_float16", "dtype": "comes out as"})
+    found.columns = [*found.columns[:2], *(f"on {backend}" for backend in tried)]
+    found.iloc[:, 0] = found.iloc[:, 0].str.replace("±1000", "-1000 to 1000").map(signed)
+    return table(found, "The last value that comes out", dict.fromkeys(found.columns[2:], "{:.3g}"))
+
+
+def ways_to_compile(tables: Mapping[str, pd.DataFrame], backend: str) -> Table:
+    """Which optimizer ``compile`` leaves, for each way to ask for one."""
+    names = {
+        "way": "what is asked for", "optimizer": "what trains", "fixed_scale": "fixed scale",
+        "initial_scale": "first dynamic scale", "growth_steps": "doubles after",
+    }  # fmt: skip
+    found = tables["compile"].rename(columns=names)[list(names.values())]
+    return table(found, f"model.compile(Adadelta(…), …) (Keras on {backend})")
+
+
+def steps(tables: Mapping[str, pd.DataFrame], backend: str) -> Table:
+    """What good and overflowed steps do to a weight of 1 with gradient 0.5, and to the scale."""
+    names = {
+        "scale": "scale", "steps": "steps", "scale_before": "scale before", "scale_after": "after",
+        "weight": "weight after", "steps_counted": "steps counted",
+    }  # fmt: skip
+    found = tables["steps"].rename(columns=names)[list(names.values())]
+    caption = f"A weight of 1, gradients of 0.5, SGD with rate 1; here dynamic doubles after 3 (Keras on {backend})"
+    return table(found, caption, {"weight after": "{:.1f}"})
+
+
+def own_step() -> Table:
+    """The shipped trial of a training step of one's own on a CPU: a row an optimizer and way.
+
+    How many times as far Keras's own first step moved the weights as this one, from the same start; and what the
+    training has learnt.
+    """
+    (record,) = recorded.matching(KIND, "bench_keras_step-*")
+    found = pd.DataFrame(record["rows"])
+    keras = found[found["way"] == KERAS_STEP].set_index("optimizer")["first_step"]
+    found["times_shorter"] = found["optimizer"].map(keras) / found["first_step"]
+    names = {
+        "optimizer": "optimizer", "way": "trained by", "times_shorter": "first step: times shorter",
+        "scale": "scale at the end", "accuracy_pct": "accuracy %",
+    }  # fmt: skip
+    on = f"{record['arguments']['epochs']} epochs on the first {record['train_samples']:,} digits"
+    caption = f"mixed_float16, {on} (Keras on tensorflow, CPU)"
+    formats = {"first step: times shorter": "{:,.0f}", "scale at the end": "{:,.0f}", "accuracy %": "{:.1f}"}
+    return table(found.rename(columns=names)[list(names.values())], caption, formats)
+
+
+def by_framework(found: pd.DataFrame) -> Table:
+    """The trainings on few digits and a CPU, a row a framework and policy; FP16 with ``compile``'s scale."""
+    usual = found[(found["policy"] != "mixed_float16") | (found["scale"] == USUAL_SCALE)]
+    groups = usual.groupby(["policy", "framework"])["accuracy_pct"]
+    shown = groups.agg(["count", "mean", "min", "max"]).reset_index()
+    shown.columns = ["policy", "framework", "seeds", "mean accuracy %", "lowest %", "highest %"]
+    digits = found["train_samples"].iloc[0]
+    caption = f"Four epochs on the first {digits:,} digits, on a CPU"
+    return table(shown, caption, dict.fromkeys(list(shown.columns[3:]), "{:.1f}"))
+
+
+def by_scale(found: pd.DataFrame) -> Table:
+    """The trainings in mixed_float16 among those on few digits, a row a loss scale."""
+    mixed = found[found["policy"] == "mixed_float16"]
+    rows = []
+    for scale in sorted(mixed["scale"].unique(), key=_by_size):
+        group = mixed[mixed["scale"] == scale]
+        accuracy, loss = group["accuracy_pct"], group["loss"]
+        rows.append(
+            {
+                "loss scale": scale,
+                "seeds": len(group),
+                "mean accuracy %": accuracy.mean(),
+                "lowest %": accuracy.min(),
+                "highest %": accuracy.max(),
+                "test loss": loss.mean() if loss.notna().all() else "nan",
+                "steps skipped": f"{group['skipped_steps'].max():.0f} of {group['steps'].iloc[0]}",
+                "scale at the end": group["last_scale"].max(),
+            }
+        )
+    digits = found["train_samples"].iloc[0]
+    caption = f"mixed_float16, four epochs on the first {digits:,} digits (Keras on tensorflow, CPU)"
+    formats = dict.fromkeys(["mean accuracy %", "lowest %", "highest %"], "{:.1f}") | {"test loss": "{:.2f}"}
+    return table(pd.DataFrame(rows), caption, formats | {"scale at the end": "{:,.0f}"})
+
+
+def _by_size(scale: str) -> tuple[bool, float, str]:
+    """The usual scale first, the others by their size."""
+    return scale != USUAL_SCALE, float("0" + "".join(filter(str.isdigit, scale))), scale
+
+
+# --- what it claims -----------------------------------------------------------------------------------------
 
 
 def same_network(agreement: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
@@ -107,8 +231,8 @@ def scales(few: pd.DataFrame) -> Iterator[Claim | str]:
 
 def first_steps(own_step: pd.DataFrame) -> Iterator[Claim | str]:
     """How far a first step goes with scale_loss and without, and what is learnt; a row an optimizer and way."""
-    by_step = own_step.set_index(["optimizer", "way"])
-    shorter, accuracy = (by_step[name].unstack() for name in ("times_shorter", "accuracy_pct"))
+    by_step = own_step.set_index(["optimizer", "trained by"])
+    shorter, accuracy = (by_step[name].unstack() for name in ("first step: times shorter", "accuracy %"))
     sgd, least = shorter.loc["SGD", UNSCALED], shorter[UNSCALED].min()
     yield Claim(
         "with scale_loss the first step is Keras's own, to 1 %",
@@ -150,3 +274,178 @@ def as_near_as_seeds(few: pd.DataFrame) -> Iterator[Claim | str]:
         difference <= noise,
         (difference, noise),
     )
+
+
+# --- its exercises ------------------------------------------------------------------------------------------
+
+CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
+
+
+def _try_fc1_for_keras(fc1_for_keras: Callable) -> str | None:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((2, CHANNELS, SIDE, SIDE))
+    weight = rng.standard_normal((OUTPUTS, CHANNELS * SIDE * SIDE))
+    expected = images.reshape(2, -1) @ weight.T
+    kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, SIDE, SIDE))
+    if kernel.shape != (CHANNELS * SIDE * SIDE, OUTPUTS):
+        return f"its shape is {kernel.shape}: Keras wants a row for each input and a column for each output"
+    if np.allclose(images.transpose(0, 2, 3, 1).reshape(2, -1) @ kernel, expected):
+        return None
+    if np.allclose(images.reshape(2, -1) @ kernel, expected):
+        return "transposed, but its rows still come channel by channel; Keras flattens pixel by pixel"
+    return "the products differ: go from (out, channel, row, column) to (row, column, channel, out)"
+
+
+def _try_scale_after(scale_after: Callable) -> str | None:
+    for overflowed, wrong in (
+        ([], "with no step at all the scale stays as it was"),
+        ([False, False], "two good steps of three are not enough to double it"),
+        ([False, False, False], "the third good step in a row doubles it"),
+        ([True], "a step that overflows halves it"),
+        ([True, True, True, True], "each overflow halves it again"),
+        ([False, False, True, False, False], "an overflow starts the count of good steps anew"),
+        ([False] * 6, "after a doubling, the count starts anew"),
+        ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
+    ):
+        given = scale_after(1024.0, list(overflowed), 3)
+        if given is None or number(given) != _keras_scale(1024.0, overflowed, 3):
+            return f"{wrong} (it says {shown(given)} for {overflowed}, from 1024.0, with 3 growth steps)"
+    return None
+
+
+def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> float:
+    """The rule of ``keras.optimizers.LossScaleOptimizer``: halve at an overflow, double after so many good steps."""
+    good = 0
+    for one in overflowed:
+        if one:
+            scale, good = scale / 2, 0
+        elif good == growth_steps - 1:
+            scale, good = scale * 2, 0
+        else:
+            good += 1
+    return scale
+
+
+def _weights(order: tuple[int, ...] | None, transposed: bool = True) -> Callable:
+    """The conversion with the four axes in another order, and transposed or not."""
+
+    def fc1_for_keras(weight, channels, rows, columns):
+        if order is None:
+            return weight.T if transposed else weight
+        moved = weight.reshape(-1, channels, rows, columns).transpose(order)
+        return moved.reshape(-1, len(weight)) if transposed else moved.reshape(len(weight), -1)
+
+    return fc1_for_keras
+
+
+FC1_FOR_KERAS = Code(
+    "Give the matrix its four axes with reshape, put them in Keras's order with transpose, and reshape again.",
+    _try_fc1_for_keras,
+    wrong={
+        "its shape is (5, 48): Keras wants": _weights(None, transposed=False),
+        "its rows still come channel by channel": _weights(None),
+        "the products differ": _weights((3, 2, 1, 0)),
+        "its shape is (5, 48)": _weights((0, 2, 3, 1), transposed=False),
+    },
+)
+
+
+def _never_grows(scale, overflowed, growth_steps):
+    return scale / 2 ** sum(overflowed)
+
+
+def _counts_all_good_steps(scale, overflowed, growth_steps):
+    return _never_grows(scale, overflowed, growth_steps) * 2 ** (overflowed.count(False) // growth_steps)
+
+
+def _grows_once(scale, overflowed, growth_steps):
+    good = 0
+    for one in overflowed:
+        good = 0 if one else good + 1
+        scale = scale / 2 if one else scale * 2 if good == growth_steps else scale
+    return scale
+
+
+def _grows_too_early(scale, overflowed, growth_steps):
+    return _keras_scale(scale, overflowed, growth_steps - 1)
+
+
+def _never_falls(scale, overflowed, growth_steps):
+    return scale * 2 ** ("".join("x" if one else "." for one in overflowed).count("." * growth_steps))
+
+
+def _falls_once(scale, overflowed, growth_steps):
+    anew = [one for last, one in pairwise([False, *overflowed]) if not (one and last)]
+    return _keras_scale(scale, anew, growth_steps)
+
+
+SCALE_AFTER = Code(
+    "Keep two things from step to step: the scale, and how many good steps there were in a row.",
+    _try_scale_after,
+    wrong={
+        "the third good step in a row doubles it": _never_grows,
+        "an overflow starts the count of good steps anew": _counts_all_good_steps,
+        "after a doubling, the count starts anew": _grows_once,
+        "two good steps of three are not enough": _grows_too_early,
+        "a step that overflows halves it": _never_falls,
+        "each overflow halves it again": _falls_once,
+        "with no step at all the scale stays": lambda scale, overflowed, growth_steps: None,
+    },
+)
+
+
+STEPS = 4500  # what the colleague does
+
+
+def _last_scale(compiled: pd.DataFrame, steps: int = STEPS) -> float:
+    """By what the loss is multiplied in the last step: the fixed scale where this Keras keeps it, else what grew."""
+    row = compiled.set_index("way").loc[FIXED]
+    if pd.notna(row["fixed_scale"]):
+        return float(row["fixed_scale"])
+    if pd.isna(row["initial_scale"]):
+        return 1.0
+    return float(row["initial_scale"] * 2 ** ((steps - 1) // row["growth_steps"]))
+
+
+LAST_SCALE = Number(
+    READ,
+    "In the row for what the colleague asks: what trains, what does it begin with, and how often does it double?",
+    right=_last_scale,
+    wrong={
+        "that is what was asked for: look in its row at what trains": lambda compiled: 1024.0,
+        "with that it begins: does it stay so, for so many good steps?": lambda compiled: _last_scale(compiled, 1),
+        "it doubled once more: after how many good steps in a row does it?": lambda compiled: _last_scale(
+            compiled, STEPS // 2
+        ),
+        "it has not doubled that often yet: count whole runs of good steps": lambda compiled: 2 * _last_scale(compiled),
+        "a doubling is not added, it multiplies": lambda compiled: 3 * _last_scale(compiled, 1),
+        "nothing is what a model under float32 gets: which row is this?": lambda compiled: 1.0,
+    },
+    within=0.0,
+)
+FP16_LARGEST, FP16_SMALLEST = 65504.0, 2.0**-24
+LARGEST_BEFORE_SCALING = Number(
+    BOUND,
+    "Scaled, a number may be FP16's largest at most. Before it was multiplied, it was smaller by the scale.",
+    right=lambda run: FP16_LARGEST / run["last_scale"],
+    wrong={
+        "that is by the scale at the beginning, which was halved since": lambda run: (
+            FP16_LARGEST / (run["last_scale"] * 2 ** run["skipped_steps"])
+        ),
+        "that is upside down: the number times the scale is FP16's largest": lambda run: (
+            run["last_scale"] / FP16_LARGEST
+        ),
+        "that is the bound after scaling: before it, the number was smaller": lambda run: FP16_LARGEST,
+        "that multiplies by the scale once more: go back from what is scaled": lambda run: (
+            FP16_LARGEST * run["last_scale"]
+        ),
+        "that is the smallest number that is kept, not the largest": lambda run: FP16_SMALLEST / run["last_scale"],
+    },
+)
+
+EXERCISES = {
+    "16.1": FC1_FOR_KERAS,
+    "16.2": SCALE_AFTER,
+    "16.3": LAST_SCALE,
+    "16.4": LARGEST_BEFORE_SCALING,
+}

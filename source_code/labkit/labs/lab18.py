@@ -1,21 +1,235 @@
-"""What lab 18 claims: PyTorch's own profiler diagnoses as Nsight Systems does, and where its numbers do not hold."""
+"""Lab 18: PyTorch's own profiler diagnoses as Nsight Systems does; where do its numbers not hold?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isclose
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from labkit.checks import Claim
+from labkit.display import style
+from labkit.display.charts.bars import key
 from labkit.display.runs import compared
 from labkit.display.spread import paired
-from labkit.topics.profilers import readings, torch_profiler
-from labkit.topics.profilers.torch_profiler import Profile
+from labkit.display.table import Table, short_kernel, table
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.numbers import NotANumber, number, shown
+from labkit.subjects import torch_profiler
+from labkit.subjects.torch_profiler import Profile
+from labkit.training.sizes import training_flops_per_sample
+from stepbudget import intervals
 from stepbudget.ask.budget import CAUSES, Budget, budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.predict import Bound, bounds
+from stepbudget.report import Report
+from stepbudget.window import Window
 
 FIX = "mixed_precision"
+
+# What memory is for, as PyTorch's profiler tells it, from the bottom of the stack.
+CATEGORIES = {
+    "parameter": style.INK,
+    "optimizer state": style.PINK,
+    "input": style.ORANGE,
+    "gradient": style.GREEN,
+    "activation": style.BLUE,
+    "autograd": style.SKY,
+    "temporary": style.YELLOW,
+    "other": style.MUTED,
+}
+
+
+def longest_operators(profile: Profile, rows: int = 10) -> Table:
+    """The operators of ``key_averages()`` with most GPU time of their own, and whether it was on Tensor Cores."""
+    found = profile.operators
+    found = found[~found["on_gpu"] & ~found["range"]].nlargest(rows, "self_gpu_ms")
+    steps = len(profile.report.steps)
+    used = torch_profiler.operators(profile.report).set_index("operator")["tensor_core_share"]
+    frame = pd.DataFrame(
+        {
+            "operator": found["name"],
+            "calls a step": found["calls"] / steps,
+            "self CPU µs": 1e3 * found["self_cpu_ms"] / steps,
+            "self GPU µs": 1e3 * found["self_gpu_ms"] / steps,
+            "GPU with children µs": 1e3 * found["gpu_ms"] / steps,
+            "Tensor Cores": [_share(used.get(name)) for name in found["name"]],
+        }
+    )
+    measured = ["self CPU µs", "self GPU µs", "GPU with children µs"]
+    formats = dict.fromkeys(measured, "{:,.0f}") | {"calls a step": "{:.1f}"}
+    return table(frame, f"{profile.name}: operators by their own GPU time, a step", formats, measured)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None or np.isnan(value) else {0.0: "no", 1.0: "yes"}.get(value, "partly")
+
+
+def longest_kernels(profile: Profile, rows: int = 10) -> Table:
+    """The kernels with most GPU time in the recorded steps, and two opinions about Tensor Cores."""
+    found = torch_profiler.kernels(profile.report, profile.window)
+    steps = len(profile.report.steps)
+    frame = pd.DataFrame(
+        {
+            "kernel": found["kernel"],
+            "a step": found["count"] / steps,
+            "GPU µs a step": found["gpu_us"] / steps,
+            "Tensor Cores": found["tensor_cores"],
+            "the plugin says": found["plugin"],
+        }
+    ).head(rows)
+    formats = {"kernel": short_kernel, "a step": "{:.1f}", "GPU µs a step": "{:,.0f}"}
+    return table(frame, f"{profile.name}: kernels by GPU time", formats, ["GPU µs a step"])
+
+
+def budgets(named: Mapping[str, tuple[Report, Window]]) -> Table:
+    """Step budgets side by side: per cent of its window for each cause, a report and window a column."""
+    columns = {}
+    for name, (report, window) in named.items():
+        found = budget(report, window).table()
+        columns[name] = 100 * found.set_index("cause")["share"]
+    frame = pd.DataFrame(columns)
+    order = {cause: place for place, cause in enumerate(CAUSES.values())}
+    frame = frame.loc[sorted(frame.index, key=order.__getitem__)].reset_index(names="cause")
+    return table(frame, "Per cent of the recorded steps", dict.fromkeys(columns, "{:.1f}"), list(columns))
+
+
+def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]:
+    """What a step costs on average: milliseconds, kernels, GPU time, copies, idle share, CUDA calls."""
+    found = torch_profiler.kernels(report, window)
+    copied = report.copies[report.copies["api_start"].between(window.start, window.end)]
+    busy_ms = intervals.total(torch_profiler.busy(report, window)) / 1e6
+    calls = report.api[report.api["start"].between(window.start, window.end)]
+    return {
+        "ms a step": window.duration_ms / steps,
+        "kernels a step": found["count"].sum() / steps,
+        "kernel time, µs a step": found["gpu_us"].sum() / steps,
+        "copies a step": len(copied) / steps,
+        "copy time, µs a step": (copied["end"] - copied["start"]).sum() / 1e3 / steps,
+        "GPU idle, %": 100 * (1 - busy_ms / window.duration_ms),
+        "CUDA calls recorded, a step": len(calls) / steps,
+    }
+
+
+def against(both: pd.DataFrame, steps: int, rows: int = 8) -> Table:
+    """The same kernels by both profilers, from ``torch_profiler.side_by_side``: count and microseconds a step."""
+    frame = pd.DataFrame(
+        {
+            "kernel": both["kernel"],
+            "torch: launches": both["torch_count"],
+            "Nsight: launches": both["nsight_count"],
+            "torch: µs a step": both["torch_us"] / steps,
+            "Nsight: µs a step": both["nsight_us"] / steps,
+            "difference %": 100 * (both["torch_us"] / both["nsight_us"] - 1),
+        }
+    ).head(rows)
+    measured = ["torch: µs a step", "Nsight: µs a step", "difference %"]
+    formats = {"kernel": short_kernel} | dict.fromkeys(measured[:2], "{:,.1f}") | {"difference %": "{:+.1f}"}
+    return table(frame, "The same steps, by two profilers", formats, measured)
+
+
+def counted_flops(profile: Profile) -> dict[str, float]:
+    """What the profiler's FLOPs hold of those that the recorded steps need, in per cent: by operator, then ``all``.
+
+    The steps are those from the first recorded one to the end of an epoch of 60,000 digits, 1,024 a step.
+    """
+    samples = 60_000 - (profile.record["first_step"] - 1) * 1024
+    needed = training_flops_per_sample() * samples / 1e6
+    mflop = profile.operators.set_index("name")["mflop"].dropna()
+    found = {name: 100 * mflop.get(f"aten::{name}", 0.0) / needed for name in ("conv2d", "addmm", "mm")}
+    return found | {"all": sum(found.values())}
+
+
+def flops_told(named: Mapping[str, Profile]) -> Table:
+    """``counted_flops`` of several profiles, a row each."""
+    rows = [{"step": name, **counted_flops(one)} for name, one in named.items()]
+    frame = pd.DataFrame(rows).rename(columns=lambda name: name if name == "step" else f"{name} %")
+    formats = dict.fromkeys(frame.columns[1:], "{:.1f}")
+    return table(frame, "FLOPs in the table, per cent of those that the steps need", formats)
+
+
+def plugin(profiles: Sequence[Profile]) -> tuple[float, float]:
+    """What PyTorch's plugin for TensorBoard, which goes by names, would make of Tensor Cores.
+
+    The per cent that it sees of the time of kernels on Tensor Cores, NaN where there is none, and the microseconds a
+    step of kernels without them that it takes for such.
+    """
+    tables = [torch_profiler.kernels(one.report, one.window).assign(steps=len(one.report.steps)) for one in profiles]
+    found = pd.concat(tables)
+    seen = found["plugin"] == "yes"
+    used, unused = (found["tensor_cores"] == verdict for verdict in ("yes", "no"))
+    all_us = found.loc[used, "gpu_us"].sum()
+    wrong = found[seen & unused]
+    share = 100 * found.loc[seen & used, "gpu_us"].sum() / all_us if all_us else float("nan")
+    return share, float((wrong["gpu_us"] / wrong["steps"]).sum())
+
+
+def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
+    """Allocated GPU memory over a few steps by what it is for, a panel a step script, both axes on the same scale.
+
+    ``named`` maps a name to ``{"us": [...], "mb": {category: [...]}}``, as ``torch_profiler.memory_by_category`` gives.
+    """
+    highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
+    longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
+    with style.house_style():
+        fig = style.figure(0.9 + 1.9 * len(named))
+        axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
+        used = {}
+        for ax, (name, memory) in zip(axes, named.items(), strict=True):
+            ms = np.array(memory["us"]) / 1e3
+            known = [category for category in CATEGORIES if category in memory["mb"]]
+            ax.stackplot(
+                ms,
+                *[memory["mb"][category] for category in known],
+                colors=[CATEGORIES[category] for category in known],
+                step="post",
+                linewidth=0,
+            )
+            used |= {category: CATEGORIES[category] for category in CATEGORIES if category in known}
+            ax.set(title=f"{name}: megabytes allocated", xlim=(0, longest_ms), ylim=(0, 1.08 * highest))
+            ax.grid(axis="y")
+            ax.set_axisbelow(True)
+        axes[-1].set_xlabel("milliseconds")
+        key(fig, used, len(CATEGORIES))
+    return fig
+
+
+def at_peak(profile: Profile, rows: int = 4) -> Table:
+    """Whose memory was alive when most was allocated: lines of the program, from the allocator's history."""
+    asked = profile.record.get("snapshot", {"at_peak": []})["at_peak"]  # of a GPU only
+    frame = pd.DataFrame(asked, columns=["line", "allocations", "mb"]).head(rows)
+    frame = frame.rename(columns={"line": "asked for by", "mb": "MB"})
+    return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"}, ["MB"])
+
+
+def overhead(rows: Sequence[dict], steps: int) -> Table:
+    """What the profiler costs: the same epoch without it and with more and more of it."""
+    frame = pd.DataFrame(rows)
+    plain = frame.loc[frame["profiler"] == "off", "training_s"].median()
+    lines = []
+    for name, own in frame.groupby("profiler", sort=False):
+        times = 1e3 * own["training_s"]
+        lines.append(
+            {
+                "profiler": name,
+                "n": len(own),
+                "epoch ms": times.median(),
+                "lowest": times.min(),
+                "highest": times.max(),
+                "× off": own["training_s"].median() / plain,
+                "more, µs a step": 1e6 * (own["training_s"].median() - plain) / steps,
+                "then, to stop, s": own["stop_s"].median(),
+            }
+        )
+    measured = ["epoch ms", "lowest", "highest", "× off", "more, µs a step", "then, to stop, s"]
+    formats = dict.fromkeys(measured[:3], "{:,.0f}")
+    formats |= {"× off": "{:.2f}", "more, µs a step": "{:,.0f}", "then, to stop, s": "{:.1f}"}
+    return table(pd.DataFrame(lines), "The same epoch, with more and more profiling", formats, measured)
+
+
+# --- what it claims -----------------------------------------------------------------------------------------
 
 
 def operators(table: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]:
@@ -116,7 +330,7 @@ def seen_by_plugin(before: Profile, after: Profile) -> Iterator[Claim | str]:
     """What the plugin for TensorBoard makes of the kernels of steps 2 and 3."""
     if not _has_gpu(before):
         return
-    seen, wrong_us = readings.plugin([before, after])
+    seen, wrong_us = plugin([before, after])
     yield (
         f"of the time of kernels on Tensor Cores the plugin sees ~{seen:.0f} %, and it sees some "
         f"in ~{wrong_us:.0f} µs a step of kernels that use none"
@@ -125,7 +339,7 @@ def seen_by_plugin(before: Profile, after: Profile) -> Iterator[Claim | str]:
 
 def flops(before: Profile, after: Profile) -> Iterator[Claim | str]:
     """The profiler's FLOPs leave out half of the work of step 2 (FP32), and count some of step 3's (FP16) twice."""
-    plain, mixed = (readings.counted_flops(one) for one in (before, after))
+    plain, mixed = (counted_flops(one) for one in (before, after))
     yield Claim(
         "FP32: less than half of the work is counted", plain["all"] < 50, plain["all"],
         because="another version of PyTorch counts more operators",
@@ -175,3 +389,151 @@ def _has_gpu(profile: Profile) -> bool:
 def _bound(before: Profile) -> Bound:
     """What mixed precision can gain of the recorded steps."""
     return bounds(before.report, budget(before.report, before.window))[FIX]
+
+
+# --- its exercises ------------------------------------------------------------------------------------------
+
+# A step of 100 µs: two kernels that overlap, a copy apart from them, and what runs on the CPU.
+PRETEND_TRACE = [
+    {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#9", "ts": 1000.0, "dur": 100.0},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1000.0, "dur": 90.0},
+    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1002.0, "dur": 5.0},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1010.0, "dur": 20.0},
+    {"ph": "X", "cat": "kernel", "name": "fill", "ts": 1020.0, "dur": 20.0},
+    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1060.0, "dur": 10.0},
+    {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 1030.0},
+]
+
+BUSY_SHARE = 0.4
+
+
+def _without_tensor_cores(profile: Profile) -> str:
+    found = torch_profiler.operators(profile.report)
+    return next(iter(found.loc[found["tensor_core_share"] == 0, "operator"]), "none of them")
+
+
+WITHOUT_TENSOR_CORES = Choice(
+    READ,
+    "Of the operators whose Tensor Core share is 0, the one with most GPU time.",
+    right=_without_tensor_cores,
+    wrong={
+        "aten::convolution_backward": "that one does use Tensor Cores, for part of its time: its share is not 0",
+        "aten::cudnn_convolution": "that one does use Tensor Cores: its share is not 0",
+        "aten::fill_": "its share is 0, and many operators with more GPU time have that share, too",
+        "aten::add_": "its share is 0, and another operator has more GPU time and a share of 0, too",
+    },
+)
+
+
+def _try_busy_share(busy_share: Callable) -> str | None:
+    given = busy_share([dict(event) for event in PRETEND_TRACE])
+    try:
+        found = number(given)
+    except NotANumber:
+        return f"it returns {shown(given)}, not a number"
+    said = {
+        0.5: "overlapping kernels count twice: merge their times first",
+        0.3: "the copy is missing: it keeps the GPU busy, too",
+        0.2: "that is one kernel: all of them, and the copy, keep the GPU busy",
+        0.6: "it counts from the first event to the last: between them the GPU waits",
+        0.9: "it counts operators: they run on the CPU",
+        40.0: "40 is the busy time, or per cent: a share lies between 0 and 1",
+    }
+    for wrong, why in said.items():
+        if abs(found - wrong) < 1e-6:
+            return why
+    again = number(busy_share(list(reversed(PRETEND_TRACE))))
+    if not (isclose(found, BUSY_SHARE, abs_tol=1e-6) and isclose(again, BUSY_SHARE, abs_tol=1e-6)):
+        return f"a step of 100 µs whose GPU works for 40 µs: it says {found:.3g}, and {again:.3g} in another order"
+    outside = [*PRETEND_TRACE, {"ph": "X", "cat": "kernel", "name": "next", "ts": 1095.0, "dur": 15.0}]
+    if not isclose(cut := number(busy_share(outside)), BUSY_SHARE + 0.05, abs_tol=1e-6):
+        return f"a kernel goes on after the step: only the part inside counts (0.45, and it says {cut:.3g})"
+    return None
+
+
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def _summed(categories: tuple[str, ...], factor: float = 1.0) -> Callable:
+    return lambda events: factor * sum(event["dur"] for event in events if event["cat"] in categories) / 100
+
+
+def _merged(categories: tuple[str, ...] = GPU_WORK, factor: float = 1.0, in_order: bool = True) -> Callable:
+    """The length of the union, over the step's; ``in_order``: of times that were put in order first."""
+
+    def busy_share(events):
+        spans = [(one["ts"], one["ts"] + one["dur"]) for one in events if one["cat"] in categories]
+        busy, until = 0.0, 0.0
+        for start, end in sorted(spans) if in_order else spans:
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
+        return factor * busy / 100
+
+    return busy_share
+
+
+def _from_first_to_last(events):
+    own = [event for event in events if event["cat"] in GPU_WORK]
+    return (max(one["ts"] + one["dur"] for one in own) - min(one["ts"] for one in own)) / 100
+
+
+BUSY_SHARE_OF_A_TRACE = Code(
+    "Cut each event to the step, put them in order, and add only what reaches beyond those before.",
+    _try_busy_share,
+    wrong={
+        "overlapping kernels count twice": _summed(GPU_WORK),
+        "the copy is missing": _merged(("kernel",)),
+        "they run on the CPU": _summed(("cpu_op",)),
+        "a share lies between 0 and 1": _merged(factor=100),
+        "it counts from the first event to the last": _from_first_to_last,
+        "in another order": _merged(in_order=False),
+        "only the part inside counts": _merged(),
+        "that is one kernel": lambda events: next(one["dur"] for one in events if one["cat"] == "kernel") / 100,
+        "it returns nan, not a number": lambda events: float("nan"),
+        "it returns '40 %', not a number": lambda events: "40 %",
+    },
+)
+
+
+def _largest(profile: Profile) -> dict:
+    """The operator with most GPU time of its own, as the lab's table has it."""
+    found = profile.operators
+    own = found[~found["on_gpu"] & ~found["range"]].nlargest(1, "self_gpu_ms").iloc[0]
+    if not own["self_gpu_ms"]:
+        raise NothingToAnswer("no GPU worked here")
+    return own.to_dict()
+
+
+def _without(profile: Profile, ms: float) -> float:
+    """How many times as fast the recorded steps would be if they were so many milliseconds shorter."""
+    return profile.window.duration_ms / (profile.window.duration_ms - ms)
+
+
+def _busy_ms(profile: Profile) -> float:
+    return intervals.total(torch_profiler.busy(profile.report, profile.window)) / 1e6
+
+
+OPERATOR_FOR_NOTHING = Number(
+    BOUND,
+    "The steps cannot get shorter by more than the operator's own GPU time: divide what they last by what is left.",
+    right=lambda profile: _without(profile, _largest(profile)["self_gpu_ms"]),
+    wrong={
+        "that is held against the GPU's work alone: the steps last longer than that": lambda profile: (
+            _busy_ms(profile) / (_busy_ms(profile) - _largest(profile)["self_gpu_ms"])
+        ),
+        "that is its share of the steps: how many times as fast are they without it?": lambda profile: (
+            _largest(profile)["self_gpu_ms"] / profile.window.duration_ms
+        ),
+        "that is the steps over its time: what is left of them stays": lambda profile: (
+            profile.window.duration_ms / _largest(profile)["self_gpu_ms"]
+        ),
+        "that takes one step's kernels away from all the steps": lambda profile: _without(
+            profile, _largest(profile)["self_gpu_ms"] / len(profile.report.steps)
+        ),
+        "that is its time on the CPU, which it would still take": lambda profile: _without(
+            profile, _largest(profile)["self_cpu_ms"]
+        ),
+    },
+)
+
+EXERCISES = {"18.1": WITHOUT_TENSOR_CORES, "18.2": BUSY_SHARE_OF_A_TRACE, "18.3": OPERATOR_FOR_NOTHING}

@@ -1,0 +1,123 @@
+"""What more GPUs brought, beside what labs 21 and 22 share: buckets, collectives, accuracy, and the model's lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from labkit.display import style
+from labkit.display.table import Table, table
+from labkit.source import originals, recorded
+from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling.readings import MACHINE_FOLDER, PROGRAMS, Records
+from labkit.topics.ladder import accuracy as gate
+from stepbudget.ask.ranks import Ranks
+
+ACCURACY = re.compile(r"(main_\w+)-accuracy-x(\d+)-\d+\.json")
+_HUES = (style.BLUE, style.SKY, style.ORANGE, style.VERMILION, style.GREEN)
+COLOURS = dict(zip(PROGRAMS, _HUES, strict=True))
+ASIDE = dict(zip(PROGRAMS, (0.9, 0.95, 1.0, 1.05, 1.1), strict=True))  # points beside one another
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def communication(found: Ranks, caption: str = "The collectives of each rank, ms") -> Table:
+    """What each rank's collectives come to: how long they ran, split twice; and how often the rank came last."""
+    columns = {f"{name}_ms": f"{name} ms" for name in ("total", "waiting", "transfer", "hidden", "exposed")}
+    rows = [
+        {"rank": rank.number, "collectives": round(own["kernels"])}
+        | {label: own[name] for name, label in columns.items()}
+        | {"came last to": round(own["last"])}
+        for rank in found.ranks
+        for own in [rank.communication]
+    ]
+    formats = dict.fromkeys(columns.values(), "{:,.1f}") | {"came last to": "{:,}"}
+    return table(pd.DataFrame(rows), caption, formats, list(formats))
+
+
+def buckets(found: Records | None = None, programs: Collection[str] = readings.DDP) -> Table:
+    """The buckets in which DDP averages gradients, and their sizes in MB."""
+    sizes = readings.buckets(found or readings.records())
+    rows = [
+        (PROGRAMS[name].label, sum(own) / 1e6, len(own), own[0] / 1e6, max(own) / 1e6, own[-1] / 1e6)
+        for name, own in sizes.items()
+        if name in programs
+    ]
+    columns = ["program", "gradients MB", "buckets", "first MB", "largest MB", "last MB"]
+    formats = dict.fromkeys([name for name in columns if name.endswith("MB")], "{:,.2f}")
+    return table(pd.DataFrame(rows, columns=columns), "Gradients and the buckets in which DDP averages them", formats)
+
+
+def accuracy(where: Path | None = None) -> pd.DataFrame:
+    """Whole trainings, a row a script, number of GPUs and seed: ``script``, ``gpus``, ``seed``, ``epochs``, ``pct``.
+
+    Those of a host's folder that ``bench_ranks.py --accuracy`` left there; no rows where there are none.
+    """
+    rows = []
+    for file in sorted(((where or MACHINE_FOLDER) / recorded.RANKS).glob("*-accuracy-x*.json")):
+        named = ACCURACY.fullmatch(file.name)
+        for row in originals.read(file)["rows"] if named else ():
+            trained = row["epochs"]
+            script, seed = f"{named[1]}.py", row["arguments"]["seed"]
+            rows.append((script, int(named[2]), seed, len(trained), trained[-1]["test_accuracy_pct"]))
+    return pd.DataFrame(rows, columns=["script", "gpus", "seed", "epochs", "pct"])
+
+
+def seeds(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
+    """Whole trainings, seed by seed (``accuracy``), below those of a step of the ladder without DDP.
+
+    ``p``: Welch's one-sided test against the same script on one GPU. The gate wants as many seeds as the ladder's.
+    """
+    without = pd.DataFrame({"script": alone, "gpus": 1, "pct": gate.seeds(alone)})
+    most, rows = len(without), []
+    for (script, gpus), own in [
+        *without.groupby(["script", "gpus"]),
+        *found.groupby(["script", "gpus"], sort=False),
+    ]:
+        on_one = found.loc[(found["script"] == script) & (found["gpus"] == 1), "pct"]
+        p = gate.below(on_one, own["pct"]) if gpus > 1 and len(on_one) > 1 and len(own) > 1 else None
+        passed = own["pct"].mean() >= gate.FLOOR_PCT and (p is None or p >= gate.SIGNIFICANCE)
+        verdict = "passed" if passed else "FAILED"
+        verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
+        rows.append((script, gpus, verdict, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p))
+    columns = ["script", "GPUs", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below one GPU)"]
+    caption = "Test accuracy after ten epochs on MNIST"
+    caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[4:], "{:.2f}"))
+
+
+def efficiency(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Figure:
+    """Percent of what as many single GPUs do, by number of GPUs: the model's lines, and points with their ranges.
+
+    Both are held against the program's own run on one GPU. A line ends where the batch does.
+    """
+    runs = readings.frame(found or readings.records())
+    runs = runs[runs["scaling"] == kind]
+    steps = [one for one in model.ahead(sizes=SIZES) if one.scaling == kind and one.is_possible]
+    with style.house_style():
+        fig = style.figure(3.6)
+        ax = fig.subplots()
+        for program in dict.fromkeys(one.job.program for one in steps if one.job.program in programs):
+            line = [one for one in steps if one.job.program == program]
+            shares = [100 * model.efficiency(one, line[0]) for one in line]
+            colour = COLOURS[program]
+            dashes = "--" if PROGRAMS[program].network == "digits" else "-"  # lines that lie on one another are seen
+            ax.plot([one.n for one in line], shares, dashes, color=colour, lw=1.6, label=PROGRAMS[program].label)
+            own = runs[runs["program"] == program]
+            for size in sorted({*own["ranks"]} - {1}):
+                gain = readings.gained(own, program, kind, size)
+                if gain:
+                    low, middle, high = (100 * part / size for part in (gain.low, gain.median, gain.high))
+                    reach = [[middle - low], [high - middle]]
+                    ax.errorbar(
+                        [size * ASIDE[program]], [middle], yerr=reach, fmt="o", color=colour, ms=5, capsize=3, lw=1
+                    )
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
+        ax.set(xlabel="GPUs, 8 a host", ylabel="% of its own run on one GPU", ylim=(0, 125))
+        ax.set_title(f"{kind.capitalize()} scaling: lines are the model's, points measured medians with their range")
+        ax.legend(loc="best", fontsize=8.5)
+    return fig

@@ -1,0 +1,64 @@
+"""What did Keras do? Records of labs 16 and 17: made now where Keras and the backend are there, else shipped ones.
+
+What ran on TensorFlow, on a CPU, is shipped and never run again by the labs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+
+from labkit import source
+from labkit.source import recorded
+from labkit.training import keras_net
+
+KIND = "keras"
+USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
+Tried = Mapping[str, Mapping[str, pd.DataFrame]]  # backend → the tables that ``tried`` gives
+
+
+def source_of(*commands: str) -> source.Source:
+    """The source for what needs Keras and the backends that the commands name."""
+    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
+    return source.current().needing("keras", *sorted(backends), install=keras_net.HOW_TO_INSTALL)
+
+
+def tried(backend: str) -> dict[str, pd.DataFrame]:
+    """The tables of ``bench_keras.py`` on a backend, by name; of TensorFlow's the shipped ones."""
+    command = f"bench_keras.py --backend {backend}"
+    asked = source.Recorded(recorded.folder()) if backend == "tensorflow" else source_of(command)
+    record = asked.record(command, KIND)
+    rows = pd.DataFrame(record["rows"])
+    return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
+
+
+def few_digits() -> pd.DataFrame:
+    """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
+    rows = []
+    for record in recorded.matching(KIND, "*-limit-3000-*"):
+        told, last = record["arguments"], record["epochs"][-1]
+        rows.append(
+            {
+                "framework": f"Keras on {record['backend']}" if "backend" in record else "PyTorch",
+                "policy": told.get("policy", "float32"),
+                "scale": _scale(told),
+                "seed": told["seed"],
+                "accuracy_pct": record["test_accuracy_pct"],
+                "loss": record["test_loss"],
+                "skipped_steps": last.get("skipped_steps"),
+                "last_scale": last.get("loss_scale"),
+                "steps": len(record["epochs"]) * -(-record["train_samples"] // told["batch_size"]),
+                "train_samples": record["train_samples"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _scale(arguments: dict) -> str:
+    """A run's loss scale in words."""
+    scale = arguments.get("loss_scale", "none")
+    if scale == "dynamic":
+        return f"dynamic, from {arguments['initial_scale']:,.0f}"
+    return scale if scale == "none" else f"fixed, {scale:,.0f}"

@@ -1,0 +1,192 @@
+"""What do more GPUs bring, as tables? Measured with their spread, and the model beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.display.spread import MEASURED, Spread
+from labkit.display.table import Table, table
+from labkit.source import recorded
+from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling.readings import ALONE, PROGRAMS, Records
+from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.ranks import Ranks
+
+GAINS = {"strong": "times as fast", "weak": "times as many"}
+CAPTIONS = {
+    "strong": "Strong scaling: the batch of one GPU, shared out",
+    "weak": "Weak scaling: the batch of one GPU on each, so another experiment with every number of GPUs",
+}
+BEATEN = "against the faster run on one GPU, the program's own or the ladder's, round by round"
+WEAK = "samples a second"  # that are as many times as many
+FEW = "accuracy after few epochs"
+LEAST_MS = 0.05  # of a cause, on one rank at least: less is not shown
+
+
+def gains(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+    """``strong`` or ``weak``: a row a program and number of GPUs; medians, and the ranges over the rounds."""
+    found = found or readings.records()
+    runs = readings.frame(found)
+    runs = runs[runs["program"].isin(programs)]
+    rows = []
+    for (program, scaled, size), own in runs.groupby(["program", "scaling", "ranks"], sort=False):
+        if scaled == kind or (scaled == ALONE and kind in set(runs.loc[runs["program"] == program, "scaling"])):
+            rows.append(_row(runs, program, scaled, size, own))
+    frame = pd.DataFrame(rows).rename(columns={"gain": GAINS[kind]})
+    formats = {"a step ms": "{:,.2f}", GAINS[kind]: "{:.2f}", "efficiency %": "{:.0f}"}
+    formats |= {"GB a GPU": "{:.2f}", "accuracy %": "{:.2f}"}
+    frame = frame.dropna(axis="columns", how="all")
+    formats = {name: form for name, form in formats.items() if name in frame}
+    rounds = runs.groupby(["program", "scaling", "ranks"])["round"].nunique()
+    of = f"{rounds.min()} to {rounds.max()}" if rounds.min() < rounds.max() else f"{rounds.max()}"
+    what = f"{WEAK}, {BEATEN}" if kind == "weak" else BEATEN
+    caption = f"{CAPTIONS[kind]} ({_origin(found)}, {of} rounds); {what}"
+    return table(frame, f"{caption}; {FEW}" if "accuracy %" in frame else caption, formats, list(formats))
+
+
+def _origin(found: Records) -> str:
+    """GPU and date of records in a few words."""
+    newest = max(found.values(), key=lambda record: record["run_at"])
+    return f"{newest['gpu']}, {newest['run_at'][:10]}{recorded.outdated(found.values())}"
+
+
+def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataFrame) -> dict:
+    about, step = PROGRAMS[program], Spread.of(own["step_ms"].tolist())
+    gain = readings.gained(runs, program, scaled, size)
+    alone = f"{about.network}, {about.alone.removesuffix('.py')}" if scaled == ALONE else about.label
+    return {
+        "program": alone,
+        "GPUs": size,
+        "samples a GPU": own["batch"].iloc[0] // size,
+        "a step ms": step.median,
+        "range ms": _range(step),
+        "gain": gain and gain.median,
+        "range": gain and _range(gain),
+        "efficiency %": gain and 100 * gain.median / size,
+        "GB a GPU": own["peak_memory_mb"].dropna().median() / 1e3,
+        "accuracy %": own["accuracy_pct"].dropna().median(),
+    }
+
+
+def _range(of: Spread) -> str:
+    return f"{MEASURED}{of.low:.2f}–{of.high:.2f}"
+
+
+def messages(where: Path | None = None) -> Table:
+    """Collectives of two ranks by size: how long they take, and by the links fitted to all and to the others."""
+    parts = {name: readings.profiled(name, 2, where).messages for name in model.OTHER.values()}
+    links = {"all": model.network(where)} | {name: model.network(where, [name]) for name in parts}
+    rows = []
+    for name, found in parts.items():
+        (other,) = [one for one in parts if one != name]
+        for one in found.itertuples():
+            us = {of: 1e6 * links[of].cost(one.function, one.bytes, one.ranks).total_s for of in ("all", other)}
+            rows.append((PROGRAMS[name].label, one.function, one.bytes / 1e6, one.count, one.us, us["all"], us[other]))
+    columns = ["report", "collective", "MB in all", "count", "µs", "by all µs", "by the other report µs"]
+    said = "; ".join(
+        f"{'all' if name == 'all' else PROGRAMS[name].label}: ~{1e6 * link.inside.latency_s:.1f} µs a step and "
+        f"~{link.inside.bytes_per_s / 1e9:.0f} GB/s"
+        for name, link in links.items()
+    )
+    formats = {"MB in all": "{:,.2f}"} | dict.fromkeys(columns[4:], "{:,.1f}")
+    return table(
+        pd.DataFrame(rows, columns=columns), f"Links fitted to collectives of two ranks: {said}", formats, columns[4:]
+    )
+
+
+def ranks(size: int = 2, where: Path | None = None) -> Table:
+    """A step of each rank as profiled: the GPU's work, and how long it has none as its own CPU is not so far."""
+    rows = [
+        {
+            "program": about.label,
+            "rank": rank,
+            "a profiled step ms": found.step_ms,
+            "GPU's work ms": work_ms,
+            "idle, as its CPU is behind ms": idle_ms,
+            "launches": found.launches,
+            "came last to": last,
+            "of": round(found.collectives * found.steps),
+        }
+        for name, about in PROGRAMS.items()
+        if about.report
+        for found in [readings.profiled(name, size, where)]
+        for rank, (work_ms, idle_ms, last) in enumerate(
+            zip(found.works_ms, found.idle_for_cpu_ms, found.last, strict=True)
+        )
+    ]
+    frame = pd.DataFrame(rows)
+    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"came last to": "{:,}"}
+    return table(frame, f"A step of each of {size} ranks, in their reports", formats, list(formats))
+
+
+def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> Table:
+    """The step budgets of the ranks side by side: a row a cause, a column a rank."""
+    ms = {f"rank {rank.number}": rank.budget.ms for rank in found.ranks}
+    labels = {cause: label for rank in found.ranks for cause in CAUSES for label in [rank.budget.label(cause)]}
+    kept = [cause for cause in CAUSES if any(own[cause] >= LEAST_MS for own in ms.values())]
+    frame = pd.DataFrame({"cause": [labels[cause] for cause in kept]})
+    for name, own in ms.items():
+        frame[name] = [own[cause] for cause in kept]
+    frame.loc[len(frame)] = ["all", *(rank.window.duration_ms for rank in found.ranks)]
+    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms), totals=[-1])
+
+
+def predictions(found: pd.DataFrame, caption: str) -> Table:
+    """Predicted against measured: what ``scored`` or ``scored_later`` found."""
+    labels = [PROGRAMS[program].label for program in found["program"]]
+    frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
+    frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
+    frame["predicted ms"], frame["measured ms"] = found["predicted_ms"], found["measured_ms"]
+    frame["range ms"] = [f"{MEASURED}{one.low_ms:.2f}–{one.high_ms:.2f}" for one in found.itertuples()]
+    frame["off %"] = found["off_pct"]
+    formats = dict.fromkeys(["GPU alone ms", "predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
+    return table(frame, caption, formats, list(formats))
+
+
+def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+    """What the model knows of a program's step, and where from."""
+    found = [job for job in model.jobs(where).values() if job.program in programs]
+    frame = pd.DataFrame(
+        {
+            "program": [PROGRAMS[job.program].label for job in found],
+            "GPU's work ms": [1e3 * job.work_s for job in found],
+            "of it fixed ms": [1e3 * job.fixed_s for job in found],
+            "CPU's code ms": [1e3 * job.cpu_s or None for job in found],
+            "loader ms": [1e3 * job.loader_s if job.loader_s else None for job in found],
+        }
+    )
+    frame = frame.dropna(axis="columns", how="all")
+    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
+    return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
+
+
+def on_paper(kind: str, where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+    """The model's steps, ``strong`` or ``weak``, from one GPU to a thousand, and what binds."""
+    found = [one for one in model.ahead(where) if one.scaling == kind and one.job.program in programs]
+    of_one = {one.job.program: one for one in found if one.n == 1}
+    rows = [
+        {
+            "program": PROGRAMS[one.job.program].label,
+            "GPUs": one.n,
+            "samples a GPU": one.share if one.is_possible else None,
+            "compute ms": 1e3 * one.work_s,
+            "communication ms": 1e3 * one.communication.total_s,
+            "exposed ms": 1e3 * one.exposed.total_s,
+            "host ms": 1e3 * one.host_s,
+            "a step ms": 1e3 * one.step_s,
+            "efficiency %": 100 * model.efficiency(one, of_one[one.job.program]),
+            "binds": one.binds,
+            "without the host": one.binds_gpu,
+        }
+        for one in found
+    ]
+    for row in rows:
+        if row["samples a GPU"] is None:
+            row |= {name: None for name in row if name.endswith((" ms", " %"))} | {"without the host": "batch"}
+    frame = pd.DataFrame(rows)
+    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"efficiency %": "{:.0f}"}
+    caption = f"On paper, {kind} scaling: 8 GPUs a host, 400 Gb/s between hosts for each GPU"
+    return table(frame, caption, formats, list(formats))
