@@ -16,9 +16,9 @@ from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.source import command, recorded
+from labkit.subjects import shapes
 from labkit.topics.profilers import nvml, torch_profiler
 from labkit.topics.roofline import readings as roofline
-from labkit.topics.shapes import readings as shapes
 from stepbudget.ask import idle, tensor_cores
 from stepbudget.ask.budget import budget
 

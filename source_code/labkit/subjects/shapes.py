@@ -1,27 +1,23 @@
-"""What do sizes and memory layouts cost, and which switch makes FP32 mean TF32? Two benchmarks' rows, read.
-
-``bench_shapes.py`` gives a row a matrix product or convolution and type, ``bench_tf32.py`` a row a set of switches.
-"""
+"""What do sizes and memory layouts cost? The rows of ``bench_shapes.py``, a product or convolution and a type each."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import pandas as pd
 
+from labkit.display.spread import MEASURED, Spread
+from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.topics.roofline.readings import matmul_flops
 from stepbudget import kernel_names
-from stepbudget.ask import ops
 from stepbudget.kernel_names import NO, UNKNOWN, YES
-from stepbudget.report import Report
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+WORDS = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16", "fp8": "FP8"}
 MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kernel_us", "refused")
-LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
 
 
 def flops(row: Mapping) -> int:
@@ -68,50 +64,6 @@ def convolutions(records: Sequence[dict]) -> pd.DataFrame:
 def half_type(found: pd.DataFrame) -> str:
     """``"bf16"``, or ``"fp16"`` where the GPU has no BF16: what stands for the 16-bit types in the labs' sentences."""
     return "bf16" if found.loc[found["dtype"] == "bf16", "us"].notna().any() else "fp16"
-
-
-def by_channels(found: pd.DataFrame, layer: str, dtype: str) -> pd.DataFrame:
-    """Forward and backward of a layer by its channels: ``channels``, and for each layout ``…_us`` and ``…_tflops``.
-
-    ``found``: the table of ``convolutions``.
-    """
-    own = found[(found["layer"] == layer) & (found["dtype"] == dtype)].copy()
-    own["operations"] = own["us"] * own["tflops"]
-    sums = own.groupby(["c_in", "layout"])[["us", "operations"]].sum()
-    wide = sums.assign(tflops=sums["operations"] / sums["us"]).unstack()
-    layouts = own["layout"].unique()
-    columns = {f"{layout}_{what}": wide[what, layout] for layout in layouts for what in ("us", "tflops")}
-    return pd.DataFrame({"channels": wide.index, **columns}).reset_index(drop=True)
-
-
-def linear_ops(report: Report) -> pd.DataFrame:
-    """What the products of the network's linear layers took: a row each of fc1's and fc2's three, in a report with
-    operator ranges; whole batches only, told by their sizes.
-
-    Columns: ``product``, ``ops``, ``us`` (kernel time of one, its bias and the conversions to BF16 included),
-    ``tensor_cores`` (``"using"``, …).
-    """
-    found = ops.eligible(report)
-    sizes = [json.loads(text) if text else [] for text in found["sizes"]]
-    batch = max((size[0][0] for size, op in zip(sizes, found["op"], strict=True) if op == "aten::linear"), default=0)
-    rows = []
-    for row, size in zip(found.itertuples(), sizes, strict=True):
-        product = _linear_product(row.op, size, batch)
-        if product:
-            us = 1e3 * row.gpu_ms / row.ops
-            rows.append({"product": product, "ops": row.ops, "us": us, "tensor_cores": row.group})
-    frame = pd.DataFrame(rows, columns=["product", "ops", "us", "tensor_cores"])
-    return frame.sort_values("product", ignore_index=True)
-
-
-def _linear_product(op: str, sizes: list, batch: int) -> str | None:
-    """``"fc1 forward"`` and so on for an operator of the network's linear layers on a whole batch, else None."""
-    if op not in ("aten::linear", "aten::mm") or batch not in (sizes[0][0], sizes[0][1]):
-        return None
-    layer = "fc1" if LINEAR_INPUTS in (sizes[0][1], sizes[1][1]) else "fc2"
-    if op == "aten::linear":
-        return f"{layer} forward"
-    return f"{layer} {'input' if sizes[0][0] == batch else 'weight'} gradient"
 
 
 def _joined(records: Sequence[dict], what: str) -> pd.DataFrame:
@@ -165,3 +117,17 @@ def _by_kernels(names: Sequence[list[str]], times: Sequence[list[float]]) -> dic
         "tensor_cores": verdict(first),
         "layout_share": statistics.median(shares),
     }
+
+
+def epochs(each: Mapping[str, Sequence[float]]) -> Table:
+    """Milliseconds of an epoch of each network, a number a run; per cent against the first network, run by run."""
+    plain = next(iter(each.values()))
+    rows = []
+    for name, own in each.items():
+        ratio = Spread.of([ms / base for ms, base in zip(own, plain, strict=True)])
+        span = f"{MEASURED}{min(own):.1f}–{max(own):.1f}"
+        rows.append((name, Spread.of(own).median, span, 100 * (ratio.median - 1)))
+    frame = pd.DataFrame(rows, columns=["network", "epoch ms", "each run ms", "longer by %"])
+    formats = {"epoch ms": "{:.1f}", "longer by %": "{:+.1f}"}
+    caption = "A training epoch without the profiler, first epochs left out; per cent: in pairs of runs"
+    return table(frame, caption, formats, list(formats))
