@@ -139,7 +139,6 @@ SMALLEST_SCALE = Number(
         "that saves half of the gradients: 99 % are asked for": lambda h, first: smallest_scale(h, first, 0.5),
     },
 )
-
 MANY_SKIPPED = 5  # steps in one window of 10 or 20
 MANY_SMALL = 0.5  # of the gradients that are not zero
 
@@ -191,5 +190,4 @@ THREE_LOGS = Diagnoses(
         "underflow": "nothing is skipped, and where are the gradients?",
     },
 )
-
 EXERCISES = {"15.1": NEXT_SCALE, "15.2": SMALLEST_SCALE, "15.3": THREE_LOGS}

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
+from labkit.labs.lab14 import cubic
 from labkit.topics.ladder import accuracy
-from labkit.topics.loss_scaling import readings
 from stepbudget.report import Report
 
 AT_REST = ("fp32", "tf32", "O1", "O2", "O3 mean")  # variants of the cubic whose seeds all come to lie near the best
@@ -63,7 +63,7 @@ def skips_foretold(overflow: pd.DataFrame) -> Iterator[Claim | str]:
 
 def o3_fails(squares: Sequence[float], ends: pd.DataFrame) -> Iterator[Claim | str]:
     """Pure FP16 cannot hold what RMSprop asks for; ``squares``: of the largest gradient, one a seed; ``ends``: fits."""
-    too_large = [square > readings.FP16_MAX for square in squares]
+    too_large = [square > cubic.FP16_MAX for square in squares]
     yield Claim("the gradient's square overflows FP16, with every seed", all(too_large))
     failed = ~(ends[ends["variant"] == "O3"]["above_pct"] < 100)
     yield Claim("O3 fails with every seed", bool(failed.sum() == len(squares)), list(failed))
@@ -71,7 +71,7 @@ def o3_fails(squares: Sequence[float], ends: pd.DataFrame) -> Iterator[Claim | s
 
 def medians_near(tails: pd.DataFrame) -> Iterator[Claim | str]:
     """Over the last iterations, all but BF16 and O3 lie near least squares; a row a variant."""
-    worst = tails.set_index("variant")["worst median"]
+    worst = tails.set_index("variant")["worst median %"]
     fine = worst[worst.index.isin(AT_REST)]
     yield Claim(
         "all but BF16 and O3: every seed's median is within 2 % of least squares", fine.max() < 2,
@@ -94,11 +94,11 @@ def apex_as_native(losses: Mapping[tuple[str, int], Sequence[float]]) -> Iterato
         )  # fmt: skip
 
 
-def on_tensor_cores(cubic: Report, variants: Sequence[str]) -> Iterator[Claim | str]:
+def on_tensor_cores(report: Report, variants: Sequence[str]) -> Iterator[Claim | str]:
     """Which of the cubic's variants multiply on Tensor Cores, by their kernels."""
-    products = readings.products(cubic, variants)
-    yield f"on Tensor Cores: {readings.on_tensor_cores(products)}"
-    plain = set(products.loc[products["variant"] == "fp32", "tensor_core"])
+    products = cubic.products(report, variants).frame
+    yield f"on Tensor Cores: {cubic.on_tensor_cores(products)}"
+    plain = set(products.loc[products["variant"] == "fp32", "Tensor Cores"])
     yield Claim(
         "FP32's products, at least, run on no Tensor Core", plain == {"no"}, sorted(plain) or "no products",
         because="there was no GPU to profile, or cuBLAS imitates FP32 by several short products",

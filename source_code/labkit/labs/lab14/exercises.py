@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
-from labkit.topics.loss_scaling.readings import FIRST_SCALE, FP16_MAX
+from labkit.labs.lab14.cubic import FP16_MAX
+from labkit.subjects.loss_scaling import FIRST_SCALE
 
 SCALE = 2.0**10
 POINTS = 2000  # over which the cubic's loss is a sum
@@ -150,5 +151,4 @@ NEEDIEST_LAYER = Choice(
         "fc2": f"it is next to the loss, but here {NOT_THE_HIGHEST}",
     },
 )
-
 EXERCISES = {"14.1": FIXED_SCALE_STEP, "14.2": LARGEST_SCALE, "14.3": NEEDIEST_LAYER}

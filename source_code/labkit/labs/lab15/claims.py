@@ -10,8 +10,8 @@ import pandas as pd
 from labkit.checks import Claim
 from labkit.display.runs import difference
 from labkit.display.spread import paired
-from labkit.topics.loss_scaling.charts import WORDS
-from labkit.topics.loss_scaling.readings import FIRST_SCALE
+from labkit.labs.lab15.trainings import WORDS
+from labkit.subjects.loss_scaling import FIRST_SCALE
 from stepbudget.ask.compare import Comparison
 
 
@@ -115,17 +115,17 @@ def scaler_costs(without: Comparison, asked: pd.DataFrame, runs: Mapping[str, Se
 
 
 def fused_waits_for_nothing(made: pd.DataFrame) -> Iterator[Claim | str]:
-    """Optimizers with a scaler, and what Adam gains by being fused; a row a network, optimizer and scaler or none."""
-    scaled = made[made["scaler"]].set_index(["network", "optimizer"])
-    fused = scaled.index.get_level_values("optimizer") == "Adam, fused"
+    """Optimizers with a scaler, and what Adam gains by being fused; a row a network and optimizer."""
+    waits = made.set_index(["network", "optimizer"])["waits, scaler"]
+    fused = waits.index.get_level_values("optimizer") == "Adam, fused"
     yield Claim(
         "with a scaler the fused step waits for nothing, and every other one once",
-        bool((scaled[fused]["waits"] == 0).all() and (scaled[~fused]["waits"] == 1).all()),
-        scaled["waits"].to_dict(),
+        bool((waits[fused] == 0).all() and (waits[~fused] == 1).all()),
+        waits.to_dict(),
         because="there is no GPU to wait for, or this PyTorch asks in another way",
         so="look for cudaStreamSynchronize under your optimizer's range",
     )
-    plain = made[~made["scaler"]].pivot(index="network", columns="optimizer", values="step_ms")
+    plain = made.pivot(index="network", columns="optimizer", values="step ms, none")
     gain = plain["Adam, foreach"] / plain["Adam, fused"]
     said = ", ".join(f"~{times:.1f} times for the {network}" for network, times in gain.items())
     yield f"Adam's step, fused against PyTorch's default: {said}"
