@@ -9,7 +9,9 @@ import pandas as pd
 
 from labkit.checks import Claim
 from labkit.display.table import short_kernel
-from labkit.topics.formats import readings
+from labkit.labs.lab23.fp8 import has_fp8, speedup
+from labkit.labs.lab23.sequences import around, narrow
+from labkit.labs.lab23.trainings import WORDS, fails_gate
 
 SHORT_PRODUCTS = ("tf32", "fp16 autocast", "bf16 autocast", "fp8 linear")  # variants whose weights stay in FP32
 A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
@@ -17,11 +19,11 @@ A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
 
 def gate(found: pd.DataFrame) -> Iterator[Claim | str]:
     """Which formats fail the gate, and that the accuracy shows none of it; a row a variant, its name the index."""
-    failing = readings.fails_gate(found.reset_index())
+    failing = fails_gate(found.reset_index())
     yield f"may be worse than FP32 by more than the margin: {'; '.join(failing) or 'none'}"
     yield Claim(
         "short products alone, down to FP8, pass the gate",
-        not {readings.WORDS[name] for name in SHORT_PRODUCTS} & set(failing),
+        not {WORDS[name] for name in SHORT_PRODUCTS} & set(failing),
         failing,
         because="with few seeds, or on another GPU's kernels, chance is larger",
         so="run more seeds before you blame the format",
@@ -65,12 +67,12 @@ def chance_mends(excess: Mapping[str, float], held: Mapping[str, float]) -> Iter
 
 def pays_in_large_layers(fp8: dict, gain: float, limit: float) -> Iterator[Claim | str]:
     """Where FP8 pays: the benchmark's record, its ``gain`` in the largest layers, the ``limit`` of the data sheet."""
-    if not readings.has_fp8(fp8):
+    if not has_fp8(fp8):
         yield "this GPU has no FP8 (it came with Ada and Hopper): its columns stay empty"
         return
     yield Claim(
         "FP8 loses with small layers, wins with large ones, and by less than the rates promise",
-        readings.speedup(fp8, 256, "") < 1 < gain < limit,
+        speedup(fp8, 256, "") < 1 < gain < limit,
         gain,
         because="this CPU launches faster, or BF16 stays further below its rate",
         so="measure at the width of your own layers",
@@ -81,14 +83,14 @@ def fp8_at_the_gate(found: pd.DataFrame) -> Iterator[Claim | str]:
     """How FP8 passes the gate, or fails; the argument of ``gate``."""
     if "fp8 linear" in found.index:
         own = found.loc["fp8 linear"]
-        said = "fails" if own["format"] in readings.fails_gate(found.reset_index()) else "passes"
+        said = "fails" if own["format"] in fails_gate(found.reset_index()) else "passes"
         sizes = f"larger by ~{own['more_pct']:.1f} %, at most by ~{own['at_most_pct']:.1f} %"
         yield f"FP8 {said} the gate: its distance to the least loss is {sizes}"
 
 
 def attention_gains(best: Mapping[str, float]) -> Iterator[Claim | str]:
     """What 16 bits are worth to attention: the fastest kernel's time by type."""
-    short = readings.narrow(list(best))
+    short = narrow(list(best))
     yield f"in {short.upper()}, ~{best['fp32'] / best[short]:.1f} times as fast as in FP32"
     yield Claim(
         "16 bits are worth more to attention than to a product: more than twice TF32",
@@ -101,11 +103,11 @@ def attention_gains(best: Mapping[str, float]) -> Iterator[Claim | str]:
 
 def odd_size_costs(cases: pd.DataFrame) -> Iterator[Claim | str]:
     """Hidden sizes of the recurrent network around 1,024: which kernels they take, and how long."""
-    hidden = readings.around(cases, "hidden", readings.narrow(cases["dtype"])).set_index("size")
+    hidden = around(cases, "hidden", narrow(cases["dtype"])).set_index("size")
     for size in (1024, 1023):
         (name, _), *_ = hidden.loc[size, "kernels"] or [("not known", 0.0)]
         yield f"the kernel that takes longest at {size:,}: {short_kernel(name)}"
-    fp16 = readings.around(cases, "hidden", "fp16").set_index("size")["lstm_us"] / 1e3
+    fp16 = around(cases, "hidden", "fp16").set_index("size")["lstm_us"] / 1e3
     by_size = ", ".join(f"{size:,}: ~{ms:.1f}" for size, ms in fp16.items())
     yield f"the LSTM alone in FP16, ms by hidden size: {by_size}"
     longer = 100 * (hidden["relative_us"][1023] - 1)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pandas as pd
 import torch
 
-from labkit.topics.formats.float8 import E4M3, quantised
+from labkit.display.table import Table, table
+from labkit.kernels.float8 import E4M3, quantised
 
 E4M3_MAX, E2M1_MAX = 448.0, 6.0
 _STEPS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -97,17 +98,18 @@ def samples(rows: int = 256, columns: int = 512) -> dict[str, torch.Tensor]:
     return {"normal": normal, "outlier columns": torch.randn(rows, columns) * columns_size, "many sizes": wide}
 
 
-def errors(given: dict[str, torch.Tensor]) -> pd.DataFrame:
-    """A row a format: bits, and for each matrix two shares in per cent.
+def errors(given: dict[str, torch.Tensor]) -> Table:
+    """A row a format, of ``samples``: bits, and shares in per cent.
 
-    ``error``: how far the median number is off, of its own size; ``zero``: how many numbers became zero.
+    ``error``: how far the median number is off, of its own size; ``zero``: how many numbers of each became zero.
     """
-    rows = []
+    rows, x = [], given["normal"]
     for name, (bits, there_and_back) in FORMATS.items():
         row = {"format": name, "bits a number": bits}
-        for what, x in given.items():
-            found = there_and_back(x)
-            row[f"{what}: error %"] = 100 * float(((found - x).abs() / x.abs()).median())
-            row[f"{what}: zero %"] = 100 * float(((found == 0) & (x != 0)).float().mean())
+        row["normal: error %"] = 100 * float(((there_and_back(x) - x).abs() / x.abs()).median())
+        for what, one in given.items():
+            row[f"{what}: zero %"] = 100 * float(((there_and_back(one) == 0) & (one != 0)).float().mean())
         rows.append(row)
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    formats = {"bits a number": "{:g}"} | dict.fromkeys(frame.columns[2:], "{:.1f}")
+    return table(frame, "Rounded and back: the median number's error, and what became zero", formats)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
-from labkit.topics.formats import readings
+from labkit.labs.lab23.fp8 import us
 
-# --- 17.1: from which width on does FP8 pay? ------------------------------------------------------------------
+# --- 23.1: from which width on does FP8 pay? ------------------------------------------------------------------
 
 
 COMPILED = " compiled"
 
 
 def _gains(record: dict, ending: str):
-    found = readings.layers(record).reindex(columns=[f"bf16{ending}", f"fp8{ending}"]).dropna()
+    found = us(record, "layers").reindex(columns=[f"bf16{ending}", f"fp8{ending}"]).dropna()
     return found.iloc[:, 0] / found.iloc[:, 1]
 
 
@@ -57,7 +57,7 @@ SMALLEST_WIDTH = Number(
     within=0.001,
 )
 
-# --- 17.2: what FP8 gains of a whole step ---------------------------------------------------------------------
+# --- 23.2: what FP8 gains of a whole step ---------------------------------------------------------------------
 
 
 def most_gained(share: float, ratio: float) -> float:
@@ -79,7 +79,7 @@ MOST_GAINED = Number(
     within=0.01,
 )
 
-# --- 17.3: accumulation, clipping, a scaler and a fused optimizer, in order -----------------------------------
+# --- 23.3: accumulation, clipping, a scaler and a fused optimizer, in order -----------------------------------
 
 MAX_NORM, LR, PARTS = 0.5, 0.1, 4
 SMALL = 1e-3
