@@ -11,7 +11,6 @@ import pandas as pd
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
 from labkit.errors import LabError
-from labkit.topics.roofline.readings import matmul_flops
 from stepbudget import kernel_names
 from stepbudget.kernel_names import NO, UNKNOWN, YES
 
@@ -23,7 +22,7 @@ MEASURED_FIELDS = ("error", "calls", "us", "low_us", "high_us", "kernels", "kern
 def flops(row: Mapping) -> int:
     """Operations of a row's call; a multiplication and an addition count as two."""
     if row["what"] == "matmul":
-        return matmul_flops(row["m"], row["n"], row["k"])
+        return 2 * row["m"] * row["n"] * row["k"]
     side = row["size"] + 2 * row["padding"] - 2  # 3 x 3 filters
     once = 2 * row["images"] * side**2 * row["c_in"] * row["c_out"] * 9
     return once if row["direction"] == "forward" or row["layer"] == "first" else 2 * once

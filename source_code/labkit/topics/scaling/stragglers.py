@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from labkit import cases
 from labkit.errors import LabError
-from labkit.topics.clinic.patients import unnamed
+from labkit.subjects.unnamed import unnamed
 from stepbudget.ask import ranks
 from stepbudget.ask.ranks import Ranks
 

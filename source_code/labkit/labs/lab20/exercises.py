@@ -1,6 +1,6 @@
 """The exercises of lab 20: what ails eight patients, what a cure gains at most, and six programs mended.
 
-Exercise 14.5.2 is the second about patient 5. What ails a patient is a word of ``patients.CAUSES``.
+Exercise 20.5.2 is the second about patient 5. What ails a patient is a word of ``patients.CAUSES``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.labs.lab20 import patients
 from labkit.numbers import NotANumber, number, shown
-from labkit.topics.clinic import patients
 from stepbudget.ask import collectives, copies, phases, predict, tensor_cores
 from stepbudget.ask.budget import budget
 from stepbudget.report import Report

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkit.cases import Case
-from labkit.topics.diagnosis import words
+from labkit.subjects.diagnosis import words
 from stepbudget.ask import ranks
 from stepbudget.ask.advice import SIZES, advice
 from stepbudget.ask.budget import IDLE, WORK, Budget, budget

@@ -1,4 +1,4 @@
-"""What does a patient's training script look like? The clinic's program as its owner would have it, with nothing else.
+"""What does a training script look like as its owner would have it? One of ours with its flags put in, nothing else.
 
 A program of source_code/clinic/ carries all its faults behind flags. Here the flags of one case are put in: each
 ``args.…`` becomes its value, conditions on these are decided, what they rule out is gone, and so are docstrings. What
@@ -14,25 +14,11 @@ import shlex
 from types import SimpleNamespace
 from typing import Protocol
 
-from labkit.display.listing import Listing
 from labkit.paths import SOURCE_CODE
-from labkit.topics.clinic import patients
 
-SHOWN = {  # program → the functions that its owner brings
-    "images.py": ("recoloured", "make_loader", "train"),
-    "text.py": ("make", "train"),
-    "digits.py": ("train",),
-    "two_gpus.py": ("train",),
-}
 NAMED = "named"  # opens an NVTX range, or none
 COMPARED = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 COUNTED = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
-
-
-def script(number: int) -> Listing:
-    """The relevant part of a patient's training script; LabError for a number that no patient has."""
-    case = patients.case(number)
-    return Listing(f"patient {number}: train.py", source(case, SHOWN[case.script.partition("/")[2]]))
 
 
 class Program(Protocol):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from labkit.checks import Claim, Note
 from labkit.display.spread import Spread
-from labkit.topics.own_model import mends, readings
-from labkit.topics.own_model.readings import Scored
+from labkit.labs.lab25 import mends
+from labkit.labs.lab25.scored import Scored, pays_after, starved
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import Comparison
 from stepbudget.ask.launch import launch
@@ -41,7 +41,7 @@ def workers_beat_the_bound(scored: Sequence[Scored]) -> Iterator[Claim | str]:
 
 def starved_steps(first: Report) -> Iterator[Claim | str]:
     """The loader's bound by those steps alone that wait for it."""
-    found = bound(first, budget(first, readings.starved(first)), "loader")
+    found = bound(first, budget(first, starved(first)), "loader")
     yield f"By the starved steps alone, at most ~{found.at_most_times:.2f} times as fast."
 
 
@@ -79,7 +79,7 @@ def steps_by_report(scored: Sequence[Scored]) -> Iterator[Claim | str]:
 
 def longer_start_pays(compiled: Scored) -> Iterator[Claim | str]:
     """After how many steps a compiled process has made up for its longer start."""
-    steps = readings.pays_after(compiled.slow, compiled.fast)
+    steps = pays_after(compiled.slow, compiled.fast)
     yield f"By the short runs, compiling has paid after ~{steps:,.0f} steps."
 
 

@@ -6,16 +6,16 @@ lab's text is written from, whatever machine it is read on: they are exam papers
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from functools import cache
-from pathlib import Path
+import pandas as pd
 
-from labkit import cases, course
+from labkit import cases
+from labkit.display.listing import Listing
+from labkit.display.table import Table, table
 from labkit.errors import LabError
-from labkit.paths import RECORDED
-from labkit.source import originals
-from stepbudget.report import Report, open_report
+from labkit.subjects.diagnosis import answers
+from labkit.subjects.unnamed import unnamed
+from labkit.subjects.without_flags import source
+from stepbudget.report import Report
 
 CAUSES = {  # a word for the card → what it stands for
     "loader": "the data loader delivers too late",
@@ -30,6 +30,12 @@ CAUSES = {  # a word for the card → what it stands for
 }
 
 EXAMINED = (1, 2)
+SHOWN = {  # program → the functions that its owner brings
+    "images.py": ("recoloured", "make_loader", "train"),
+    "text.py": ("make", "train"),
+    "digits.py": ("train",),
+    "two_gpus.py": ("train",),
+}
 _CASES = {  # patient → case of labkit.cases, and its cause in the words above
     1: ("digits_pageable", "copies"),
     2: ("text_item", "waiting"),
@@ -67,17 +73,32 @@ def report(number: int) -> Report:
     return unnamed(case(number).report, f"patient_{number}")
 
 
-@cache
-def unnamed(recorded: str, name: str) -> Report:
-    """A report that the default machine recorded, under another name."""
-    file = RECORDED / course.DEFAULT_MACHINE / "profiles" / f"{recorded}.sqlite.xz"
-    with tempfile.TemporaryDirectory(prefix="labkit-clinic-") as scratch:
-        copy = Path(scratch) / f"{name}.sqlite.xz"
-        shutil.copyfile(originals.original(file), copy)
-        return open_report(copy)  # unpacked, and open: it needs the copy no more
-
-
 def _known(number: int) -> tuple[str, str]:
     if number not in _CASES:
         raise LabError(f"there is no patient {number}: they have the numbers {min(_CASES)} to {max(_CASES)}.")
     return _CASES[number]
+
+
+def script(number: int) -> Listing:
+    """The relevant part of a patient's training script; LabError for a number that no patient has."""
+    own = case(number)
+    return Listing(f"patient {number}: train.py", source(own, SHOWN[own.script.partition("/")[2]]))
+
+
+def words() -> Table:
+    """The words that an answer may use, and what each stands for."""
+    frame = pd.DataFrame(CAUSES.items(), columns=["word", "what it stands for"])
+    return table(frame, "What may ail a patient")
+
+
+def rounds() -> Table:
+    """One row a patient: ``patient``, ``cause`` (what was planted), ``advice`` (its first finding), ``right``.
+
+    Of a healthy patient the advice is right where it finds nothing that is worth a tenth of the time.
+    """
+    rows = []
+    for number in numbers():
+        answer = answers.of_advice(report(number))
+        rows.append((number, cause(number), answer.first, answer.is_right(case(number))))
+    frame = pd.DataFrame(rows, columns=["patient", "cause", "advice", "right"])
+    return table(frame, "What was wrong, and what the advice says first")

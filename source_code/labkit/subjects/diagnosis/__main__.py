@@ -1,4 +1,4 @@
-"""``python3 -m labkit.topics.diagnosis``: every tool's first answer to every recorded case of the clinic, scored."""
+"""``python3 -m labkit.subjects.diagnosis``: every tool's first answer to every recorded case of the clinic, scored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 from labkit import course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
-from labkit.topics.diagnosis import page, tables
+from labkit.subjects.diagnosis import page, tables
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python3 -m labkit.topics.diagnosis", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python3 -m labkit.subjects.diagnosis", description=__doc__)
     parser.add_argument("--machine", default=course.DEFAULT_MACHINE, help="the folder in reports/recorded/")
     args = parser.parse_args()
     with one_sentence():

@@ -9,8 +9,8 @@ from pathlib import Path
 from labkit.cases import CASES, Case
 from labkit.recording.tools import TOOLS
 from labkit.source import originals
-from labkit.topics.diagnosis import answers, words
-from labkit.topics.diagnosis.answers import Answer
+from labkit.subjects.diagnosis import answers, words
+from labkit.subjects.diagnosis.answers import Answer
 from stepbudget.errors import printable
 from stepbudget.report import open_report
 

@@ -14,7 +14,7 @@ from labkit.display.diffs import Diff
 from labkit.display.listing import Listing
 from labkit.errors import LabError
 from labkit.recording import plan
-from labkit.topics.clinic.scripts import Plain, source
+from labkit.subjects.without_flags import Plain, source
 
 FILE = "train.py"  # as the owner calls it
 SHOWN = ("train",)  # the function in which all mends lie

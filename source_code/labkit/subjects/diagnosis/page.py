@@ -7,8 +7,8 @@ from pathlib import Path
 from labkit.cases import CASES
 from labkit.recording.tools import TOOLS
 from labkit.source import originals
-from labkit.topics.diagnosis import tables
-from labkit.topics.diagnosis.tables import Diagnoses
+from labkit.subjects.diagnosis import tables
+from labkit.subjects.diagnosis.tables import Diagnoses
 
 OURS = "stepbudget: advice"
 HOW = {
@@ -32,7 +32,7 @@ TEXT = """# Does it find the cause?
 Programs with one planted mistake each, and some with none, were recorded; this reader and other tools were asked what
 is wrong with each. What a right answer names was written down before any of the programs had run on a GPU
 (`source_code/labkit/cases.py`); the programs lie in `source_code/clinic/`. Printed by
-`python3 -m labkit.topics.diagnosis` from what was recorded; a test holds this page against it.
+`python3 -m labkit.subjects.diagnosis` from what was recorded; a test holds this page against it.
 
 Recorded on: {machine}.
 
@@ -48,7 +48,7 @@ Of a healthy program it is right if nothing is said to be worth a tenth of the t
 {how}
 
 The words in which others name a cause were written down before they were asked, and in their favour
-(`source_code/labkit/topics/diagnosis/words.py`).
+(`source_code/labkit/subjects/diagnosis/words.py`).
 
 ## Where ours loses
 
