@@ -17,8 +17,8 @@ from labkit.labs import lab23
 from labkit.labs.lab23 import blocks
 from labkit.labs.lab23.exercises import smallest_width
 from labkit.labs.lab23.first_bad import first_bad
+from labkit.labs.lab23.formats import BYTES, fails_gate
 from labkit.labs.lab23.fp8 import has_fp8
-from labkit.labs.lab23.trainings import BYTES, fails_gate
 from labkit.training import machine, steps
 from labkit.training.text import KNOWS_NOTHING
 

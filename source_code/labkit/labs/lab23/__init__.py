@@ -17,6 +17,6 @@ from labkit.labs.lab23.claims import (
     pays_in_large_layers,
 )
 from labkit.labs.lab23.exercises import EXERCISES
+from labkit.labs.lab23.formats import by_format, losses, memory, trainings, vanished
 from labkit.labs.lab23.fp8 import SHEET_TFLOPS, bounds, gains, layers, products, speedup
 from labkit.labs.lab23.sequences import around, attention, cases, fastest, narrow, recurrent, recurrent_types, sizes
-from labkit.labs.lab23.trainings import by_format, losses, memory, trainings, vanished

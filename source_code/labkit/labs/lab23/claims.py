@@ -9,9 +9,9 @@ import pandas as pd
 
 from labkit.checks import Claim
 from labkit.display.table import short_kernel
+from labkit.labs.lab23.formats import WORDS, fails_gate
 from labkit.labs.lab23.fp8 import has_fp8, speedup
 from labkit.labs.lab23.sequences import around, narrow
-from labkit.labs.lab23.trainings import WORDS, fails_gate
 
 SHORT_PRODUCTS = ("tf32", "fp16 autocast", "bf16 autocast", "fp8 linear")  # variants whose weights stay in FP32
 A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
