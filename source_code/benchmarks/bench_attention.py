@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.display.spread import Spread
-from labkit.topics.formats.float8 import relative_error
+from labkit.kernels.float8 import relative_error
 from labkit.training import steps
 from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.number_types import missing

@@ -10,8 +10,8 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-from labkit.topics.formats.float8 import to_float8
-from labkit.topics.formats.optimizers import BF16AdamW
+from labkit.kernels.bf16_adamw import BF16AdamW
+from labkit.kernels.float8 import to_float8
 from labkit.training import steps
 from labkit.training.clock import stopwatch
 from labkit.training.number_types import missing

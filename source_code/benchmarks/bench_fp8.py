@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit.display.spread import Spread
-from labkit.topics.formats.float8 import E4M3, product, quantised, relative_error, to_float8
+from labkit.kernels.float8 import E4M3, product, quantised, relative_error, to_float8
 from labkit.training import steps
 from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.number_types import missing

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from labkit.topics.loss_scaling.monitor import LossScaleMonitor
+from labkit.subjects.loss_scale_monitor import LossScaleMonitor
 from labkit.training import steps
 from labkit.training.number_types import missing
 

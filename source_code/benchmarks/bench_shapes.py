@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from labkit.display.spread import Spread
-from labkit.topics.shapes.readings import flops, verdict
+from labkit.subjects.shapes import flops, verdict
 from labkit.training import steps
 from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.number_types import missing

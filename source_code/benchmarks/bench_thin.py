@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from bench_shapes import REPEATS, TYPES, ask_kernels, measure, prepare_products, short, told
 
 from labkit.display.spread import Spread
-from labkit.topics.shapes.readings import verdict
+from labkit.subjects.shapes import verdict
 from labkit.training import steps
 from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.model import Net

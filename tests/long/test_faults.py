@@ -494,8 +494,8 @@ def test_loader_workers_without_shared_memory_name_the_flag_that_mends_it(size, 
 def test_a_terminal_that_lacks_letters_breaks_nothing(encoding):
     """Neither what is said nor what is read of our own files: the exercises quote a script of the course."""
     program = "from labkit.errors import speak_any_encoding; from labkit.training import flags; "
-    program += "from labkit.exercises import lab25; speak_any_encoding(); "
-    program += "print('a \\u2192 b \\xe9', len(lab25.TEMPLATE) > 100); "
+    program += "from labkit.labs.lab25 import exercises; speak_any_encoding(); "
+    program += "print('a \\u2192 b \\xe9', len(exercises.TEMPLATE) > 100); "
     program += "flags.script_parser('Less than 5 \\xb5s \\u2192 good').parse_args(['--help'])"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": encoding}
     words = [sys.executable, "-c", program]

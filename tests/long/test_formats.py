@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from math import isnan
 
 import pytest
 import torch
@@ -12,9 +11,14 @@ from support.scripts import script
 from torch import nn
 
 from labkit.display.fingerprint import drawn_data
-from labkit.exercises import lab23
 from labkit.exercises.kinds import NothingToAnswer
-from labkit.topics.formats import blocks, charts, first_bad, float8, optimizers, readings, tables
+from labkit.kernels import bf16_adamw, float8
+from labkit.labs import lab23
+from labkit.labs.lab23 import blocks
+from labkit.labs.lab23.exercises import smallest_width
+from labkit.labs.lab23.first_bad import first_bad
+from labkit.labs.lab23.formats import BYTES, fails_gate
+from labkit.labs.lab23.fp8 import has_fp8
 from labkit.training import machine, steps
 from labkit.training.text import KNOWS_NOTHING
 
@@ -196,13 +200,13 @@ def test_stochastic_rounding_is_right_on_average_and_goes_to_a_neighbour():
     torch.manual_seed(1)
     for value in (1 + 2**-9, -(1 + 2**-9), 3e-39, 1e30, 0.0):
         x = torch.full((40_000,), value)
-        found = optimizers.stochastic_bf16(x)
+        found = bf16_adamw.stochastic_bf16(x)
         assert found.dtype == torch.bfloat16 and len(found.unique()) <= 2
         assert (found.float() - x).abs().max() <= 2**-7 * abs(value) + 1e-40
         assert float(found.double().mean()) == pytest.approx(float(x[0]), rel=1e-4, abs=1e-41)
     held = torch.tensor([float("inf"), -float("inf"), 0.0, -2.0])
-    assert torch.equal(optimizers.stochastic_bf16(held), held.bfloat16())
-    assert optimizers.stochastic_bf16(torch.tensor([float("nan")])).isnan()
+    assert torch.equal(bf16_adamw.stochastic_bf16(held), held.bfloat16())
+    assert bf16_adamw.stochastic_bf16(torch.tensor([float("nan")])).isnan()
 
 
 def updated(way: str, gradients: list[float], lr: float) -> torch.Tensor:
@@ -210,7 +214,7 @@ def updated(way: str, gradients: list[float], lr: float) -> torch.Tensor:
     torch.manual_seed(1)
     layer = nn.Linear(1000, 1, bias=False).bfloat16()
     nn.init.ones_(layer.weight)
-    optimizer = optimizers.BF16AdamW(layer.parameters(), way, lr, decay=0.0)
+    optimizer = bf16_adamw.BF16AdamW(layer.parameters(), way, lr, decay=0.0)
     for gradient in gradients:
         optimizer.zero_grad()
         layer.weight.grad.fill_(gradient)
@@ -236,16 +240,16 @@ def test_small_updates_vanish_unless_they_are_rounded_by_chance_or_kept_beside()
 def test_bf16_adamw_keeps_the_model_s_own_shapes_and_refuses_fp32():
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).bfloat16()
     before = [one.detach().clone() for one in model.parameters()]
-    optimizer = optimizers.BF16AdamW(model.parameters(), "nearest")
+    optimizer = bf16_adamw.BF16AdamW(model.parameters(), "nearest")
     assert all(torch.equal(one, old) for one, old in zip(model.parameters(), before, strict=True))
     model(torch.randn(5, 4).bfloat16()).square().sum().backward()
     assert optimizer.gradients.any() and optimizer.state_bytes() == 2 * optimizer.weights.numel() * 2
     optimizer.step()
     assert not all(torch.equal(one, old) for one, old in zip(model.parameters(), before, strict=True))
     with pytest.raises(ValueError, match="BF16"):
-        optimizers.BF16AdamW(nn.Linear(2, 2).parameters(), "nearest")
+        bf16_adamw.BF16AdamW(nn.Linear(2, 2).parameters(), "nearest")
     with pytest.raises(ValueError, match="way"):
-        optimizers.BF16AdamW(nn.Linear(2, 2).bfloat16().parameters(), "upwards")
+        bf16_adamw.BF16AdamW(nn.Linear(2, 2).bfloat16().parameters(), "upwards")
 
 
 # Block scales
@@ -278,7 +282,7 @@ def test_nvfp4_s_scales_are_finer_than_powers_of_two():
 
 
 def test_a_scale_a_block_keeps_what_a_scale_a_matrix_loses():
-    found = blocks.errors(blocks.samples(32, 512)).set_index("format")
+    found = blocks.errors(blocks.samples(32, 512)).frame.set_index("format")
     assert found.loc["FP8 E4M3, one scale", "many sizes: zero %"] > 2 * found.loc["MXFP8", "many sizes: zero %"] > 0
     assert found.loc["MXFP8", "normal: error %"] == pytest.approx(
         found.loc["FP8 E4M3, one scale", "normal: error %"], rel=0.1
@@ -300,10 +304,10 @@ def test_the_first_module_that_makes_a_bad_number_is_named_and_not_those_after_i
         model[0].weight.copy_(torch.eye(4))
     cases = {"1, forward": torch.tensor([[1.0, -1.0, 1.0, 1.0]]), "1, backward": torch.zeros(1, 4)}
     for place, x in cases.items():
-        with first_bad.first_bad(model) as found:
+        with first_bad(model) as found:
             model(x.requires_grad_()).sum().backward()
         assert str(found) == f"the first {'NaN' if 'forward' in place else 'inf'} was made in {place}"
-    with first_bad.first_bad(model) as found:
+    with first_bad(model) as found:
         model(torch.ones(1, 4)).sum().backward()
     assert str(found) == "every number was finite"
     assert not any(module._forward_hooks for module in model.modules())
@@ -314,14 +318,14 @@ def test_a_weight_s_gradient_that_overflows_is_the_layer_s():
     model = nn.Sequential(nn.Linear(1, 1, bias=False))
     with torch.no_grad():
         model[0].weight.fill_(1e-30)
-    with first_bad.first_bad(model) as found:
+    with first_bad(model) as found:
         (1e20 * model(torch.full((1, 1), 1e25))).sum().backward()
     assert (found.module, found.way, found.made) == ("0", "backward", "inf")
 
 
 def test_a_bad_input_is_nobody_s_fault_inside():
     model = nn.Sequential(nn.Linear(2, 2))
-    with first_bad.first_bad(model) as found:
+    with first_bad(model) as found:
         model(torch.tensor([[float("nan"), 1.0]]))
     assert found.module is None
 
@@ -330,7 +334,7 @@ def test_a_bad_input_is_nobody_s_fault_inside():
 
 
 def training(variant: str, seed: int, loss: float | None, bytes_a_weight: tuple[int, int, int]) -> dict:
-    parts = dict(zip(readings.BYTES, (100 * one for one in bytes_a_weight), strict=True))
+    parts = dict(zip(BYTES, (100 * one for one in bytes_a_weight), strict=True))
     unchanged = [{"iteration": at, "share": 0.1 * at} for at in (1, 5)]
     return {"variant": variant, "seed": seed, "test_loss": loss, "possible_pct": 99.0, "step_ms": 2.0} | parts | {
         "unchanged": unchanged
@@ -344,15 +348,13 @@ def test_the_gate_compares_seed_by_seed_and_refuses_what_is_not_finite():
         noise = [0.001, -0.001, 0.002, -0.002, 0.0, 0.0]
         rows += [training(name, seed, 1.5 + own + more + noise[seed], (2, 2, 4)) for seed, own in enumerate(luck)]
     rows += [training("fp16 autocast", seed, None, (4, 4, 8)) for seed in range(6)]
-    found = readings.trainings({"rows": rows, "least_loss": 1.4})
-    assert set(readings.fails_gate(found)) == {"BF16 weights, rounded to nearest", "FP16, autocast and scaler"}
+    found = lab23.trainings({"rows": rows, "least_loss": 1.4})
+    assert set(fails_gate(found)) == {"BF16 weights, rounded to nearest", "FP16, autocast and scaler"}
     own = found.set_index("variant")
     assert own.loc["fp32", "excess"] == pytest.approx(0.1 + sum(luck) / 6)
     assert own["bytes"].to_dict()["bf16 nearest"] == 8 and own["bytes"]["fp32"] == 16
     assert own["unchanged_pct"].tolist() == pytest.approx([50.0] * 4)
-    assert readings.vanished({"rows": rows}).query("iteration == 1")["unchanged_pct"].tolist() == pytest.approx(
-        [10] * 4
-    )
+    assert lab23.vanished({"rows": rows}).frame["iteration 1 %"].tolist() == pytest.approx([10] * 4)
 
 
 def fp8_record() -> dict:
@@ -369,29 +371,26 @@ def fp8_record() -> dict:
 
 def test_bounds_grow_tighter_with_what_they_know():
     record = fp8_record()
-    bounds = readings.layer_bounds(record, 64)
-    assert bounds == pytest.approx({"data sheet": 1979 / 989, "products": 36 / 24, "products and casts": 36 / 27})
-    assert readings.speedup(record, 64) == pytest.approx(4 / 3)
-    assert all(isnan(value) for value in list(readings.layer_bounds(record, 16).values())[1:]), "not measured"
-    assert readings.has_fp8(record)
-    assert not readings.has_fp8(
-        {"rows": [row | {"us": None} if "fp8" in row["how"] else row for row in record["rows"]]}
-    )
-    assert "–" in tables.layers(record).cells()[1], "what was refused has no time"
-    assert lab23.smallest_width(record) == 64
+    bounds = lab23.bounds(record, 64).frame["times as fast"].tolist()
+    assert bounds == pytest.approx([1979 / 989, 36 / 24, 36 / 27, 4 / 3])
+    assert lab23.bounds(record, 16).frame["times as fast"].isna().tolist() == [False, True, True, False], "not measured"
+    assert has_fp8(record)
+    assert not has_fp8({"rows": [row | {"us": None} if "fp8" in row["how"] else row for row in record["rows"]]})
+    assert "–" in lab23.layers(record).cells()[1], "what was refused has no time"
+    assert smallest_width(record) == 64
     nothing = {"rows": [row | {"us": 99.0} if "fp8" in row["how"] else row for row in record["rows"]]}
     with pytest.raises(NothingToAnswer):
-        lab23.smallest_width(nothing)
+        smallest_width(nothing)
 
 
 def test_figures_change_with_what_they_show():
     record = fp8_record()
-    first = drawn_data(charts.gains(record))
+    first = drawn_data(lab23.gains(record))
     record["rows"][-2]["us"] /= 2
-    assert drawn_data(charts.gains(record)) != first
+    assert drawn_data(lab23.gains(record)) != first
     rows = [training(name, seed, 1.5 + seed, (4, 4, 8)) for name in ("fp32", "bf16 nearest") for seed in (1, 2)]
-    drawn = drawn_data(charts.losses({"rows": rows, "least_loss": 1.4}))
-    assert drawn_data(charts.losses({"rows": rows, "least_loss": 1.3})) != drawn
+    drawn = drawn_data(lab23.losses({"rows": rows, "least_loss": 1.4}))
+    assert drawn_data(lab23.losses({"rows": rows, "least_loss": 1.3})) != drawn
 
 
 def test_error_and_memory_are_those_of_the_fastest_kernel():
@@ -400,7 +399,7 @@ def test_error_and_memory_are_those_of_the_fastest_kernel():
         for kernel, us, error, extra in (("math", 1000.0, 1e-4, 5e9), ("efficient", 2000.0, 1e-7, 1e9))
     ]
     rows.append({"length": 8, "dtype": "bf16", "kernel": "math", "refused": "not on this GPU"})
-    first, second = tables.attention({"rows": rows}, 8).cells()
+    first, second = lab23.attention({"rows": rows}, 8).cells()
     assert [cell.lstrip("~") for cell in first] == ["TF32", "1.00", "2.00", "–", "–", "5.00", "5.00", "1e-04"]
     assert set(second[1:]) == {"–"}, "a type that is refused has no numbers"
 
@@ -411,9 +410,9 @@ def test_a_recurrent_row_stands_beside_the_usual_one_of_its_type():
          "lstm_us": us / 2, "tflops": 1.0}
         for hidden, varied, us in ((16, "", 10.0), (15, "hidden", 12.0))
     ]  # fmt: skip
-    found = readings.recurrent({"rows": rows})
-    own = readings.around(found, "hidden", "bf16")
+    found = lab23.cases({"rows": rows})
+    own = lab23.around(found, "hidden", "bf16")
     assert own["size"].tolist() == [15, 16] and own["relative_us"].tolist() == [1.2, 1.0]
     assert own["ns_a_symbol"].tolist() == [600.0, 500.0]
-    assert tables.recurrent({"rows": rows}, "hidden").cells()[0][:2] == ["15", "no"]
-    assert readings.narrow(["fp32", "fp16"]) == "fp16"
+    assert lab23.recurrent({"rows": rows}, "hidden").cells()[0][:2] == ["15", "no"]
+    assert lab23.narrow(["fp32", "fp16"]) == "fp16"

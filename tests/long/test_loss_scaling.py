@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import statistics
 import sys
 from types import SimpleNamespace
 
@@ -19,10 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
-from labkit.exercises.lab15 import smallest_scale
+from labkit.labs import lab14, lab15
+from labkit.labs.lab14 import cubic
+from labkit.labs.lab15.exercises import smallest_scale
 from labkit.source import recorded
-from labkit.topics.loss_scaling import charts as figures
-from labkit.topics.loss_scaling import readings, tables
+from labkit.subjects import loss_scaling
 from labkit.training import steps
 from stepbudget.report import open_report
 
@@ -270,10 +272,10 @@ def test_the_deep_network_trains_in_every_variant_and_tells_its_layers(recorded_
 
 
 def test_how_often_a_scale_is_halved():
-    assert readings.halvings(0.99) == 0, "65,536 times it fits"
-    assert readings.halvings(1.01) == 1
-    assert readings.halvings(65504.0) == 16
-    assert readings.halvings(65504.0, scale=1.0) == 0
+    assert cubic.halvings(0.99) == 0, "65,536 times it fits"
+    assert cubic.halvings(1.01) == 1
+    assert cubic.halvings(65504.0) == 16
+    assert cubic.halvings(65504.0, scale=1.0) == 0
 
 
 def gan_record() -> dict:
@@ -293,7 +295,7 @@ def gan_record() -> dict:
 
 
 def test_losses_are_held_against_the_range_of_fp32s_seeds():
-    found = readings.ends(gan_record()).set_index("variant")
+    found = lab15.ends(gan_record()).set_index("variant")
     assert found["inside"].to_dict() == {"fp32": True, "fp16": True, "fp16 fixed": False, "bf16": False}
     assert found.loc["fp16", ["mean", "lowest", "highest"]].tolist() == [pytest.approx(1.55), 1.4, 1.7]
     assert math.isnan(found.loc["fp16 fixed", "mean"]), "a loss that is not finite is no mean"
@@ -310,7 +312,7 @@ def test_the_same_seed_shows_what_the_spread_of_seeds_hides():
         for name, worse in (("fp32", 1.0), ("fp16", 1.01))
         for seed, loss in enumerate((0.7, 0.9, 1.3), 1)
     ]
-    found = readings.ends({"rows": rows}).set_index("variant").loc["fp16"]
+    found = lab15.ends({"rows": rows}).set_index("variant").loc["fp16"]
     assert found["inside"] and found["p"] < 0.05 and 1.0 < found["furthest_pct"] < 1.1
 
 
@@ -319,24 +321,24 @@ def test_numbers_are_rounded_to_bf16_as_pytorch_rounds_them():
     values = torch.randn(5000) * 2.0 ** torch.randint(-30, 30, (5000,))
     ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0])
     for own in (values, ties):
-        assert np.array_equal(readings.in_bf16(own.tolist()), own.bfloat16().double().numpy())
+        assert np.array_equal(cubic.in_bf16(own.tolist()), own.bfloat16().double().numpy())
 
 
 def test_without_bf16_fits_only_the_first_rows_of_its_rounding_are_left():
     record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
     rows = [row for row in record["rows"] if row["variant"] != "bf16"]
-    whole, part = readings.rounding(record), readings.rounding(record | {"rows": rows})
+    whole, part = lab14.rounding(record).frame, lab14.rounding(record | {"rows": rows}).frame
     assert len(whole) == 5 and part.equals(whole.head(2))
-    without = readings.cubic_claims(record | {"rows": rows}, pd.DataFrame())["what we measured"]
+    without = lab14.text(record | {"rows": rows}, pd.DataFrame()).frame["what we measured"]
     assert "O2 ~4 of 5 seeds" in without[2] and "bf16" not in without[2]
 
 
 def test_a_step_that_is_skipped_long_after_the_search_does_not_count_as_search():
     record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
-    before = readings.overflow(record)["steps O1 skips"]
+    before = lab14.overflow(record).frame["steps O1 skips"]
     rows = [row | {"skipped": [*row["skipped"], 4016]} for row in record["rows"]]
-    assert readings.overflow(record | {"rows": rows})["steps O1 skips"].equals(before)
-    assert (before == readings.overflow(record)["halvings needed"]).all()
+    assert lab14.overflow(record | {"rows": rows}).frame["steps O1 skips"].equals(before)
+    assert (before == lab14.overflow(record).frame["halvings needed"]).all()
 
 
 @pytest.mark.parametrize("bench", [SIN, GAN, DEEP])
@@ -349,24 +351,24 @@ def test_a_gpu_without_bf16_leaves_that_variant_out(bench, recorded_by, short, m
 
 
 def test_gradients_lost_are_means_over_the_seeds_of_fp32s_way():
-    found = readings.lost(gan_record(), 0).iloc[0]
+    found = lab15.lost(gan_record(), 0).frame.iloc[0]
     assert found.to_dict() == pytest.approx(
         {"layer": "g.fc", "foretold": 15.0, "subnormal": 70.0, "zero × 1": 22.5, "zero × 1,024": 0.0}
     )
     with pytest.raises(ValueError, match="iteration 7 was not looked at"):
-        readings.lost(gan_record(), 7)
+        lab15.lost(gan_record(), 7)
 
 
 def test_claims_are_worked_out_from_the_record(recorded_by, short):
-    gan = readings.gan_claims(gan_record())["what we measured"]
+    gan = lab15.text(gan_record()).frame["what we measured"]
     assert "1 of 1 mean losses" in gan[0] and "~0.50" in gan[1] and "~22 %" in gan[1]
     record = recorded_by(SIN, "--seeds", "1", "--iterations", "30", "--variants", "fp32", "O1", "O2", "bf16", "O3")
-    products = pd.DataFrame({"variant": ["fp32", "O1"], "tensor_core": ["no", "no"]})
-    cubic = readings.cubic_claims(record, products)["what we measured"]
+    products = pd.DataFrame({"variant": ["fp32", "O1"], "Tensor Cores": ["no", "no"]})
+    cubic = lab14.text(record, products).frame["what we measured"]
     assert cubic.iloc[-1] == "no: in none of fp32, O1"
     assert cubic[3] == "~16 to ~16 by seed, as the first gradient foretells"
     assert "fp32 ~0, O1 ~0" in cubic[2] and "Apex" not in cubic[1]
-    assert readings.overflow(record)["halvings needed"].tolist() == [16]
+    assert lab14.overflow(record).frame["halvings needed"].tolist() == [16]
 
 
 def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
@@ -380,23 +382,22 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
         }
     )
     monkeypatch.setattr(
-        readings.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
+        cubic.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
     )
     ranges = ["O1", "O3"]  # what was profiled: a GPU without BF16 leaves that variant out
     report = SimpleNamespace(window=lambda name: name, name="report", windows=lambda name: [name] * (name in ranges))
-    found = readings.products(report, ["bf16", "O1", "O3"])
-    assert found[["variant", "tensor_core"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
-    assert found["share_pct"].tolist() == pytest.approx([100 / 3, 25, 25])
-    assert "sm80_xmma_gemm" in str(tables.products(report, ["O1", "O3"]))
-    assert readings.products(report, ["bf16"]).empty
-    work = readings.work(report, ["bf16", "O1", "O3"], iterations=2)
+    found = lab14.products(report, ["bf16", "O1", "O3"]).frame
+    assert found[["variant", "Tensor Cores"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
+    assert "sm80_xmma_gemm" in found["kernel"].iloc[-1] and found["mean µs"].tolist() == [500.0, 500.0, 1000.0]
+    assert lab14.products(report, ["bf16"]).frame.empty
+    work = lab14.work(report, ["bf16", "O1", "O3"], iterations=2).frame
     assert work.values.tolist() == [["O1", 3.5, 1500.0, 500.0], ["O3", 4.0, 2000.0, 1000.0]]
 
 
 def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
     def said(*verdicts: str) -> str:
         names = ["fp32", "O1", "O1"][: len(verdicts)]
-        return readings.on_tensor_cores(pd.DataFrame({"variant": names, "tensor_core": list(verdicts)}))
+        return cubic.on_tensor_cores(pd.DataFrame({"variant": names, "Tensor Cores": list(verdicts)}))
 
     assert said("no", "no", "yes") == "in part: in O1"
     assert said("yes", "yes", "no") == "yes: in fp32, O1"
@@ -408,17 +409,17 @@ def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
 
 def test_cublas_kernels_without_a_name_of_their_own_are_told_apart():
     name = "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __half>(T13)"
-    assert tables._product_name(name) == "internal::gemvx::kernel"
-    assert tables._product_name("void dot_kernel<float, (int)128>(T4)") == "dot_kernel<…>"
+    assert cubic._product_name(name) == "internal::gemvx::kernel"
+    assert cubic._product_name("void dot_kernel<float, (int)128>(T4)") == "dot_kernel<…>"
 
 
 def test_the_recorded_profile_of_the_cubic_holds_products_of_every_variant():
     with open_report(recorded.folder() / "profiles" / "bench_sin_fit.sqlite.xz") as report:
         variants = [name for name in SIN.VARIANTS if not name.startswith("apex")]
-        found = readings.products(report, variants)
+        found = lab14.products(report, variants).frame
     assert set(found["variant"]) == set(variants)
     assert (found["count"] == 100).all(), "one of each kernel an iteration"
-    assert set(found["evidence"]) == {"name"}, "too short for the counter"
+    assert set(found["told by"]) == {"name"}, "too short for the counter"
 
 
 # Figures, and what is read from a histogram
@@ -454,14 +455,14 @@ def changed(content, old, new):
 @pytest.mark.parametrize(
     ("draw", "content", "old", "new"),
     [
-        (lambda rows: figures.fits(rows, 8.8), FITS, 8.9, 9.5),
-        (lambda rows: figures.fits(rows, 8.8), FITS, None, 8.9),
-        (lambda rows: figures.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, 1.1, 1.3),
-        (lambda rows: figures.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, None, 0.9),
-        (lambda lines: figures.scales(lines, [10], "title"), SCALES, 32768.0, 16384.0),
-        (lambda lines: figures.scales(lines, [10], "title"), SCALES, [2], [2, 5]),
-        (lambda rows: figures.exponents(rows, -30, 1024.0, "title"), PROBES, 0.75, 0.5),
-        (lambda rows: figures.exponents(rows, -30, 1024.0, "title"), PROBES, 0.1, 0.5),
+        (lambda rows: lab14.fits_chart({"rows": rows, "least_squares": 8.8}), FITS, 8.9, 9.5),
+        (lambda rows: lab14.fits_chart({"rows": rows, "least_squares": 8.8}), FITS, None, 8.9),
+        (lambda rows: lab15.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, 1.1, 1.3),
+        (lambda rows: lab15.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, None, 0.9),
+        (lambda lines: loss_scaling.scales(lines, [10], "title"), SCALES, 32768.0, 16384.0),
+        (lambda lines: loss_scaling.scales(lines, [10], "title"), SCALES, [2], [2, 5]),
+        (lambda rows: lab15.exponents(rows, -30, 1024.0, "title"), PROBES, 0.75, 0.5),
+        (lambda rows: lab15.exponents(rows, -30, 1024.0, "title"), PROBES, 0.1, 0.5),
     ],
 )
 def test_a_figure_shows_what_it_is_given(draw, content, old, new):
@@ -470,7 +471,7 @@ def test_a_figure_shows_what_it_is_given(draw, content, old, new):
 
 
 def test_each_variant_is_a_line_over_the_range_of_fp32_s_seeds():
-    (ax,) = figures.loss_bands(LOSSES, {"g": "generator"}, 5, "title").axes
+    (ax,) = lab15.loss_bands(LOSSES, {"g": "generator"}, 5, "title").axes
     band = ax.collections[0].get_paths()[0].get_extents()
     assert (band.x0, band.x1, band.y0, band.y1) == pytest.approx((0, 10, 0.7, 1.1))
     lines = {line.get_label(): line.get_ydata().tolist() for line in ax.lines}
@@ -483,7 +484,7 @@ def test_each_variant_is_a_line_over_the_range_of_fp32_s_seeds():
 def test_pictures_are_drawn_from_the_bytes_of_the_record():
     shades = torch.linspace(0, 1, 8 * 28 * 28).view(8, 1, 28, 28)
     row = {"variant": "fp16", "pictures": GAN.as_text(shades)}
-    figure = figures.pictures([row, row | {"pictures": None}], "title")
+    figure = lab15.pictures([row, row | {"pictures": None}], "title")
     assert len(figure.axes) == 1
     drawn = np.asarray(figure.axes[0].images[0].get_array())
     assert drawn.shape == (28, 8 * 28)
@@ -533,11 +534,15 @@ def test_a_scaler_reads_one_number_a_step_and_none_of_a_fused_optimizer(monkeypa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(sys, "argv", ["bench_optimizers.py", "--tiny", "--record", str(file)])
     script("bench_optimizers.py").main()
-    found = readings.optimizers(json.loads(file.read_text()))
-    assert set(found["network"]) == {"digits", "transformer"} and (found["call_ms"] <= found["step_ms"]).all()
+    record = json.loads(file.read_text())
+    found = pd.DataFrame(record["rows"])
+    assert set(found["network"]) == {"digits", "transformer"}
+    medians = found[["call_us", "step_us"]].map(statistics.median)
+    assert (medians["call_us"] <= medians["step_us"]).all()
     reads = found.set_index(["network", "optimizer", "scaler"])["reads"].unstack("scaler")
     more = (reads[True] - reads[False]).unstack("network")
     assert (more.loc["Adam, fused"] == 0).all() and (more.drop("Adam, fused") == 1).all().all()
     assert found["waits"].isna().all(), "nothing waits for a GPU that is not there"
-    shown = tables.optimizers(found.assign(waits=[0, 1] * (len(found) // 2)))
+    rows = [row | {"waits": int(row["scaler"])} for row in record["rows"]]
+    shown = lab15.optimizers({"rows": rows})
     assert (shown.frame["waits, none"] == 0).all() and (shown.frame["waits, scaler"] == 1).all()

@@ -16,12 +16,14 @@ import torch
 from labkit import cases, course, exercises
 from labkit.cases import CASES, Case
 from labkit.errors import LabError
-from labkit.exercises import lab20
+from labkit.labs import lab20
+from labkit.labs.lab20 import patients
+from labkit.labs.lab20.exercises import PretendLoader
 from labkit.paths import SOURCE_CODE
-from labkit.topics.clinic import patients, scripts, tables
+from labkit.subjects import without_flags
 from stepbudget.ask.budget import budget
 
-LAB = nbformat.read(course.LABS[13].path, as_version=4)
+LAB = nbformat.read(course.LABS[19].path, as_version=4)
 NUMBERS = patients.numbers()
 HEALTHY = "clinic_digits_graph"  # which the lab calls so
 
@@ -60,13 +62,13 @@ def test_the_cells_do_not_say_who_is_who():
 
 
 def test_a_patient_that_there_is_not():
-    for ask in (patients.case, patients.cause, patients.report, scripts.script):
+    for ask in (patients.case, patients.cause, patients.report, lab20.script):
         with pytest.raises(LabError, match="there is no patient 11: they have the numbers 1 to 10"):
             ask(11)
 
 
 def test_the_advice_is_right_about_most_and_the_lab_shows_where_not():
-    rounds = tables.rounds()
+    rounds = lab20.rounds().frame
     assert list(rounds["patient"]) == NUMBERS and rounds["right"].sum() >= 8
     assert not rounds.set_index("patient")["right"][2], "the lab explains why the first advice is not the best for it"
 
@@ -82,7 +84,7 @@ TINY = {
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_script_has_its_fault_and_no_flags(case):
-    text = scripts.source(case, scripts.SHOWN[case.script.partition("/")[2]])
+    text = without_flags.source(case, patients.SHOWN[case.script.partition("/")[2]])
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert not names & {"args", "named"} and "fault" not in text and '"""' not in text
     assert not re.search(r"return \(|^\s*\(.*\) = ", text, re.MULTILINE), "Pythons differ in these brackets"
@@ -120,7 +122,7 @@ def test_a_script_computes_what_the_program_does(program, flags):
         losses = module.train(args)
         own = {name: partial(part, args) for name, part in vars(module).items() if takes_args(part)}
         names = vars(module) | own
-        exec(scripts.source(case, scripts.SHOWN[f"{program}.py"]), names)
+        exec(without_flags.source(case, patients.SHOWN[f"{program}.py"]), names)
         assert names["train"]() == losses and len(losses) >= 1
     finally:
         torch.autograd.set_detect_anomaly(before)
@@ -128,7 +130,7 @@ def test_a_script_computes_what_the_program_does(program, flags):
 
 def test_what_calls_something_stays():
     piece = ast.parse("def f():\n    a = g()\n    b = []\n    c = False\n    return 1 if c or args.d else 2").body[0]
-    filled = scripts._swept(scripts._Filled({"d": False}).visit(piece), {"d": False})
+    filled = without_flags._swept(without_flags._Filled({"d": False}).visit(piece), {"d": False})
     assert ast.unparse(filled) == "def f():\n    a = g()\n    return 2"
 
 
@@ -164,7 +166,7 @@ def test_other_cures_are_as_good(capsys):
     [(0, 10, 110), (1, 10, 100), (4, 10, 25), (8, 10, 12.5), (16, 10, 10), (1, 150, 150)],
 )
 def test_the_loader_that_is_simulated_delivers_in_turn(workers, step_ms, took_ms):
-    assert lab20.PretendLoader(None, None, num_workers=workers).steps_ms(step_ms) == pytest.approx(took_ms, rel=0.02)
+    assert PretendLoader(None, None, num_workers=workers).steps_ms(step_ms) == pytest.approx(took_ms, rel=0.02)
 
 
 def test_each_wrong_word_has_a_word_of_its_own():

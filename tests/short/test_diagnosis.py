@@ -18,8 +18,8 @@ from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
 from labkit.recording import make, plan, status, tools, traced
 from labkit.recording.status import CURRENT, OUTDATED
-from labkit.topics.diagnosis import answers, tables, words
-from labkit.topics.diagnosis.answers import Answer
+from labkit.subjects.diagnosis import answers, tables, words
+from labkit.subjects.diagnosis.answers import Answer
 from labkit.training import machine
 from stepbudget.export import nsys
 from stepbudget.report import open_report

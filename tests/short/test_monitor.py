@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.topics.loss_scaling.monitor import LossScaleMonitor
+from labkit.subjects.loss_scale_monitor import LossScaleMonitor
 
 SMALLEST_NORMAL = 2.0**-14
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import shlex
 from functools import partial
 
@@ -13,14 +12,15 @@ from support.scripts import SMALL, script
 from labkit import course, exercises
 from labkit.display import style
 from labkit.errors import LabError
+from labkit.labs import lab25
+from labkit.labs.lab25 import exercises as asked
+from labkit.labs.lab25 import mends, scored, scripts
 from labkit.pretend.profiler import LAUNCH_MS, Cuda
 from labkit.recording import plan
-from labkit.topics.own_model import charts, mends, readings, scripts, tables
 from stepbudget.ask import iterations, predict
 from stepbudget.ask.budget import budget
 
 LAB = next(lab for lab in course.LABS if lab.file.endswith("_own_model.ipynb"))
-asked = importlib.import_module(f"labkit.exercises.lab{LAB.number:02d}")
 REPORTS = [name for steps in plan.EXAMPLES.values() for name in steps]
 OF_FLAGS = ("now", "Pictures", "Sentences", "Model")  # what the examples call with their flags
 MENDED = [name for name in REPORTS if name not in plan.EXAMPLES]
@@ -101,9 +101,9 @@ def run(step_ms: float, process_s: float = 10.0, steps: int = 30) -> dict:
     return {"step_ms": step_ms, "process_s": process_s, "arguments": {"steps": steps}}
 
 
-def scored(before: list[float], after: list[float], share: float) -> readings.Scored:
+def mend_of(before: list[float], after: list[float], share: float) -> scored.Scored:
     mend = mends.Mend("train_resnet_workers", "more workers", lambda report, found: 0.0)
-    return readings.Scored(mend, [run(one) for one in before], [run(one) for one in after], share)
+    return scored.Scored(mend, [run(one) for one in before], [run(one) for one in after], share)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def scored(before: list[float], after: list[float], share: float) -> readings.Sc
     ],
 )
 def test_what_became_of_a_promise(after, share, verdict):
-    one = scored([100.0, 100.5, 99.5], after, share)
+    one = mend_of([100.0, 100.5, 99.5], after, share)
     assert one.verdict == verdict and one.sentence.startswith("more workers: at best ~")
     assert one.best_ms + one.promised_ms == pytest.approx(100.0)
     assert one.kept == (verdict != "more than the bound")
@@ -130,24 +130,24 @@ def test_what_became_of_a_promise(after, share, verdict):
 def test_the_steps_that_a_full_queue_hides():
     """The ResNet's first six steps live on what the workers had ready; bounded by the others, the bound holds."""
     report = mends.report("train_resnet")
-    late = readings.starved(report)
+    late = scored.starved(report)
     waits = iterations.steps(report)["loader_wait_ms"]
     assert late.end == report.window().end and iterations.steps(report, late)["loader_wait_ms"].iloc[0] > waits.median()
     found = {when: predict.bound(report, budget(report, when), "loader").at_most_times for when in (None, late)}
-    workers = readings.score(mends.mends("train_resnet")[0])
+    workers = scored.score(mends.mends("train_resnet")[0])
     assert not workers.kept and workers.at_most_times == pytest.approx(found[None])
-    assert workers.ratio.low <= found[late] * (1 + readings.NOISE_SHARE)
+    assert workers.ratio.low <= found[late] * (1 + scored.NOISE_SHARE)
     with pytest.raises(LabError, match="no step of this report waits long"):
-        readings.starved(mends.report("train_resnet_workers"))
+        scored.starved(mends.report("train_resnet_workers"))
 
 
 def test_the_ledger_says_what_of_a_promise_came_true():
-    told = tables.ledger([scored([100.0, 100.5, 99.5], [60.0, 61.0, 59.0], 0.8)])
+    told = lab25.ledger([mend_of([100.0, 100.5, 99.5], [60.0, 61.0, 59.0], 0.8)])
     assert [row[0] for row in told.cells()] == [mends.AS_IT_WAS, "more workers"]
     row = dict(zip(told.frame.columns, told.cells()[1], strict=True))
     assert (row["step ms at best"], row["step ms"], row["× before"]) == ("~20.0", "~60.0", "~1.67")
     assert (row["% of the promise"], row["× at most"], row["verdict"]) == ("~50", "~5.00", "gained")
-    axes = charts.steps([scored([100.0, 100.5, 99.5], [60.0, 61.0, 59.0], 0.8)], "A step").axes[0]
+    axes = lab25.steps([mend_of([100.0, 100.5, 99.5], [60.0, 61.0, 59.0], 0.8)], "A step").axes[0]
     assert [line.get_xdata()[0] for line in axes.lines if line.get_color() == style.VERMILION] == pytest.approx([20.0])
 
 
@@ -156,26 +156,26 @@ def test_losses_are_compared_at_the_same_step():
         losses = [step + offset for step in range(0, 95, often)]
         return [{"arguments": {"log_every": often}, "losses": losses, "process_s": 1.0, "step_ms": 1.0}] * 3
 
-    assert readings.Whole(85, records(1, 0.0), records(10, 0.5), (1.0, 1.0)).losses == (90.0, 90.5)
+    assert scored.Whole(85, records(1, 0.0), records(10, 0.5), (1.0, 1.0)).losses == (90.0, 90.5)
 
 
 def test_a_short_run_tells_how_long_a_long_one_takes():
-    assert readings.longer_s([run(100.0, 13.0)] * 3, 630) == pytest.approx(13.0 + 600 * 0.1)
+    assert scored.longer_s([run(100.0, 13.0)] * 3, 630) == pytest.approx(13.0 + 600 * 0.1)
 
 
 def test_a_longer_start_pays_after_as_many_steps_as_make_up_for_it():
     plain, compiled = [run(20.0, 10.0)] * 3, [run(10.0, 19.7)] * 3  # starts of 9.4 and 19.4 s
-    assert readings.pays_after(plain, compiled) == pytest.approx(1000)
-    assert readings.pays_after(compiled, plain) == float("inf")
+    assert scored.pays_after(plain, compiled) == pytest.approx(1000)
+    assert scored.pays_after(compiled, plain) == float("inf")
 
 
 @pytest.mark.parametrize("patient", mends.PATIENTS)
 def test_process_and_step_are_twice_as_fast_and_every_mend_is_scored(patient):
     """What the lab is to show: three rounds, on one GPU, all mends predicted."""
-    whole = readings.whole(patient)
+    whole = scored.whole(patient)
     assert whole.process.n == whole.step.n >= 3
     assert whole.process.low > 2 and whole.step.low > 2
-    found = readings.scores(patient)
+    found = scored.scores(patient)
     assert [one.mend for one in found] == list(mends.mends(patient))
     assert all(one.before.n == one.after.n >= 3 for one in found)
     assert [one.mend.word for one in found if not one.kept] in ([], ["workers"]), "the lab says why"

@@ -16,8 +16,7 @@ from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.source import command, recorded
-from labkit.subjects import nvml, roofline, torch_profiler
-from labkit.topics.shapes import readings as shapes
+from labkit.subjects import nvml, roofline, shapes, torch_profiler
 from stepbudget.ask import idle, tensor_cores
 from stepbudget.ask.budget import budget
 

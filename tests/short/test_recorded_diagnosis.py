@@ -9,7 +9,7 @@ import pytest
 
 from labkit import cases, course
 from labkit.paths import RECORDED
-from labkit.topics.diagnosis import page, tables
+from labkit.subjects.diagnosis import page, tables
 from stepbudget import kernel_names
 from stepbudget.ask import advice, collectives, ranks, sizes
 from stepbudget.ask.budget import budget

@@ -20,9 +20,9 @@ from labkit.display.fingerprint import drawn_data
 from labkit.display.runs import difference
 from labkit.display.spread import Spread
 from labkit.errors import LabError
+from labkit.labs import lab12, lab13
 from labkit.source import recorded
-from labkit.topics.shapes import charts, tables, thin
-from labkit.topics.shapes import readings as shapes
+from labkit.subjects import shapes
 from labkit.training import machine, steps
 from labkit.training.model import Net
 from labkit.training.number_types import missing
@@ -75,7 +75,7 @@ def test_the_benchmark_multiplies_what_it_says_and_as_exactly_as_each_type_can(r
 def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, monkeypatch):
     monkeypatch.syspath_prepend(paths.BENCHMARKS)  # where it lies when it runs
     record = recorded_by("bench_thin.py", "--tiny")
-    products, found = shapes.products([record]), thin.training_steps(record)
+    products = shapes.products([record])
     few = products[products["part"] == "thin"]
     assert {(1, 32), (32, 1), (1, 1), (2, 32), (32, 2)} == {*zip(few["m"], few["n"], strict=True)}
     batches = products[products["part"].str.startswith("batch")]
@@ -83,13 +83,13 @@ def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, mon
     assert (
         (products["us"] > 0).all() and not products["refused"].any() and set(products["dtype"]) == set(shapes.TYPES[:4])
     )
-    assert set(found["batch"]) == {3, 4} and len(found) == 2 * 4 and (found["us"] > 0).all()
-    assert (found["more_pct"] >= 0).all() and (found.groupby("dtype")["more_pct"].min() == 0).all()
-    wide = thin.by_batch(products, record, "bf16")
-    assert list(wide) == ["forward", "input gradient", "weight gradient", "step"] and list(wide.index) == [3, 4]
+    for dtype in shapes.TYPES[:4]:
+        wide = lab12.by_batch(record, dtype).frame.set_index("batch")
+        assert list(wide) == ["forward µs", "input gradient µs", "weight gradient µs", "step µs"]
+        assert list(wide.index) == [3, 4] and (wide["step µs"] > 0).all()
+    wide = lab12.by_batch(record, "bf16").frame.set_index("batch")
     of_weights = batches.query("part == 'batch weight gradient' and k == 3 and dtype == 'bf16'")
-    assert wide.loc[3, "weight gradient"] == of_weights["us"].item()
-    assert len(thin.batches(wide, "bf16").frame) == 2
+    assert wide.loc[3, "weight gradient µs"] == of_weights["us"].item()
 
 
 def test_matrices_lie_in_memory_as_the_row_says():
@@ -222,10 +222,10 @@ def test_a_layer_by_its_channels_is_forward_and_backward_together():
             (16, "channels_last", "forward", 6.0),
         )
     ]
-    found = shapes.by_channels(shapes.convolutions([record(*rows)]), "wide", "bf16").set_index("channels")
-    assert found["NCHW_us"].to_dict() == {8: 4.0, 16: 5.0}
-    assert found["channels_last_us"].to_dict() == {8: 2.0, 16: 6.0}
-    assert found.loc[8, "NCHW_tflops"] == pytest.approx(3 * 2 * 4 * 4 * 8 * 8 * 9 / 4.0 / 1e6)  # backward: twice
+    found = lab13.by_channels(shapes.convolutions([record(*rows)])).frame.set_index("channels")
+    assert found["NCHW µs"].to_dict() == {8: 4.0, 16: 5.0}
+    assert found["channels_last µs"].to_dict() == {8: 2.0, 16: 6.0}
+    assert found.loc[8, "NCHW TFLOP/s"] == pytest.approx(3 * 2 * 4 * 4 * 8 * 8 * 9 / 4.0 / 1e6)  # backward: twice
 
 
 def test_the_kernel_that_multiplies_is_named_and_layout_copies_are_counted():
@@ -255,14 +255,14 @@ def test_figures_change_with_what_they_show():
         for dtype, us in (("bf16", 5.0), ("fp32", 20.0))
     ]
     frame = shapes.products([record(*rows)])
-    first = charts.by_dimension(frame)
+    first = lab12.by_dimension(frame)
     assert [ax.get_title(loc="left") for ax in first.axes] == ["M varied", "N varied", "K varied"]
-    assert drawn_data(charts.by_dimension(frame)) == drawn_data(first)
+    assert drawn_data(lab12.by_dimension(frame)) == drawn_data(first)
     other = frame.assign(tflops=frame["tflops"].where(frame["varied"] != "k", frame["tflops"] * 0.5))
-    assert drawn_data(charts.by_dimension(other)) != drawn_data(first)
+    assert drawn_data(lab12.by_dimension(other)) != drawn_data(first)
     without = frame.assign(tensor_cores="no")
-    assert drawn_data(charts.by_dimension(without)) != drawn_data(first)
-    assert len(charts.together(frame[frame["varied"].isin(["", "n"])]).axes) == 1
+    assert drawn_data(lab12.by_dimension(without)) != drawn_data(first)
+    assert len(lab12.together(frame[frame["varied"].isin(["", "n"])]).axes) == 1
 
 
 def test_bars_of_layouts_are_as_long_as_forward_and_backward():
@@ -271,28 +271,31 @@ def test_bars_of_layouts_are_as_long_as_forward_and_backward():
     for layout, us in (("NCHW", 30.0), ("channels_last", 10.0)):
         for direction in ("forward", "backward"):
             rows.append(row("bf16", us, (0, 2), (3.0, 1.0)) | case | {"layout": layout, "direction": direction})
-    fig = charts.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
+    fig = lab13.layout_bars(shapes.convolutions([record(*rows)]), {"wide": 8})
     assert sorted(patch.get_width() for patch in fig.axes[0].patches) == [5.0, 15.0, 20.0, 60.0]
 
 
 def test_a_layout_that_was_refused_is_a_dash_in_its_type_s_row():
     rows = [row("bf16", us, part="layout", layout=layout) for layout, us in (("nn", 5.0), ("nt", 4.0))]
     fp8 = row("fp8", 2.0, part="layout", layout="nt")
-    found = tables.by_layout(shapes.products([record(*rows, fp8)]))
+    found = lab12.by_layout(shapes.products([record(*rows, fp8)]))
     assert list(found.frame) == ["type", "m = n = k", "nn µs", "nt µs"]
     assert found.cells() == [["BF16", "64", "~5.0", "~4.0"], ["FP8", "64", "–", "~2.0"]]
 
 
 def test_channels_are_shown_with_the_largest_power_of_two_in_them():
-    columns = {"NCHW_us": 30.0, "channels_last_us": 10.0, "NCHW_tflops": 100.0, "channels_last_tflops": 300.0}
-    rows = pd.DataFrame([{"channels": width, **columns} for width in (255, 264, 320)])
-    found = tables.channels(rows, "by channels")
+    rows = [
+        {"layer": "wide", "c_in": width, "dtype": "bf16", "layout": layout, "us": us, "tflops": rate}
+        for width in (255, 264, 320)
+        for layout, us, rate in (("NCHW", 30.0, 100.0), ("channels_last", 10.0, 300.0))
+    ]
+    found = lab13.by_channels(pd.DataFrame(rows))
     assert found.frame["a multiple of"].tolist() == [1, 8, 64]
     assert found.cells()[0] == ["255", "1", "~30", "~10", "~100", "~300"]
 
 
 def test_epochs_are_compared_run_by_run():
-    found = tables.epochs({"plain": [100.0, 110.0, 120.0], "other": [105.0, 110.0, 132.0]})
+    found = shapes.epochs({"plain": [100.0, 110.0, 120.0], "other": [105.0, 110.0, 132.0]})
     assert found.cells() == [
         ["plain", "~110.0", "~100.0–120.0", "~0.0"],
         ["other", "~110.0", "~105.0–132.0", "~+5.0"],
@@ -302,7 +305,7 @@ def test_epochs_are_compared_run_by_run():
 def test_with_channels_last_other_copies_come_instead():
     folder = recorded.folder() / "profiles"
     reports = {name: open_report(folder / f"{name}.sqlite.xz") for name in ("main_shapes", "main_shapes_last")}
-    found = tables.moves(reports).frame.set_index("kernels").set_axis(["plain", "last"], axis="columns")
+    found = lab13.moves(reports).frame.set_index("kernels").set_axis(["plain", "last"], axis="columns")
     own = tensor_cores.kernels(reports["main_shapes"])
     layout_ms = own.loc[own["kernel"].str.contains("nchwToNhwc|nhwcToNchw"), "gpu_ms"].sum()
     for report in reports.values():
@@ -323,7 +326,7 @@ def probe(environment: str, statements: str, matmul: str | None, conv: str | Non
 
 def test_the_table_of_switches_says_what_was_refused():
     rows = [probe("", "", "TF32", "TF32"), probe("", "x = 1", None, "FP32", {"matmul": "no"})]
-    cells = tables.switches(rows, "which wins").cells()
+    cells = lab13.switches(rows, "which wins").cells()
     assert cells[0] == ["nothing", "TF32", "~3.0e-04", "TF32", "~3.0e-04", "–"]
     assert cells[1] == ["x = 1", "refused", "–", "FP32", "~3.0e-04", "matmul"]
 
@@ -332,7 +335,7 @@ def test_the_table_of_environments_has_a_row_for_each_and_a_column_for_each_stat
     both = script("bench_tf32.py").OLD_OFF
     rows = [probe("", "", "FP32", "TF32"), probe("", both, "FP32", "FP32")]
     rows += [probe("A=1", "", "TF32", "TF32"), probe("A=1", both, None, "FP32")]
-    found = tables.environment(rows, "by environment")
+    found = lab13.environment(rows, "by environment")
     assert list(found.frame) == ["environment", "nothing", "both allow_tf32 = False"]
     assert found.cells() == [["none", "FP32, TF32", "FP32, FP32"], ["A=1", "TF32, TF32", "refused, FP32"]]
 
@@ -383,13 +386,13 @@ def test_fp16_stands_in_where_there_is_no_bf16():
     with open_report(recorded.folder() / "profiles" / "main_shapes_ops.sqlite.xz") as report:
         summary = ops.summary(report)
     nothing = replace(summary, efficiency=None)
-    claims = tables.claims(old, convolutions, nothing, summary, None).frame["measured"]
+    claims = lab13.claims(old, convolutions, nothing, summary, None).frame["measured"]
     assert "in FP16" in claims[0] and "N = 4092 (not here)" in claims[0]
     assert claims[1].startswith("of 112 products")
     assert "efficiency unknown with 127 units, ~43 %" in claims[4]
     assert "FP8 takes 0 of four" in claims[5] and claims[9].endswith("not sampled here")
-    assert len(charts.by_dimension(old).axes) == 3 and drawn_data(charts.by_dimension(old))
-    bars = charts.layout_bars(convolutions, {"conv2": 32})
+    assert len(lab12.by_dimension(old).axes) == 3 and drawn_data(lab12.by_dimension(old))
+    bars = lab13.layout_bars(convolutions, {"conv2": 32})
     assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == ["FP32", "FP16"]
 
 
@@ -482,7 +485,7 @@ def test_the_linear_layers_of_a_report_are_told_by_their_sizes():
     us = {}
     for name in ("main_shapes_127_ops", "main_shapes_ops"):
         with open_report(recorded.folder() / "profiles" / f"{name}.sqlite.xz") as report:
-            found = shapes.linear_ops(report)
+            found = lab12.linear_ops(report)
         parts = ("forward", "input gradient", "weight gradient")
         assert list(found["product"]) == [f"{layer} {part}" for layer in ("fc1", "fc2") for part in parts]
         assert set(found["ops"]) == {58} and set(found["tensor_cores"]) == {"using"}

@@ -1,26 +1,40 @@
-"""What lab 12 claims: a size does not decide whether Tensor Cores multiply, but how fast, and the rule is 16 bytes."""
+"""Lab 12: a size does not decide whether Tensor Cores multiply, but how fast, and the rule is 16 bytes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from labkit.checks import Claim
+from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
-from labkit.topics.shapes.charts import WORDS
-from labkit.topics.shapes.readings import half_type
+from labkit.display.table import Table, short_kernel, table
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.numbers import shown
+from labkit.subjects import shapes
+from labkit.subjects.shapes import TYPES, WORDS, half_type
+from labkit.topics.roofline.charts import ROOFS
+from stepbudget.ask import ops
 from stepbudget.ask.budget import Budget
-from stepbudget.ask.ops import summary
+from stepbudget.kernel_names import NO, YES
 from stepbudget.report import Report
+
+# --- claims --------------------------------------------------------------------------------------------------
 
 SHORT = ("tf32", "fp16", "bf16")  # shorter than FP32, and on Tensor Cores in every size that was tried
 
 
 def still_on_tensor_cores(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
     """A bad size takes nothing off the Tensor Cores; ``reports``: with 127 units, with 128, with padded classes."""
-    bad, good, padded = (summary(report) for report in reports.values())
+    bad, good, padded = (ops.summary(report) for report in reports.values())
     same = bad.instances == good.instances == padded.instances and good.instances["using"] > 0
     yield Claim(
         "no operation stops using Tensor Cores because of its size", same and bad.at_stake_ms == 0,
@@ -173,8 +187,8 @@ def thin_ones(few: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def any_batch(us: Mapping[str, Mapping[int, float]]) -> Iterator[Claim | str]:
-    """The network's step does not notice an odd batch; ``us``: of each product of a layer and of the step, by batch."""
-    of_batch = pd.DataFrame(us)
+    """The network's step does not notice an odd batch; ``us``: the columns of ``by_batch``, by batch."""
+    of_batch = pd.DataFrame(us).rename(columns=lambda name: name.removesuffix(" µs"))
     more = 100 * (of_batch.div(of_batch.index, axis=0) / (of_batch.loc[1024] / 1024) - 1)
     yield Claim(
         "no batch from 1,000 to 1,032 makes a sample of the network's step 3 % dearer", more["step"].max() < 3,
@@ -240,3 +254,259 @@ def longer_kernels(budgets: Mapping[str, Budget]) -> Iterator[Claim | str]:
         because="the kernels for odd sizes are others, or as fast, or there is no GPU",
         so="what 127 units cost here, if anything, stands in the epochs' table",
     )  # fmt: skip
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+LINEAR_INPUTS = 9216  # of fc1 in the course's network: what tells its layers apart by their sizes
+
+
+def linear_ops(report: Report) -> pd.DataFrame:
+    """What the products of the network's linear layers took: a row each of fc1's and fc2's three, in a report with
+    operator ranges; whole batches only, told by their sizes.
+
+    Columns: ``product``, ``ops``, ``us`` (kernel time of one, its bias and the conversions to BF16 included),
+    ``tensor_cores`` (``"using"``, …).
+    """
+    found = ops.eligible(report)
+    sizes = [json.loads(text) if text else [] for text in found["sizes"]]
+    batch = max((size[0][0] for size, op in zip(sizes, found["op"], strict=True) if op == "aten::linear"), default=0)
+    rows = []
+    for row, size in zip(found.itertuples(), sizes, strict=True):
+        product = _linear_product(row.op, size, batch)
+        if product:
+            us = 1e3 * row.gpu_ms / row.ops
+            rows.append({"product": product, "ops": row.ops, "us": us, "tensor_cores": row.group})
+    frame = pd.DataFrame(rows, columns=["product", "ops", "us", "tensor_cores"])
+    return frame.sort_values("product", ignore_index=True)
+
+
+def _linear_product(op: str, sizes: list, batch: int) -> str | None:
+    """``"fc1 forward"`` and so on for an operator of the network's linear layers on a whole batch, else None."""
+    if op not in ("aten::linear", "aten::mm") or batch not in (sizes[0][0], sizes[0][1]):
+        return None
+    layer = "fc1" if LINEAR_INPUTS in (sizes[0][1], sizes[1][1]) else "fc2"
+    if op == "aten::linear":
+        return f"{layer} forward"
+    return f"{layer} {'input' if sizes[0][0] == batch else 'weight'} gradient"
+
+
+def rate(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n", "k", "dtype")) -> Table:
+    """Products as rows: the given columns, µs, TFLOP/s, relative error, and which kernel multiplied."""
+    names = {"dtype": "type", "stride": "lines in memory", "layout": "layout", "part": "product"}
+    frame = products[[*columns, "us", "tflops", "error", "tensor_cores", "kernel"]].copy()
+    if "dtype" in frame:
+        frame["dtype"] = frame["dtype"].map(WORDS)
+    heads = {"us": "µs", "tflops": "TFLOP/s", "tensor_cores": "Tensor Cores"}
+    frame = frame.rename(columns={name: name.upper() for name in "mnk"} | names | heads)
+    formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "error": "{:.1e}", "kernel": _kernel}
+    measured = ["µs", "TFLOP/s", "error"]
+    formats |= {name.upper(): "{}" for name in columns if name in ("m", "n", "k")}  # 4096, no thousands' separator
+    return table(frame, caption, formats, measured)
+
+
+def _kernel(name: object) -> str:
+    return short_kernel(name) if isinstance(name, str) else "–"
+
+
+def by_layout(products: pd.DataFrame) -> Table:
+    """Microseconds of a product, a column for each way to store both matrices (``n``: by rows, ``t``: by columns)."""
+    own = products[products["part"] == "layout"]
+    wide = own.pivot_table(index=["dtype", "m"], columns="layout", values="us").reindex(TYPES, level="dtype")
+    wide = wide.add_suffix(" µs").rename(index=WORDS).reset_index(names=["type", "m = n = k"])
+    measured = list(wide)[2:]
+    return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"), measured)
+
+
+def by_batch(record: dict, dtype: str) -> Table:
+    """Microseconds by batch in one type: a linear layer's three products, and the ``step`` of the network."""
+    products = shapes.products([record])
+    own = products[products["part"].str.startswith("batch") & (products["dtype"] == dtype)]
+    own = own.assign(batch=own["k"].where(own["varied"] == "k", own["m"]), part=own["part"].str.removeprefix("batch "))
+    steps = [row for row in record["rows"] if row["what"] == "step" and row["dtype"] == dtype]
+    steps = pd.DataFrame(steps).set_index("batch")["us"].rename("step")
+    frame = own.pivot(index="batch", columns="part", values="us").join(steps).add_suffix(" µs").reset_index()
+    measured = list(frame)[1:]
+    caption = f"By batch, {WORDS[dtype]}: the products of a layer of 4096 × 4096, and a step of our network"
+    return table(frame, caption, dict.fromkeys(measured, "{:,.1f}") | {"batch": "{}"}, measured)
+
+
+# --- charts --------------------------------------------------------------------------------------------------
+
+SMALL = 8.5  # points
+COLOURS = ROOFS | {"fp8": style.ORANGE}
+FP16_WIDTH = 3.6  # points: its line and its dots show beside BF16's, which mostly lie upon them
+MULTIPLE = 8
+
+
+def by_dimension(products: pd.DataFrame) -> Figure:
+    """The rate of a product in per cent of that at its base size, a panel for each of M, N and K varied alone.
+
+    ``products``: ``shapes.products``. A hollow point ran without Tensor Cores, a
+    cross was refused.
+    """
+    own = products[products["part"] == "one"]
+    aligned = own[own["varied"] == ""]
+    panels = {
+        f"{name} varied": pd.concat([own[own["varied"] == name.lower()], aligned]).assign(
+            at=lambda f, n=name: f[n.lower()]
+        )
+        for name in "MNK"
+    }
+    return _sizes(panels, "One dimension of a 4096 × 4096 × 4096 product varied (medians)")
+
+
+def together(products: pd.DataFrame) -> Figure:
+    """The same with all three dimensions varied together, a panel for each base size."""
+    own = products[products["part"] == "all"]
+    panels = {f"around {base:,}": own[own["base"] == base].assign(at=own["n"]) for base in sorted(own["base"].unique())}
+    return _sizes(panels, "Square products: M = N = K (medians)")
+
+
+def _sizes(panels: Mapping[str, pd.DataFrame], title: str) -> Figure:
+    """Panels side by side: title → products with the size in ``at``; each type in per cent of itself at ``base``."""
+    with style.house_style():
+        fig = style.figure(3.9, w_pad=0.1)
+        axes = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        top = 100.0
+        for ax, (name, frame) in zip(axes, panels.items(), strict=True):
+            top = max(top, _size_panel(ax, frame))
+            ax.set_title(name)
+        axes[0].set_ylabel("TFLOP/s, % of the base size's")
+        axes[0].set_ylim(-6, 1.06 * top)
+        style.suptitle(fig, title)
+        _types_key(fig, panels)
+    return fig
+
+
+def _size_panel(ax: Axes, frame: pd.DataFrame) -> float:
+    """A line a type over equally spaced sizes; the highest per cent in it."""
+    sizes = sorted(frame["at"].unique())
+    place = {size: i for i, size in enumerate(sizes)}
+    base = frame["base"].iloc[0]
+    for size, i in place.items():
+        if size % MULTIPLE == 0:
+            ax.axvspan(i - 0.5, i + 0.5, color=style.GRID, lw=0, zorder=0)
+    top = 0.0
+    for dtype in TYPES:
+        own = frame[frame["dtype"] == dtype].sort_values("at")
+        done = own[own["refused"].isna()]
+        if base not in set(done["at"]):
+            continue
+        line, dot = (FP16_WIDTH, 7) if dtype == "fp16" else (1.3, 4)
+        whole = done.loc[done["at"] == base, "tflops"].iloc[0]
+        x, y = done["at"].map(place), 100 * done["tflops"] / whole
+        ax.plot(own["at"].map(place), 100 * own["tflops"] / whole, color=COLOURS[dtype], lw=line)  # a gap: refused
+        for answer, face in ((YES, COLOURS[dtype]), (NO, style.PAPER), (None, style.MUTED)):
+            # no kernel is known on a CPU
+            shown = done["tensor_cores"] == answer if answer else ~done["tensor_cores"].isin([YES, NO])
+            ax.plot(x[shown], y[shown], "o", ms=dot, mfc=face, mec=COLOURS[dtype], mew=1.1)
+        refused = own.loc[own["refused"].notna(), "at"].map(place)
+        ax.plot(refused, [0] * len(refused), "x", color=COLOURS[dtype], ms=5, mew=1.4)
+        top = max(top, y.max())
+    ax.set_xticks(range(len(sizes)), [str(size) for size in sizes], rotation=90, fontsize=SMALL - 1)
+    ax.set_xlim(-0.6, len(sizes) - 0.4)
+    ax.grid(axis="y")
+    return top
+
+
+def _types_key(fig: Figure, panels: Mapping[str, pd.DataFrame]) -> None:
+    frame = pd.concat(panels.values())
+    found = [dtype for dtype in TYPES if frame.loc[frame["dtype"] == dtype, "us"].notna().any()]
+    widths = {dtype: FP16_WIDTH if dtype == "fp16" else 1.3 for dtype in found}
+    handles = [
+        Line2D([], [], color=COLOURS[t], marker="o", ms=3 + lw, lw=lw, label=WORDS[t]) for t, lw in widths.items()
+    ]
+    handles.append(Patch(facecolor=style.GRID, label=f"multiple of {MULTIPLE}"))
+    plain = {"color": style.INK, "ls": "none"}
+    handles.append(Line2D([], [], marker="o", mfc=style.PAPER, ms=4, label="without Tensor Cores", **plain))
+    handles.append(Line2D([], [], marker="x", ms=5, label="refused", **plain))
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL, columnspacing=1.3)
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
+
+
+def _try_padded(padded: Callable) -> str | None:
+    import torch  # here: the recorded labs need none
+
+    for size, dtype in (
+        (127, torch.bfloat16),
+        (128, torch.bfloat16),
+        (50_257, torch.float16),
+        (10, torch.float32),
+        (10, torch.float8_e4m3fn),
+        (1, torch.float16),
+    ):
+        found, name = padded(size, dtype), str(dtype).removeprefix("torch.")
+        numbers = BYTES // dtype.itemsize  # in so many bytes
+        if isinstance(found, bool) or not isinstance(found, Integral):
+            return f"padded({size}, {name}) is {shown(found)}, not a whole number"
+        if found < size:
+            return f"padded({size}, {name}) is {found}: smaller than what has to fit"
+        if found % numbers:
+            return f"padded({size}, {name}) is {found}: {found * dtype.itemsize} bytes are no multiple of {BYTES}"
+        if found - size == numbers:
+            return f"padded({size}, {name}) is {found}: {size} fits already, and needs no padding"
+        if found - size > numbers:
+            what = f"padded({size}, {name}) is {shown(int(found))}"
+            return f"{what}: a smaller one would do, {numbers} numbers are {BYTES} bytes"
+    return None
+
+
+def _up_to(multiple: Callable) -> Callable:
+    return lambda size, dtype: -(-size // multiple(dtype)) * multiple(dtype)
+
+
+PADDED = Code(
+    "16 // dtype.itemsize numbers are 16 bytes; -(-a // b) rounds a / b up.",
+    _try_padded,
+    wrong={
+        "bytes are no multiple of 16": _up_to(lambda dtype: 4),
+        "is 50272: a smaller one would do": _up_to(lambda dtype: 16),
+        "is 50304: a smaller one would do": _up_to(lambda dtype: 64),
+        "smaller than what has to fit": lambda size, dtype: size // 8 * 8,
+        "fits already": lambda size, dtype: size + 16 // dtype.itemsize - size % (16 // dtype.itemsize),
+        "not a whole number": lambda size, dtype: float(_up_to(lambda one: 16 // one.itemsize)(size, dtype)),
+        "is something of type NoneType": lambda size, dtype: None,
+    },
+)
+
+
+def _n_us(products: pd.DataFrame, size: int, dtype: str | None = None) -> float:
+    return _us(products)(dtype or half_type(products), n=size)
+
+
+WORTH_PADDING = Number(
+    BOUND,
+    "Microseconds of the row with n = 4097, over those of the row with n = 4104.",
+    right=lambda products: _n_us(products, 4097) / _n_us(products, 4104),
+    wrong={
+        "that is turned over: how many times as fast is the padded one?": lambda p: _n_us(p, 4104) / _n_us(p, 4097),
+        "that is in TF32: BF16 or FP16 is asked for": lambda p: _n_us(p, 4097, "tf32") / _n_us(p, 4104, "tf32"),
+        "that is the share that is saved: how many times as fast?": lambda p: 1 - _n_us(p, 4104) / _n_us(p, 4097),
+        "that is N = 4095 in the place of 4097": lambda p: _n_us(p, 4095) / _n_us(p, 4104) if _n_us(p, 4095) else 0.0,
+    },
+)
+
+
+def _slowed_most(linear: pd.DataFrame) -> str:
+    """The product whose time grows by most microseconds; its columns are ``product``, then 127 and 128 units."""
+    grown = (linear.iloc[:, 1] - linear.iloc[:, 2]).astype(float)
+    return "none" if linear.empty else str(linear.loc[grown.idxmax(), "product"])
+
+
+SLOWED_MOST = Choice(
+    READ,
+    "Take the column of 128 units from that of 127, row by row; 'none' where the table has no rows.",
+    right=_slowed_most,
+    wrong={
+        "fc2 weight gradient": "that one grows by the largest factor, of a short time: microseconds are asked for",
+        "fc1 input gradient": "that is the second: take the difference of each row, not the time alone",
+        "fc1 weight gradient": "it is near the others as a factor: take the difference in microseconds",
+        "fc1": "that is the layer: it has three products, copy the words of the column",
+    },
+)
+EXERCISES = {"12.1": PADDED, "12.2": WORTH_PADDING, "12.3": SLOWED_MOST}

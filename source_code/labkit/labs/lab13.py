@@ -1,20 +1,34 @@
-"""What lab 13 claims: channels_last pays on Tensor Cores, most with good widths, and which TF32 switch counts."""
+"""Lab 13: channels_last pays on Tensor Cores, most with good widths, and which TF32 switch counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from labkit.checks import Claim
+from labkit.display import style
+from labkit.display.diagrams.drawn import tint
 from labkit.display.runs import difference, epoch_ms
-from labkit.display.spread import Spread, paired
+from labkit.display.spread import MEASURED, Spread, paired
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.numbers import shown
+from labkit.subjects.shapes import TYPES, WORDS, half_type
 from labkit.topics.ladder import accuracy
-from labkit.topics.shapes.charts import WORDS
-from labkit.topics.shapes.readings import half_type
+from labkit.topics.roofline.charts import ROOFS
+from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.compare import Comparison
-from stepbudget.ask.ops import eligible
+from stepbudget.ask.ops import Summary
+from stepbudget.ask.tensor_cores import TensorActive, kernels
+from stepbudget.kernel_names import CHANGES_LAYOUT, NO
 from stepbudget.report import Report
+
+# --- claims --------------------------------------------------------------------------------------------------
 
 NETWORKS = ("as it was", "channels_last")
 LAYERS = {"conv2": 32, "wide": 256}  # and their input's channels
@@ -24,11 +38,11 @@ NONE = float("nan")  # no number: not measured here
 
 def layout_copies(ops: Report) -> Iterator[Claim | str]:
     """Kernel time of what only changes the layout; ``ops``: a report with the operators' ranges."""
-    yield f"Layout copies: ~{_layout_ms(ops):.1f} ms of an epoch's kernels."
+    yield f"Layout copies: ~{_copies_ms(ops):.1f} ms of an epoch's kernels."
 
 
-def _layout_ms(ops: Report) -> float:
-    return eligible(ops)["layout_ms"].sum()
+def _copies_ms(report: Report) -> float:
+    return float(ops.eligible(report)["layout_ms"].sum())
 
 
 def pays_in_16_bits(convolutions: pd.DataFrame) -> Iterator[Claim | str]:
@@ -83,7 +97,7 @@ def how_far_apart(by_channels: pd.DataFrame, convolutions: pd.DataFrame) -> Iter
 
 def _rates(by_channels: pd.DataFrame) -> pd.Series:
     """TFLOP/s with channels_last, by the number of channels."""
-    return by_channels.set_index("channels")["channels_last_tflops"]
+    return by_channels.set_index("channels")["channels_last TFLOP/s"]
 
 
 def shorter_epochs(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
@@ -110,7 +124,7 @@ def comparable(made: Comparison) -> Iterator[Claim | str]:
 
 def of_the_estimate(ops: Report, made: Comparison, runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """How much of the layout copies' time was gained; ``ops`` as for ``layout_copies``, ``made``: of the profiles."""
-    layout_ms = _layout_ms(ops)
+    layout_ms = _copies_ms(ops)
     plain_ms, last_ms = (Spread.of([epoch_ms([run]) for run in runs[name]]).median for name in NETWORKS)
     yield (
         f"Estimate ~{layout_ms:.1f} ms; gained without the profiler ~{plain_ms - last_ms:.1f} ms, "
@@ -162,3 +176,331 @@ def from_outside(types: pd.DataFrame) -> Iterator[Claim | str]:
         because="the GPU has no TF32: it came with Ampere",
         so="nothing can make your FP32 products less exact from outside",
     )  # fmt: skip
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+
+def by_channels(convolutions: pd.DataFrame) -> Table:
+    """Forward and backward of the wide layer in 16 bits by its channels, of which the largest power of two is shown."""
+    half = half_type(convolutions)
+    own = convolutions[(convolutions["layer"] == "wide") & (convolutions["dtype"] == half)].copy()
+    own["operations"] = own["us"] * own["tflops"]
+    sums = own.groupby(["c_in", "layout"])[["us", "operations"]].sum()
+    wide = sums.assign(tflops=sums["operations"] / sums["us"]).unstack()
+    units = {"us": "µs", "tflops": "TFLOP/s"}
+    measured = {f"{layout} {unit}": wide[what, layout] for what, unit in units.items() for layout in LAYOUTS}
+    widths = {"channels": wide.index, "a multiple of": wide.index & -wide.index}
+    caption = f"64 images of 28 × 28, as many channels in as out, forward and backward, {WORDS[half]}"
+    return table(pd.DataFrame(widths | measured), caption, dict.fromkeys(measured, "{:,.0f}"), list(measured))
+
+
+MOVES = {"layout copies": CHANGES_LAYOUT.pattern, "pooling": "max_pool", "other copies": "direct_copy"}
+
+
+def moves(reports: Mapping[str, Report]) -> Table:
+    """Kernel time of what moves images or reads each of their numbers once, a column a report."""
+    frame = pd.DataFrame({"kernels": list(MOVES)})
+    for name, report in reports.items():
+        own = kernels(report)
+        found = [own["kernel"].astype(str).str.contains(pattern) for pattern in MOVES.values()]
+        frame[name] = [own.loc[hit, "gpu_ms"].sum() for hit in found]
+    return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"), list(reports))
+
+
+def switches(rows: Sequence[Mapping], caption: str) -> Table:
+    """What each set of switches makes of an FP32 product and convolution.
+
+    ``rows``: of ``bench_tf32.py``. The errors are relative to FP64's result.
+    """
+    lines = []
+    for row in rows:
+        line = {"statements": row["statements"] or "nothing"}
+        for name, words in (("matmul", "product"), ("conv", "convolution")):
+            line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
+        lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
+    errors = ["product's error", "convolution's error"]
+    formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
+    return table(pd.DataFrame(lines), caption, formats, errors)
+
+
+def environment(rows: Sequence[Mapping], caption: str) -> Table:
+    """The same probes in each environment, a row an environment: of what type products are, and convolutions."""
+    lines = {}
+    for row in rows:
+        head = re.sub(r"torch\.backends\.|cuda\.matmul\.|cudnn\.", "", row["statements"] or "nothing")
+        one, *more = head.split("; ")
+        head = f"both {one}" if more else one
+        both = f"{row['matmul'] or 'refused'}, {row['conv'] or 'refused'}"
+        lines.setdefault(row["environment"] or "none", {})[head] = both
+    return table(pd.DataFrame(lines).T.rename_axis("environment").reset_index(), caption)
+
+
+def claims(
+    products: pd.DataFrame, convolutions: pd.DataFrame, bad: Summary, good: Summary, active: TensorActive | None
+) -> Table:
+    """Both texts' statements, in our words, beside what was measured.
+
+    ``bad``, ``good``: the operations of an epoch with 127 and with 128 units; ``active``: the counter, where it was
+    sampled.
+    """
+    half = half_type(products)
+    word = WORDS[half]
+    one = products[products["part"] == "one"].set_index(["dtype", "m", "n", "k"])["us"]
+    base = {dtype: one.get((dtype, 4096, 4096, 4096), float("nan")) for dtype in TYPES}
+    m, n = (one[(half, *size)] / base[half] for size in ((4095, 4096, 4096), (4096, 4095, 4096)))
+    tf32 = one.get(("tf32", 4096, 4092, 4096), float("nan")) / base["tf32"]
+    short = products[products["dtype"].isin(["tf32", "fp16", "bf16"]) & products["refused"].isna()]
+    rows = products[(products["part"] == "layout") & (products["m"] == 4096)]
+    layouts = rows.pivot_table(index="dtype", columns="layout", values="us")
+    gain = layouts["nn"] / layouts.min(axis=1)  # both matrices row by row, against the best layout
+    taken = rows.loc[(rows["dtype"] == "fp8") & rows["refused"].isna(), "layout"]
+    wide = _rates(by_channels(convolutions).frame)
+    shares = [f"{MEASURED}{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
+    found = f"on average {MEASURED}{active.mean_pct:.1f} %, at most {MEASURED}{active.max_pct:.0f} %" if active else ""
+    claims = [
+        (
+            "A",
+            "fastest in multiples of 8 or 16, depending on the architecture",
+            f"N = 4095 takes {_times(n)} as long in {word}, M = 4095 {_times(m)}; in TF32, N = 4092 {_times(tf32)}",
+        ),
+        (
+            "B",
+            "without multiples of 8, no Tensor Cores",
+            f"of {len(short)} products in TF32, FP16 and BF16, {(short['tensor_cores'] == NO).sum()} ran without",
+        ),
+        ("B", "the batch size, too, in multiples of 8", f"forward, the batch is M: M = 4095 takes {_times(m)} as long"),
+        ("B", "also an LSTM's units", "lab 23 measures an LSTM, in good sizes and bad ones"),
+        (
+            "B",
+            "bad layer sizes show in DLProf's report",
+            f"efficiency {shares[0]} with 127 units, {shares[1]} with 128",
+        ),
+        (
+            "A",
+            "column-major can be much faster",
+            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, "
+            f"{_times(gain.get('tf32'))} in TF32; FP8 takes {len(taken)} of four",
+        ),
+        (
+            "A",
+            "FP32 gains little from Tensor Cores",
+            f"as TF32 {_times(base['fp32'] / base['tf32'])} FP32's rate, in {word} {_times(base['fp32'] / base[half])}",
+        ),
+        (
+            "B",
+            "filters in multiples of 8",
+            "TFLOP/s by channels: "
+            + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
+        ),
+        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 19)"),
+        ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
+    ]
+    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])
+
+
+def _times(ratio: float | None) -> str:
+    return "(not here)" if ratio is None or pd.isna(ratio) else f"{MEASURED}{ratio:.2f} times"
+
+
+# --- charts --------------------------------------------------------------------------------------------------
+
+SMALL = 8.5  # points
+THICK = 0.36  # of a bar, in rows
+LAYOUTS = {"NCHW": 0.35, "channels_last": 0.9}  # how strong the colour is
+
+
+def layout_bars(convolutions: pd.DataFrame, channels: Mapping[str, int]) -> Figure:
+    """Microseconds of a convolution by type and memory layout, a panel a layer; the hatched part changes the layout.
+
+    ``convolutions``: ``shapes.convolutions``; ``channels``: which ``c_in`` of each layer is
+    shown.
+    """
+    convolutions = convolutions[convolutions["refused"].isna()]
+    dtypes = [dtype for dtype in TYPES if (convolutions["dtype"] == dtype).any()]
+    with style.house_style():
+        fig = style.figure(3.7, w_pad=0.1)
+        for ax, (layer, c_in) in zip(fig.subplots(1, len(channels), squeeze=False)[0], channels.items(), strict=True):
+            own = convolutions[(convolutions["layer"] == layer) & (convolutions["c_in"] == c_in)]
+            _layout_panel(ax, own, dtypes)
+            ax.set_title(f"{layer}: {c_in} → {own['c_out'].iloc[0]} channels")
+            ax.set_xlabel("µs")
+        handles = [Patch(facecolor=tint(style.BLUE, strength), label=name) for name, strength in LAYOUTS.items()]
+        hatched = {"facecolor": style.PAPER, "hatch": "////", "edgecolor": style.INK, "linewidth": 0}
+        handles.append(Patch(label="of it: changing the layout", **hatched))
+        fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=SMALL)
+        style.suptitle(fig, "A convolution, forward and backward, by layout (medians)")
+    return fig
+
+
+def _layout_panel(ax: Axes, frame: pd.DataFrame, dtypes: Sequence[str]) -> None:
+    longest = 0.0
+    for row, dtype in enumerate(dtypes):
+        for side, (layout, strength) in zip((-1, 1), LAYOUTS.items(), strict=True):
+            both = frame[(frame["dtype"] == dtype) & (frame["layout"] == layout)]
+            whole, moving = both["us"].sum(), (both["us"] * both["layout_share"]).sum()
+            y = row + side * THICK / 2
+            ax.barh(y, whole, THICK, color=tint(ROOFS[dtype], strength), linewidth=0)
+            ax.barh(y, moving, THICK, color="none", hatch="////", edgecolor=style.INK, linewidth=0)
+            ax.annotate(f"{whole:,.0f}", (whole, y), (4, 0), textcoords="offset points", va="center", size=SMALL)
+            longest = max(longest, whole)
+    ax.set(xlim=(0, 1.22 * longest), ylim=(len(dtypes) - 0.45, -0.55))
+    ax.set_yticks(range(len(dtypes)), [WORDS[dtype] for dtype in dtypes])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+
+def _idle_reason(report: Report) -> str:
+    idle = ops.eligible(report)
+    idle = idle[idle["group"] == ops.NOT_USING]
+    return "none" if idle.empty else idle.groupby("reason")["gpu_ms"].sum().idxmax()
+
+
+IDLE_OPERATION = Choice(
+    READ,
+    "Of the rows that are 'not using', take the reason that costs most milliseconds; 'none' where no row is.",
+    right=_idle_reason,
+    wrong={
+        "shape": "that is no reason that stands there: copy the text of the column",
+        "none": "there are rows that are 'not using': look at the column 'Tensor Cores' again",
+        "aten::convolution_backward": "that is the operation: which reason stands beside it?",
+        "not using": "that is the verdict: which reason stands beside it?",
+    },
+)
+
+
+def _kernels_ms(report: Report) -> float:
+    found = float(tensor_cores.kernels(report)["gpu_ms"].sum())
+    if not found:
+        raise NothingToAnswer("no kernel was profiled here")
+    return found
+
+
+def _without(report: Report, ms: float) -> float:
+    """How many times as fast all kernels together are with so many milliseconds less."""
+    return _kernels_ms(report) / (_kernels_ms(report) - ms)
+
+
+def _largest_copies_ms(report: Report) -> float:
+    return float(ops.eligible(report)["layout_ms"].max())
+
+
+def _copying_ms(report: Report) -> float:
+    """Of the operations that copy, all that they do."""
+    found = ops.eligible(report)
+    return float(found.loc[found["layout_ms"] > 0, "gpu_ms"].sum())
+
+
+def _without_in_eligible(report: Report) -> float:
+    own = float(ops.eligible(report)["gpu_ms"].sum())
+    return own / (own - _copies_ms(report))
+
+
+LAYOUT_BOUND = Number(
+    BOUND,
+    "Milliseconds of all kernels, over those that are left when the sum of layout_ms is gone.",
+    right=lambda report: _without(report, _copies_ms(report)),
+    wrong={
+        "that is the share that is left: how many times as fast?": lambda r: 1 / _without(r, _copies_ms(r)),
+        "that is the share of the copies: how many times as fast is what is left?": lambda r: (
+            _copies_ms(r) / _kernels_ms(r)
+        ),
+        "that is one operation's copies: take the sum of all": lambda r: _without(r, _largest_copies_ms(r)),
+        "those operations also compute: only their layout_ms would go": lambda r: _without(r, _copying_ms(r)),
+        "that is of the eligible operations: the epoch has other kernels too": _without_in_eligible,
+    },
+    within=0.005,
+)
+CHANNELS, ROWS, COLUMNS = 8, 4, 5  # of the images of the trial
+WHOLE_PASSES = ("cat", "clone", "copy_", "_to_copy", "contiguous")  # operators that read a tensor and write all of it
+
+
+def with_places(x):
+    """``x`` and two channels more, the row and the column of each pixel from -1 to 1; it leaves ``channels_last``."""
+    import torch
+
+    return torch.cat([x, *_places(x)], 1)
+
+
+def _places(x) -> list:
+    import torch  # here and below: the recorded labs need none
+
+    rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
+    return [own.expand(len(x), 1, *x.shape[2:]) for own in (rows.view(-1, 1), columns)]
+
+
+def _passes(call: Callable, x) -> tuple[object, int]:
+    """What a call returns, and how many times it wrote as many numbers as ``x`` has, or more."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        passes = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            self.passes += func.overloadpacket.__name__ in WHOLE_PASSES and found.numel() >= x.numel()
+            return found
+
+    with Counting() as counting:
+        return call(x), counting.passes
+
+
+def _try_with_places(mended: Callable) -> str | None:
+    import torch
+
+    torch.manual_seed(0)
+    last = torch.channels_last
+    x = torch.randn(2, CHANNELS, ROWS, COLUMNS).to(memory_format=last)
+    found, passes = _passes(mended, x)
+    if not isinstance(found, torch.Tensor):
+        return f"it returns {shown(found)}, not a tensor"
+    wanted = with_places(x)
+    if found.shape != wanted.shape:
+        return f"its result has the sizes {list(found.shape)}, not {list(wanted.shape)}"
+    if not torch.allclose(found, wanted):
+        return "it hands on other numbers: the channels of x first, then each pixel's row, then its column"
+    if not found.is_contiguous(memory_format=last):
+        return "it still hands on NCHW: of which of the joined tensors are the channels of a pixel not side by side?"
+    if passes > 1:
+        return f"the layout is right, but all of the image is written {passes} times: convert only what is new"
+    return None
+
+
+def _new_alone(x):
+    import torch
+
+    return torch.cat(_places(x), 1).to(memory_format=torch.channels_last)
+
+
+def _converted_at_the_end(x):
+    import torch
+
+    return with_places(x).contiguous(memory_format=torch.channels_last)
+
+
+def _joined(parts: Callable) -> Callable:
+    def call(x):
+        import torch
+
+        return torch.cat(parts(x), 1)
+
+    return call
+
+
+KEEPS_LAYOUT = Code(
+    "Join the two new channels first, convert those, and join the result with x.",
+    _try_with_places,
+    wrong={
+        "it still hands on NCHW": with_places,
+        "it still hands on NCHW: of which": _joined(lambda x: [x.contiguous(), _new_alone(x)]),
+        "all of the image is written 2 times": _converted_at_the_end,
+        "it hands on other numbers": _joined(lambda x: [_new_alone(x), x]),
+        "it hands on other numbers: the channels of x first": _joined(lambda x: [x, _new_alone(x).flip(1)]),
+        "its result has the sizes [2, 2, 4, 5]": _new_alone,
+        "something of type NoneType, not a tensor": lambda x: None,
+    },
+)
+EXERCISES = {"13.1": IDLE_OPERATION, "13.2": LAYOUT_BOUND, "13.3": KEEPS_LAYOUT}

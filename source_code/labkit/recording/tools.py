@@ -1,7 +1,7 @@
 """What do other tools say of a report? Each is run at full strength on the whole export, and what it said is kept.
 
 They need the export as nsys wrote it: the slim copy that ships lacks tables that they read. One reads traces of
-PyTorch's profiler instead, made of the same program. A tool's answer is read by labkit.topics.diagnosis, which also
+PyTorch's profiler instead, made of the same program. A tool's answer is read by labkit.subjects.diagnosis, which also
 says which tools are not asked, and why. Those that pip installs have an environment of their own, beside the course's:
 
 python3 -m venv FOLDER; FOLDER/bin/pip install nsys-ai torch-tb-profiler; export LAB_TOOLS=FOLDER/bin

@@ -29,7 +29,6 @@ MEASURED = (
     *("labkit/kernels/*.py", "labkit/speedrun/*.py"),
     *(f"labkit/training/{name}.py" for name in ("model", "clock", "text", "sizes", "number_types")),
     *("labkit/training/keras_net.py", "labkit/training/keras_step.py"),
-    *("labkit/topics/formats/float8.py", "labkit/topics/formats/optimizers.py"),
 )
 # … but for those that stand in for a package, and, of these modules, some definitions alone.
 STAND_INS = ("labkit/kernels/triton_or_not.py",)

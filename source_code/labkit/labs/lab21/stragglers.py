@@ -10,7 +10,7 @@ import pandas as pd
 from labkit import cases
 from labkit.display.table import Table, table
 from labkit.errors import LabError
-from labkit.topics.clinic.patients import unnamed
+from labkit.subjects.unnamed import unnamed
 from stepbudget.ask import ranks
 from stepbudget.ask.ranks import Ranks
 

@@ -1,0 +1,576 @@
+"""The exercises of lab 20: what ails eight patients, what a cure gains at most, and six programs mended.
+
+Exercise 20.5.2 is the second about patient 5. What ails a patient is a word of ``patients.CAUSES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.labs.lab20 import patients
+from labkit.numbers import NotANumber, number, shown
+from stepbudget.ask import collectives, copies, phases, predict, tensor_cores
+from stepbudget.ask.budget import budget
+from stepbudget.report import Report
+
+# What else one would see if a word were right.
+THEN = {
+    "loader": "then the row 'waiting for the loader' would be large, on each GPU that comes late",
+    "cpu work": "then CPU code that launches nothing would hold up the GPU: does it?",
+    "copies": "then copies from pageable memory would take much of the time: tables.copies says how much",
+    "waiting": "then numbers would come back from the GPU in the middle of a step, one by one, and the program wait",
+    "launches": "then short kernels would find the GPU empty, one after another: tables.launch says so, or not",
+    "precision": "then the longest products would be in kernels that use no Tensor Cores: see tables.kernels",
+    "sizes": "then Tensor Core kernels for badly aligned memory would run (align1, align2): see tables.kernels",
+    "debugging": "then something would run in each step that no training needs: a check, a range for each operator",
+    "healthy": "a cure gains more than a tenth of the time here: which row of the budget is too large?",
+}
+ALMOST = {  # patient → a word that comes near → what speaks against it
+    3: {"sizes": "plain FP32 kernels (simt) are all called align1, whatever the sizes: do these use Tensor Cores?"},
+    5: {"cpu work": "there is much CPU code, yes: but what does it do? Count the kernels that each phase launches"},
+    6: {
+        "copies": "there is such a copy, and it takes a few per cent: what makes the memory pageable?",
+        "loader": "the phase 'data' takes next to nothing: the loader is in time",
+    },
+    7: {
+        "waiting": "a GPU waits for the other one: that is what you see, and not yet why",
+        "healthy": "the GPU looks busy, but its collectives only wait for the other GPU",
+    },
+    8: {
+        "waiting": "true as far as it goes: after each operation a result is fetched. Who would want that?",
+        "launches": "there are many, yes: which kernels run as often as results are fetched?",
+    },
+    10: {"healthy": "the Tensor Cores are busy, but with what kind of kernels? See tables.kernels"},
+}
+
+
+def _cause(patient: int) -> Choice:
+    """What ails a patient, as a word of ``patients.CAUSES``."""
+    wrong = {word: why for word, why in (THEN | ALMOST.get(patient, {})).items() if word != patients.cause(patient)}
+    hint = f"Which row of the budget is large, and in which phase? The words are {', '.join(patients.CAUSES)}."
+    return Choice(READ, hint, right=lambda: patients.cause(patient), wrong=wrong)
+
+
+def _ms(report: Report, *causes: str) -> float:
+    return sum(budget(report).ms[cause] for cause in causes)
+
+
+def _window_ms(report: Report) -> float:
+    return budget(report).window.duration_ms
+
+
+# Bounds
+
+
+def _fix_ms(report: Report, fix: str) -> float:
+    return predict.bound(report, budget(report), fix).at_most_ms
+
+
+TENSOR_CORES_MS = Number(
+    BOUND,
+    "A row of tables.bounds: the fix that puts matrix products on Tensor Cores.",
+    right=lambda report: _fix_ms(report, "mixed_precision"),
+    wrong={
+        "that is the window at best, once the cure works: what does it gain?": lambda report: (
+            _window_ms(report) - _fix_ms(report, "mixed_precision")
+        ),
+        "that is the whole window": _window_ms,
+        "those are seconds: milliseconds are asked for": lambda report: _fix_ms(report, "mixed_precision") / 1e3,
+        "that is what the GPU's idle time could gain, and this GPU is busy": lambda report: budget(report).idle_ms,
+        "that is a factor: milliseconds are asked for": lambda report: (
+            _window_ms(report) / (_window_ms(report) - _fix_ms(report, "mixed_precision"))
+        ),
+    },
+)
+
+
+def _phase(report: Report, name: str, column: str = "cpu_ms") -> float:
+    found = phases.phases(report)
+    return float(found.loc[found["phase"] == name, column].sum())
+
+
+OPTIMIZER_MS = Number(
+    BOUND,
+    "What the CPU spends in one phase, at most, comes sooner: tables.phases.",
+    right=lambda report: _phase(report, "optimizer"),
+    wrong={
+        "that is for all launches: those of forward and backward stay as they are": lambda report: _fix_ms(
+            report, "cuda_graph"
+        ),
+        "that is the kernels' time: the CPU's is what the GPU waits for": lambda report: _phase(
+            report, "optimizer", "gpu_ms"
+        ),
+        "that row is the code between the launches: the launches are the optimizer's, too": lambda report: _ms(
+            report, "optimizer"
+        ),
+        "that is the backward pass": lambda report: _phase(report, "backward"),
+        "that is the whole window": _window_ms,
+    },
+)
+
+IDLE_MS = Number(
+    BOUND,
+    "Whatever the CPU does sooner, the GPU's own work remains: so what can vanish at most?",
+    right=lambda report: budget(report).idle_ms,
+    wrong={
+        "that is what remains: the GPU's own work": lambda report: _window_ms(report) - budget(report).idle_ms,
+        "that is the whole window: the GPU's work does not vanish": _window_ms,
+        "those are the copies: small beside what goes on before them": lambda report: _ms(
+            report, "copies", "pageable_copy"
+        ),
+        "that is a share: milliseconds are asked for": lambda report: budget(report).idle_ms / _window_ms(report),
+    },
+    within=0.03,  # the row of the CPU code alone is as good an answer
+)
+
+
+def _late(report: Report) -> float:
+    return float(collectives.late(collectives.communication(report))["gpu"])
+
+
+LATE_GPU = Number(
+    READ,
+    "ask.collectives.communication(patient) has a row a GPU; 'last' says how often it came last, 'alone_ms' the price.",
+    right=_late,
+    wrong={
+        "that is the one that waits": lambda report: 1 - _late(report),
+        "that is how often it came last: which GPU is it?": lambda report: float(
+            collectives.communication(report)["last"].max()
+        ),
+        "that is how many GPUs there are: their numbers begin at 0": lambda report: 2.0,
+    },
+    within=0.0,
+)
+
+STEPS = 3  # that patient 8's report holds
+
+
+def _fetched(report: Report) -> float:
+    found = copies.copies(report)
+    return float(found.loc[found["direction"] == "device to host", "count"].sum())
+
+
+FETCHED = Number(
+    READ,
+    "tables.copies counts the copies from device to host, over three steps.",
+    right=lambda report: _fetched(report) / STEPS,
+    wrong={
+        "that is in all: the report holds three steps": _fetched,
+        "those are the batches, on their way to the GPU": lambda report: float(STEPS),
+        "that is the number of kernels": lambda report: float(len(report.kernels)),
+    },
+)
+
+
+def _aligned_ms(report: Report, pattern: str = "align1") -> float:
+    found = tensor_cores.verdicts(report)
+    return float(found.loc[found["kernel"].str.contains(pattern), "gpu_ms"].sum())
+
+
+ALIGN_MS = Number(
+    BOUND,
+    "All of their time, at most: the kernels in tables.kernels whose names end in align1.",
+    right=_aligned_ms,
+    wrong={
+        "that is all Tensor Core kernels: the others are as fast as they can be": lambda report: _ms(
+            report, "tensor_core_kernels"
+        ),
+        "that is the longest of them alone": lambda report: float(tensor_cores.verdicts(report)["gpu_ms"].max()),
+        "that is the whole window": _window_ms,
+        "those are the good ones: the others are asked for": lambda report: _aligned_ms(report, "nvjet"),
+        "those are seconds: milliseconds are asked for": lambda report: _aligned_ms(report) / 1e3,
+    },
+)
+
+
+# Programs, mended: each runs on the CPU, in small
+
+READS = "aten::_local_scalar_dense"  # what .item() comes to; an optimizer's step counters lie on the CPU anyway
+
+
+def _seen(run: Callable[[], object]) -> tuple[object, list[tuple[str, tuple]]]:
+    """What ``run`` returns, and PyTorch's operations below it: name (``aten::mm``) and the types of its tensors."""
+    import torch  # here and below: the recorded labs need none
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    operations = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            tensors = [one.dtype for one in args if isinstance(one, torch.Tensor)]
+            operations.append((func.name().partition(".")[0], tuple(tensors)))
+            return func(*args, **(kwargs or {}))
+
+    with Log():
+        return run(), operations
+
+
+def _small_model(layers: int = 4):
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(layers)))
+    return model, torch.nn.functional.mse_loss, torch.randn(16, 8), torch.randn(16, 8)
+
+
+@quietly
+def _try_norms(step: Callable) -> str | None:
+    import torch
+
+    model, loss_fn, batch, target = _small_model()
+    found, operations = _seen(lambda: step(model, loss_fn, batch, target))
+    gradients = [parameter.grad for parameter in model.parameters()]
+    if any(gradient is None for gradient in gradients):
+        return "there are gradients missing: the backward pass belongs to the step"
+    right = [float(gradient.norm()) for gradient in gradients]
+    if not isinstance(found, (list, tuple)) or not all(isinstance(one, float) for one in found):
+        return f"plain numbers are wanted, in a list, not {shown(found)}"
+    if len(found) != len(right) or not torch.allclose(torch.tensor(found), torch.tensor(right), rtol=1e-4):
+        return "these are not the norms of all gradients, in the order of model.parameters()"
+    fetched = sum(name == READS for name, _ in operations)
+    if fetched > 1:
+        return f"{fetched} numbers are fetched one by one, and each time the program waits: fetch them as one"
+    return None
+
+
+def _norms(fetch: Callable, backward: bool = True) -> Callable:
+    def train_step(model, loss_fn, batch, target):
+        if backward:
+            loss_fn(model(batch), target).backward()
+        return fetch([parameter.grad for parameter in model.parameters()])
+
+    return train_step
+
+
+def _stacked(gradients):
+    import torch
+
+    return torch.stack([gradient.norm() for gradient in gradients])
+
+
+NORMS = Code(
+    "torch.stack makes one tensor of many; .tolist() fetches a whole tensor at once.",
+    _try_norms,
+    wrong={
+        "numbers are fetched one by one": _norms(lambda own: [gradient.norm().item() for gradient in own]),
+        "plain numbers are wanted, in a list": _norms(_stacked),
+        "not the norms of all gradients": _norms(lambda own: [_stacked(own).norm().item()]),
+        "the backward pass belongs to the step": _norms(lambda own: [], backward=False),
+    },
+)
+
+SIXTEEN_BITS = ("torch.bfloat16", "torch.float16")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
+
+
+@quietly
+def _try_precision(step: Callable) -> str | None:
+    import torch
+
+    model, loss_fn, batch, target = _small_model()
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        loss, operations = _seen(lambda: step(model, loss_fn, batch, target))
+        tf32 = torch.get_float32_matmul_precision() != "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    if any(parameter.grad is None for parameter in model.parameters()):
+        return "there are gradients missing: the backward pass belongs to the step"
+    if not isinstance(loss, torch.Tensor) or not torch.isfinite(loss).all():
+        return f"the loss is wanted, not {shown(loss)}"
+    types = [{str(dtype) for dtype in dtypes} for name, dtypes in operations if name in PRODUCTS]
+    if any("torch.float16" in own for own in types):
+        return "FP16 underflows without a GradScaler: BF16 needs none"
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+        return "the weights are to stay in FP32: let autocast round them for the products alone"
+    if tf32 or all(own & {*SIXTEEN_BITS} for own in types):
+        return None
+    if any(own & {*SIXTEEN_BITS} for own in types):
+        return "some products still run in FP32: the whole forward pass belongs under autocast"
+    return "all products still run in FP32 (autocast is for one type of device, and this trial runs on a CPU)"
+
+
+def _autocast_step(dtype: str | None = "bfloat16", device: str = "", only_loss: bool = False, backward: bool = True):
+    def train_step(model, loss_fn, batch, target):
+        import torch
+
+        kind = device or batch.device.type
+        with torch.autocast(kind, getattr(torch, dtype or "bfloat16"), enabled=bool(dtype) and not only_loss):
+            output = model[:2](batch)
+        with torch.autocast(kind, getattr(torch, dtype or "bfloat16"), enabled=bool(dtype)):
+            loss = loss_fn(model[2:](output), target)
+        if backward:
+            loss.backward()
+        return loss
+
+    return train_step
+
+
+def _all_in_sixteen_bits(model, loss_fn, batch, target):
+    import torch
+
+    model.to(torch.bfloat16)
+    loss = loss_fn(model(batch.to(torch.bfloat16)), target.to(torch.bfloat16))
+    loss.backward()
+    return loss
+
+
+PRECISION = Code(
+    "Two cures: torch.autocast around model and loss, or torch.set_float32_matmul_precision.",
+    _try_precision,
+    wrong={
+        "all products still run in FP32": _autocast_step(dtype=None),
+        "some products still run in FP32": _autocast_step(only_loss=True),
+        "FP16 underflows without a GradScaler": _autocast_step("float16"),
+        "the backward pass belongs to the step": _autocast_step(backward=False),
+        "the weights are to stay in FP32": _all_in_sixteen_bits,
+        "the loss is wanted": lambda *given: _autocast_step()(*given) and None,
+    },
+)
+
+FEW = 1.0  # operations a parameter: a loop makes nine
+
+
+@quietly
+def _try_optimizer(make_optimizer: Callable) -> str | None:
+    import torch
+
+    model, loss_fn, batch, target = _small_model(layers=20)
+    twin, *_ = _small_model(layers=20)
+    parameters = list(model.parameters())
+    optimizer = make_optimizer(torch, parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return f"an optimizer is wanted, not {shown(optimizer)}"
+    for group in optimizer.param_groups:
+        if group.get("foreach") is None and not group.get("fused"):
+            group["foreach"] = True  # what PyTorch chooses on a GPU where nothing is said
+    usual = torch.optim.AdamW(twin.parameters(), lr=3e-4, foreach=False)
+    for _ in range(2):  # the first step makes the optimizer's state, too
+        for own in (model, twin):
+            loss_fn(own(batch), target).backward()
+        _, operations = _seen(optimizer.step)
+        usual.step()
+    pairs = zip(parameters, twin.parameters(), strict=True)
+    if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs):
+        return "the weights come out otherwise: AdamW and its learning rate are to stay as they are"
+    count = sum(name != READS for name, _ in operations)
+    if count > FEW * len(parameters):
+        return f"{count} operations for {len(parameters)} parameters: it still goes through them in a loop"
+    return None
+
+
+def _optimizer(name: str = "AdamW", lr: float = 3e-4, **how) -> Callable:
+    return lambda torch, parameters: getattr(torch.optim, name)(parameters, lr=lr, **how)
+
+
+OPTIMIZER = Code(
+    "The argument fused has all parameters in a few kernels; foreach comes next.",
+    _try_optimizer,
+    wrong={
+        "it still goes through them in a loop": _optimizer(foreach=False, fused=False),
+        "the weights come out otherwise": _optimizer("SGD", foreach=True),
+        "AdamW and its learning rate are to stay": _optimizer(lr=1e-3, fused=True),
+        "an optimizer is wanted": lambda torch, parameters: None,
+    },
+)
+
+
+@quietly
+def _try_recoloured(recoloured: Callable) -> str | None:
+    import torch
+
+    torch.manual_seed(0)
+    same = torch.randint(60, 200, (1, 3, 16, 16), dtype=torch.uint8).expand(32, -1, -1, -1).contiguous()
+    found, many = _seen(lambda: recoloured(torch, same))
+    _, few = _seen(lambda: recoloured(torch, same[:4]))
+    if not isinstance(found, torch.Tensor) or found.shape != same.shape or found.dtype != same.dtype:
+        return "as many pictures are wanted as come in, of the same size, in whole numbers (torch.uint8)"
+    flat = found.float().flatten(1)
+    contrast = flat.std(1) / same[0].float().std()
+    brightness = flat.mean(1) - same[0].float().mean()
+    if contrast.std() < 0.02:
+        return "all pictures get the same contrast: a number for each is to be drawn"
+    if brightness.std() < 2:
+        return "all pictures get the same brightness: a number for each is to be drawn"
+    if not (contrast.min() > 0.75 and contrast.max() < 1.25 and brightness.abs().max() < 23):
+        return "contrast lies between 0.8 and 1.2, about the picture's own mean; brightness between -20 and 20"
+    if len(many) > len(few):
+        return f"{len(few)} operations for 4 pictures, {len(many)} for {len(same)}: it still takes them one by one"
+    return None
+
+
+def _recoloured(contrasts: str = "each", brightnesses: str = "each", about_mean: bool = True, back: bool = True):
+    def recoloured(torch, images):
+        def drawn(which: str):
+            return torch.rand(len(images) if which == "each" else 1, 1, 1, 1)
+
+        images = images.float()
+        mean = images.mean((1, 2, 3), keepdim=True) if about_mean else 0
+        changed = (images - mean) * (0.8 + 0.4 * drawn(contrasts)) + mean + 40 * drawn(brightnesses) - 20
+        return changed.clamp(0, 255).byte() if back else changed
+
+    return recoloured
+
+
+def _one_by_one(torch, images):
+    return torch.cat([_recoloured()(torch, image[None]) for image in images])
+
+
+RECOLOURED = Code(
+    "torch.rand(len(images), 1, 1, 1) is a number a picture; mean((1, 2, 3), keepdim=True) is each picture's mean.",
+    _try_recoloured,
+    wrong={
+        "it still takes them one by one": _one_by_one,
+        "the same contrast": _recoloured(contrasts="one"),
+        "the same brightness": _recoloured(brightnesses="one"),
+        "about the picture's own mean": _recoloured(about_mean=False),
+        "in whole numbers": _recoloured(back=False),
+    },
+)
+
+DISK_MS = 100  # for a batch: what --fault loader of clinic/two_gpus.py waits
+CORES, STEPS_TRIED, NEAR = 16, 400, 1.15
+
+
+class PretendLoader:
+    """A DataLoader whose workers each need DISK_MS for a batch, and which fetch some batches ahead."""
+
+    def __init__(
+        self,
+        dataset: object,
+        batch_size: int | None = 1,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
+        **_: object,
+    ) -> None:
+        self.batch_size, self.workers, self.pinned = batch_size, num_workers, pin_memory
+        self.ahead = num_workers * (prefetch_factor or 2)
+
+    def steps_ms(self, step_ms: float) -> float:
+        """What a step takes in the long run, if its batch had only to be there."""
+        if not self.workers:
+            return step_ms + DISK_MS
+        ready, free, done, now = [], [0.0] * self.workers, [], 0.0
+        for batch in range(STEPS_TRIED):
+            asked = done[batch - self.ahead] if batch >= self.ahead else 0.0
+            worker = batch % self.workers
+            free[worker] = max(free[worker], asked) + DISK_MS
+            ready.append(free[worker])
+            now = max(now, ready[batch]) + step_ms
+            done.append(now)
+        half = STEPS_TRIED // 2
+        return (done[-1] - done[half - 1]) / (STEPS_TRIED - half)
+
+
+def _step_ms(report: Report) -> float:
+    """What a step of patient 7 takes on the GPU that is in time: without its wait for the other."""
+    found = collectives.communication(report)
+    early = found[found["alone_ms"] == 0].iloc[0]
+    waits_ms = min(early["exposed_ms"], early["waiting_ms"])
+    return (budget(report, device=int(early["gpu"])).window.duration_ms - waits_ms) / _captured_steps(report)
+
+
+def _captured_steps(report: Report) -> int:
+    found = phases.phases(report)
+    return int(found.loc[found["phase"] == "forward", "count"].max())
+
+
+def _try_loader(make_loader: Callable) -> str | None:
+    data, step_ms = object(), _step_ms(patients.report(7))
+    loader = make_loader(PretendLoader, data)
+    if not isinstance(loader, PretendLoader):
+        return f"the loader is wanted, not {shown(loader)}"
+    if loader.batch_size is not None:
+        return "the data come as whole batches: the second argument stays None"
+    if loader.workers > CORES // 2:
+        return f"{loader.workers} workers: two such programs share {CORES} cores"
+    if not loader.pinned:
+        return "it no longer pins its batches: one cure, and a new illness"
+    took_ms = loader.steps_ms(step_ms)
+    if took_ms > NEAR * step_ms:
+        return f"a step takes {took_ms:.0f} ms, since its batch comes no sooner; the GPU needs {step_ms:.0f}"
+    return None
+
+
+def _loader(workers: int, batch: int | None = None, **more) -> Callable:
+    more = {"pin_memory": True, **more}
+    return lambda DataLoader, data: DataLoader(data, batch, num_workers=workers, **more)
+
+
+LOADER = Code(
+    "So many workers that, taking turns, they deliver a batch as often as a step wants one.",
+    _try_loader,
+    wrong={
+        "a step takes 50 ms": _loader(2),
+        "a step takes 25 ms": _loader(4, prefetch_factor=8),
+        "64 workers: two such programs": _loader(64),
+        "it no longer pins its batches": _loader(8, pin_memory=False),
+        "the data come as whole batches": _loader(8, batch=32),
+        "the loader is wanted": lambda DataLoader, data: data,
+    },
+)
+
+TRIED = ((50257, 8193), (32000, 11008), (30522, 3073), (101, 64))
+SPARE = 128  # what is more is waste
+
+
+def _try_sizes(sizes: Callable) -> str | None:
+    for asked in TRIED:
+        given = sizes(*asked)
+        if not isinstance(given, (list, tuple)) or len(given) != 2:
+            return f"two sizes are wanted, not {shown(given)}"
+        for name, size, before in zip(("vocabulary", "hidden layer"), given, asked, strict=True):
+            try:
+                whole = number(size)
+            except NotANumber:
+                return f"the {name} is {shown(size)}: a size is a whole number"
+            if not math.isclose(whole, round(whole), abs_tol=0):
+                return f"the {name} is {whole:g}: a size is a whole number"
+            if whole < before:
+                return f"of a {name} of {before:,} only {whole:,.0f} are left: round up"
+            if whole % 8:
+                return f"a {name} of {before:,} becomes {whole:,.0f}, which is no multiple of 8"
+            if whole - before >= SPARE:
+                return f"a {name} of {before:,} becomes {whole:,.0f}: less will do"
+    return None
+
+
+def _sized(size: Callable[[int], object], other: Callable[[int], object] | None = None) -> Callable:
+    return lambda vocabulary, hidden: (size(vocabulary), (other or size)(hidden))
+
+
+def _up(size: int, unit: int = 8) -> int:
+    return -(-size // unit) * unit
+
+
+SIZES = Code(
+    "Divide, round up, multiply: -(-size // 8) * 8.",
+    _try_sizes,
+    wrong={
+        "which is no multiple of 8": _sized(lambda size: size),
+        "a hidden layer of 8,193": _sized(_up, lambda size: size),
+        "only": _sized(lambda size: size // 8 * 8),
+        "less will do": _sized(lambda size: size // 8 * 8 + 128),
+        "a size is a whole number": _sized(lambda size: size / 8 * 8 + 0.5),
+        "two sizes are wanted": lambda vocabulary, hidden: _up(vocabulary),
+    },
+)
+
+MORE: Mapping[int, tuple] = {  # patient → what is asked beside the cause
+    3: (TENSOR_CORES_MS, PRECISION),
+    5: (OPTIMIZER_MS, OPTIMIZER),
+    6: (IDLE_MS, RECOLOURED),
+    7: (LATE_GPU, LOADER),
+    8: (FETCHED,),
+    10: (ALIGN_MS, SIZES),
+}
+EXERCISES = {"20.2.1": NORMS} | {
+    f"20.{patient}.{place}": one
+    for patient in patients.numbers()
+    if patient not in patients.EXAMINED
+    for place, one in enumerate((_cause(patient), *MORE.get(patient, ())), 1)
+}

@@ -1,0 +1,86 @@
+"""What does a script look like that somebody brings, what does the template add to it, and what does each mend change?
+
+The scripts of source_code/examples/ carry all mends, and the profiler's bracket, behind flags. Here flags are put in,
+as for the clinic's patients, and what they rule out is gone: so each is a script as its owner would have it, and a
+mend is the difference between two of them.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+from labkit.display.diffs import Diff
+from labkit.display.listing import Listing
+from labkit.errors import LabError
+from labkit.recording import plan
+from labkit.subjects.without_flags import Plain, source
+
+FILE = "train.py"  # as the owner calls it
+SHOWN = ("train",)  # the function in which all mends lie
+BATCHES = "batches"  # in it, the loader or what watches it
+WATCHED = f"{FILE}, which a profiler can watch"
+
+
+def script(report: str) -> Listing:
+    """The training function behind a report of ``plan.EXAMPLE_STEPS``, before anybody thought of a profiler."""
+    return Listing(FILE, _train(report))
+
+
+def pasted(report: str) -> Diff:
+    """What the template adds to that function: the wrapped loader, and a name for each phase."""
+    return _diff(FILE, _train(report), WATCHED, _train(report, watched=True))
+
+
+def mended(report: str) -> Diff:
+    """What a mend changes in it: from the report before it to this one. LabError for a first report."""
+    return _diff(FILE, _train(before(report)), f"{FILE}, mended", _train(report))
+
+
+def before(report: str) -> str:
+    """The report of the script to which this one's mend was added; LabError for a first report, or an unknown one."""
+    for mends in plan.EXAMPLES.values():
+        names = list(mends)
+        if report in names[1:]:
+            return names[names.index(report) - 1]
+    raise LabError(f"no mend led to a report called {report}.")
+
+
+def train(file: str, flags: str, watched: bool = False) -> str:
+    """The training function of a script of source_code/, its flags put in; ``watched``: with the template in it."""
+    program = SimpleNamespace(script=file, flags=f"{flags} --profile" if watched else flags)
+    tree = ast.parse(source(program, SHOWN, ranges=watched))
+    return ast.unparse(ast.fix_missing_locations(Plain().visit(_AsWritten(tree).visit(tree))))
+
+
+def _train(report: str, watched: bool = False) -> str:
+    if report not in plan.EXAMPLE_STEPS:
+        raise LabError(f"no report is called {report}: there are {', '.join(plan.EXAMPLE_STEPS)}.")
+    file, _, flags = plan.EXAMPLE_STEPS[report].partition(" ")
+    return train(file, flags, watched)
+
+
+class _AsWritten(ast.NodeTransformer):
+    """As people write it: no name for what is the loader anyway, no argument that says what holds without it."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        named = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [BATCHES]
+        ]
+        self.batches = named[0].value
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
+        return None if [ast.unparse(one) for one in node.targets] == [BATCHES] else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.batches if node.id == BATCHES else node
+
+    def visit_keyword(self, node: ast.keyword) -> ast.keyword | None:
+        usual = ("None", "True" if node.arg == "enabled" else "False")
+        return None if ast.unparse(node.value) in usual else node
+
+
+def _diff(old: str, before: str, new: str, after: str) -> Diff:
+    return Diff.of(old, before.splitlines(), new, after.splitlines())

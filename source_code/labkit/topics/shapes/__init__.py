@@ -1,5 +1,0 @@
-"""Which sizes and layouts do Tensor Cores want?"""
-
-from labkit.topics import rooms
-
-__getattr__, __dir__ = rooms(__name__, __path__)
