@@ -1,7 +1,7 @@
 """Is the reader's answer right? It says what is wrong, and never what is right.
 
-Each lab has its exercises in a module of its own, ``labNN``, as ``EXERCISES`` by number; it is imported when the first
-of them is asked for.
+Each lab has its exercises in its module, ``labkit.labs.labNN``, as ``EXERCISES`` by number; it is imported when the
+first of them is asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ def exercises_of(lab: int) -> dict[str, Exercise]:
     """A lab's exercises: number (``"2.1"``) → exercise. LabError where there is no such lab."""
     if lab not in {one.number for one in course.LABS}:
         raise LabError(f"there is no lab {lab}: they are numbered from 1 to {len(course.LABS)}.")
+    module = importlib.import_module(f"labkit.labs.lab{lab:02d}")
+    if hasattr(module, "EXERCISES"):
+        return module.EXERCISES
     return importlib.import_module(f"{__name__}.lab{lab:02d}").EXERCISES
 
 
