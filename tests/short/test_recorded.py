@@ -13,7 +13,7 @@ import pytest
 from labkit import course, images
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, recorded
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from labkit.topics.profilers import nvml
 from labkit.topics.roofline import readings as roofline
 from stepbudget.ask import copies, idle, tensor_cores
@@ -128,7 +128,7 @@ def test_the_claims_of_the_course_hold_on_the_h200(monkeypatch):
     assert seconds("reference", plan.REFERENCE) / seconds("reference", "main_baseline.py") >= 0.95
     for step in plan.ACCURACY:
         assert len(recorded.accuracy(step)) >= 10
-        mean, p = accuracy.gate("main_baseline.py", step)
+        mean, p = accuracy.mean_and_p("main_baseline.py", step)
         assert mean >= accuracy.FLOOR_PCT
         assert step == "main_baseline.py" or p >= accuracy.SIGNIFICANCE
 

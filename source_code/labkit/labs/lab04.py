@@ -12,7 +12,7 @@ from labkit.checks import Claim, Note
 from labkit.display.runs import in_rounds
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
-from labkit.topics.ladder.accuracy import below
+from labkit.subjects.accuracy import below
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.budget import CAUSES, Budget
 from stepbudget.ask.compare import Comparison, compare

@@ -13,11 +13,12 @@ from itertools import pairwise
 import pandas as pd
 
 from labkit.checks import Claim
+from labkit.display.charts.results import median_run
 from labkit.display.runs import compared, in_rounds, is_beyond_noise
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import NotANumber, number, shown
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from stepbudget.ask.budget import CAUSES, Budget, budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
@@ -84,7 +85,7 @@ def largest_part(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """What the first step's median run and the last one's spend most of their time on."""
     first, *_, last = runs
     for name in (first, last):
-        run = sorted(runs[name], key=lambda record: record["process_s"])[len(runs[name]) // 2]
+        run = median_run(runs[name])
         largest = max(PARTS, key=lambda part: run[PARTS[part]])
         share = run[PARTS[largest]] / run["process_s"]
         yield f"{name}: the largest part is {largest}, ~{100 * share:.0f} % of the process"

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
+from labkit.display.charts.results import median_run
 from labkit.display.runs import compared, epoch_ms
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.compare import Comparison
 from stepbudget.ask.copies import copies
@@ -299,7 +300,7 @@ EPOCH_BATCHES = Code(
 
 def _saved_s(runs: Sequence[Sequence[dict]], part: str) -> float:
     """By how many seconds a part of the process became shorter, from the median run of one step to that of the next."""
-    before, after = (sorted(own, key=lambda record: record["process_s"])[len(own) // 2] for own in runs)
+    before, after = map(median_run, runs)
     return before[part] - after[part]
 
 

@@ -12,9 +12,8 @@ import pandas as pd
 from labkit.checks import Claim, Note
 from labkit.display.runs import epoch_ms
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.topics.ladder import accuracy
-from labkit.topics.ladder.ledger import epoch_times, first_epoch_longer_s
-from labkit.topics.launches import in_and_beside_a_graph
+from labkit.subjects import accuracy
+from labkit.subjects.ladder import epoch_times, first_epoch_longer_s
 from stepbudget.ask.budget import CAUSES, IDLE, budget
 from stepbudget.ask.compare import Comparison, compare
 from stepbudget.ask.idle import idle
@@ -25,6 +24,8 @@ from stepbudget.report import Report
 
 LOOP = ["gather", "zero grad", "forward", "loss", "backward", "optimizer step"]  # phases of a step that launch
 LAUNCHED_TWICE = ["0.8", "0.6", "0.4"]  # what the captured step leaves of three ones
+
+FULL, FEW = 1024, 16  # digits a step in bench_launches.py: ours, and next to no work for the GPU
 
 
 def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
@@ -170,7 +171,7 @@ def epoch_shorter(steps: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
 
 def graph_alone(ways: pd.DataFrame) -> Iterator[Claim | str]:
     """What the graph gains without the layout; ``ways``: an epoch of 1,024 and of 16 digits a step, a row each."""
-    full, few = (ways.set_index("batch")["times as fast"].loc[size] for size in (1024, 16))
+    full, few = (ways.set_index("digits a step")["times as fast"].loc[size] for size in (FULL, FEW))
     yield Claim(
         "with next to no work a step, a graph is at least twice as fast", few > 2, few,
         because="a fast CPU launches nearly as fast as the GPU runs such small kernels",
@@ -187,14 +188,36 @@ def accuracy_kept(baseline: Sequence[float], opt5: Sequence[float]) -> Iterator[
     yield accuracy.passes("opt5", baseline, opt5)
 
 
+# --- its readings --------------------------------------------------------------------------------------------
+
+
+def bare_us(records: Sequence[dict]) -> pd.Series:
+    """Microseconds of a kernel with next to nothing to do, launched from ``python`` and in a ``graph``.
+
+    ``records``: of ``bench_peaks.py``; medians over them.
+    """
+    rows = pd.DataFrame([row for record in records for row in record["rows"]])
+    return rows[rows["what"] == "launch"].groupby("how")["us"].median()
+
+
+def in_and_beside_a_graph(report: Report, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The kernels that were launched in the training epoch's first range of this name: a graph's own, and all others.
+
+    The report's rows of kernels; of a graph that was traced as a whole there are none. Two empty tables where there is
+    no such range.
+    """
+    window, kernels = report.window(), report.kernels
+    ranges = report.ranges[report.ranges["start"].between(window.start, window.end)]
+    calls = ranges[ranges["name"] == name][["start", "end"]].to_numpy()
+    first = kernels[kernels["api_start"].between(*calls[0])] if len(calls) else kernels[:0]
+    return first[first["graph_node"].notna()], first[first["graph_node"].isna()]
+
+
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
-FULL, FEW = 1024, 16  # digits a step in bench_launches.py: ours, and next to no work for the GPU
-
-
 def _ms(ways: pd.DataFrame, how: str, batch: int) -> float:
-    return float(ways.set_index("batch")[how][batch])
+    return float(ways.set_index("digits a step")[how][batch])
 
 
 LAUNCHES_BOUND = Number(

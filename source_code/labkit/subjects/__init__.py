@@ -1,0 +1,1 @@
+"""What several labs share, a module a subject."""
