@@ -5,15 +5,20 @@ Its exercises: steps that wait for the loader, what is left to gain, and a loade
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from labkit.checks import Claim, Note
+from labkit.display import style
+from labkit.display.charts.bars import SMALL, seconds
 from labkit.display.runs import compared, epoch_ms, in_rounds
 from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.topics.ladder.ledger import epoch_noise_ms
+from labkit.subjects.ladder import epoch_noise_ms
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import Comparison, compare
 from stepbudget.ask.idle import idle
@@ -182,6 +187,61 @@ def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
         because="the loop hardly gained, and start-up varies as much",
         so="run more rounds before you read anything into the difference",
     )  # fmt: skip
+
+
+# --- its chart -------------------------------------------------------------------------------------------------
+
+
+CLOSE = 1.3  # two points of a logarithmic axis whose labels would meet
+ABOVE = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": SMALL}
+
+
+def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
+    """Seconds an epoch against the number of loader workers, with the line on which twice the workers take half.
+
+    ``points``: (workers, median and range in seconds). Without a worker (0) the main process loads: half a step left.
+    """
+    points = sorted(points, key=lambda point: point[0])
+    (fewest, first), *_ = [point for point in points if point[0]]
+    x = [number or fewest / 2 for number, _ in points]
+    median, low, high = ([getattr(own, part) for _, own in points] for part in ("median", "low", "high"))
+    parallel = [number for number in x if number >= fewest]
+    ideal = [first.median * fewest / number for number in parallel]
+    with style.house_style():
+        fig = style.figure(3.6)
+        ax = fig.subplots()
+        ax.plot(parallel, ideal, ls=":", color=style.MUTED, lw=1.4)
+        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **ABOVE | {"ha": "left", "va": "center"})
+        ax.vlines(x, low, high, color=style.INK, lw=1.4)
+        ax.plot(parallel, median[-len(parallel) :], color=style.BLUE, lw=1.8)
+        ax.plot(x, median, "o", color=style.BLUE, ms=6)
+        for i, (place, top, epoch_s) in enumerate(zip(x, high, median, strict=True)):
+            beside = i and place / x[i - 1] < CLOSE  # no room above: write it to the right
+            where = {"ha": "left", "va": "center"} if beside else {}
+            ax.annotate(
+                f"{seconds(epoch_s)} s",
+                (place, epoch_s if beside else top),
+                (9, 0) if beside else (0, 6),
+                **ABOVE | where,
+            )
+        ax.set(xscale="log", yscale="log", xlabel="loader workers", ylabel="seconds an epoch")
+        ax.set(xlim=(x[0] / 1.25, x[-1] * 1.6), ylim=(min(*ideal, *low) / 1.25, max(high) * 1.5))
+        ax.set_xticks(x, [str(number) if number else "none: the main\nprocess loads" for number, _ in points])
+        ax.xaxis.set_minor_locator(NullLocator())
+        _plain_numbers(ax.yaxis)
+        ax.grid(axis="y", which="both", lw=0.5)
+        ax.set_title("An epoch of training, by number of loader workers: median and range")
+    return fig
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """2, 5, 10, 20 on a logarithmic axis instead of powers of ten."""
+
+    def number(value: float, _: int) -> str:
+        return f"{value:g}" if f"{value:.0e}"[0] in "125" else ""
+
+    axis.set_major_formatter(number)
+    axis.set_minor_formatter(number)
 
 
 # --- exercises ------------------------------------------------------------------------------------------------

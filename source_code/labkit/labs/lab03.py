@@ -13,18 +13,24 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from labkit.checks import Claim
+from labkit.display import style
+from labkit.display.charts.bars import SMALL, THICK, bar, beside, key
 from labkit.display.runs import compared
 from labkit.display.spread import spread
 from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.topics.ladder.ledger import epoch_noise_ms
+from labkit.subjects.ladder import epoch_noise_ms
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.copies import copies
 from stepbudget.ask.phases import phases
 from stepbudget.ask.predict import bound
 from stepbudget.report import Report
+from stepbudget.say.palette import tint
 
 Kind = tuple[str, bool]  # of a copy: from which memory, and whether with non_blocking
 
@@ -210,6 +216,60 @@ def _bound_s(before: Report, plain: Sequence[dict]) -> float:
     run = plain[0]
     digits = (run["train_samples"] + run["test_samples"]) / run["train_samples"]
     return len(run["epochs"]) * digits * bound(before, budget(before), "pinned_memory").at_most_ms / 1e3
+
+
+# --- its chart -------------------------------------------------------------------------------------------------
+
+
+TRANSFERS = {  # memory, non_blocking → words, colour, line
+    ("pageable", False): ("pageable", style.VERMILION, "-"),
+    ("pageable", True): ("pageable, non_blocking", style.VERMILION, "--"),
+    ("pinned", False): ("pinned", style.BLUE, "-"),
+    ("pinned", True): ("pinned, non_blocking", style.BLUE, "--"),
+}
+
+
+def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
+    """Copies to the GPU. Left, at one size: µs until the call returns and until the copy is done. Right: GB/s by size.
+
+    ``rows``: one dict a size and kind of copy with ``size_mb``, ``memory``, ``non_blocking``, ``returned_us``,
+    ``done_us``.
+    """
+    found = {(row["size_mb"], row["memory"], row["non_blocking"]): row for row in rows}
+    sizes = sorted({row["size_mb"] for row in rows})
+    if size_mb not in sizes:
+        raise ValueError(f"not measured at {size_mb} MB, but at: {', '.join(map(str, sizes))}")
+    with style.house_style():
+        fig = style.figure(3.4)
+        left, right = fig.subplots(1, 2, width_ratios=(1.2, 1))
+        _returned_and_done(left, {kind: found[(size_mb, *kind)] for kind in TRANSFERS}, size_mb)
+        for kind, (words, colour, line) in TRANSFERS.items():
+            gb_per_s = [1e3 * size / found[(size, *kind)]["done_us"] for size in sizes]
+            right.plot(sizes, gb_per_s, line, color=colour, marker="o", ms=4, label=words)
+        right.set(xscale="log", xlabel="MB a copy (medians)", title="GB/s until the copy is done")
+        right.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        right.xaxis.set_minor_locator(NullLocator())
+        right.set_ylim(0, None)
+        right.grid(axis="y")
+        right.legend(fontsize=SMALL, loc="best", handlelength=2.4)
+        shades = {"until the call returns": style.INK, "until the copy is done": tint(style.INK, 0.3)}
+        key(fig, shades, 2)
+    return fig
+
+
+def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> None:
+    """For each kind of copy a pale bar until it is done, and in it a dark one until the call returned."""
+    longest = max(row["done_us"] for row in rows.values())
+    for y, (kind, row) in enumerate(rows.items()):
+        colour = TRANSFERS[kind][1]
+        bar(ax, y, 0, row["done_us"], tint(colour, 0.3))
+        ax.barh(y, row["returned_us"], THICK / 2, color=colour, linewidth=0)
+        beside(ax, max(row["done_us"], row["returned_us"]), y, f"{row['returned_us']:,.0f} / {row['done_us']:,.0f} µs")
+    ax.set(xlim=(0, 1.45 * longest), ylim=(len(rows) - 0.45, -0.55), xlabel="µs, medians")
+    ax.set_yticks(range(len(rows)), [TRANSFERS[kind][0].replace(", ", ",\n") for kind in rows])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.set_title(f"A copy of {size_mb:g} MB: µs until returned / done")
 
 
 # --- exercises ------------------------------------------------------------------------------------------------
