@@ -18,10 +18,10 @@ from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from labkit.source import recorded
+from labkit.subjects import accuracy
 from labkit.topics.keras import charts as keras_charts
 from labkit.topics.keras import readings as keras_records
 from labkit.topics.keras import tables as keras_tables
-from labkit.topics.ladder import accuracy
 from labkit.training import keras_net, keras_run
 from labkit.training.model import Net
 from stand_in import StandIn
@@ -233,7 +233,7 @@ def test_the_shipped_runs_on_a_gpu_are_whole():
     for step in plan.KERAS_ACCURACY:
         seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
         assert len(seeds) >= 10 and seeds == list(range(1, len(seeds) + 1))
-        mean, p = accuracy.gate("main_baseline.py", step)
+        mean, p = accuracy.mean_and_p("main_baseline.py", step)
         assert mean >= accuracy.FLOOR_PCT and p >= accuracy.SIGNIFICANCE
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.checks import Claim
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from labkit.topics.shapes.charts import WORDS
 from labkit.topics.shapes.readings import half_type
 from stepbudget.ask.compare import Comparison

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from labkit.topics.loss_scaling import readings
 from stepbudget.report import Report
 

@@ -10,7 +10,7 @@ import pandas as pd
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
 from labkit.source import recorded
-from labkit.topics.ladder import accuracy as gate
+from labkit.subjects import accuracy as gate
 from labkit.topics.scaling import model, readings, stragglers
 from labkit.topics.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
