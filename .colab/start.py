@@ -142,7 +142,7 @@ def packages(known: list[str]) -> list[str]:
 def tell_of_this_machine() -> None:
     """Where the numbers come from; live, a line on each thing that the machine lacks."""
     from labkit import source
-    from labkit.topics import prerequisites
+    from labkit.subjects import prerequisites
 
     if source.current().name == "live":
         for what, here, so in prerequisites.rows(source.this_machine(), prerequisites.cuda_of_torch(), None):

@@ -18,7 +18,7 @@ from labkit import source, versions
 from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import RECORDED, REPORTS
 from labkit.source import container, originals, turns
-from labkit.topics import prerequisites
+from labkit.subjects import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
 from stepbudget.errors import ReportError

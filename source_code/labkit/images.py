@@ -26,8 +26,7 @@ from labkit.display.fingerprint import FINGERPRINT_MARK, description
 from labkit.errors import one_sentence
 from labkit.source import recorded
 from labkit.source.command import check_writable
-from labkit.subjects import floors, roofline
-from labkit.topics.ladder import charts as ladder_charts
+from labkit.subjects import floors, ladder_charts, roofline
 
 PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
 

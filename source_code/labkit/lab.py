@@ -8,7 +8,7 @@
     tables.phases(report)
 
 All else a notebook imports from its room: ``stepbudget.ask`` questions a report, ``labkit.display`` has the tables and
-charts of runs and reports, ``labkit.topics`` a package for each topic.
+charts of runs and reports, ``labkit.labs`` what one lab alone needs, ``labkit.subjects`` what several share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labkit.display.table import table
 from labkit.labs import check
 from labkit.predictions import compare_prediction
 from labkit.source import quick
-from labkit.topics.ladder.tables import wall_clock
+from labkit.subjects.ladder import wall_clock
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 

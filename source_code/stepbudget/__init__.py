@@ -7,7 +7,7 @@
     sb.advice(report)   # what to do next, and what that gains at most
 
 ``open`` opens a report; ``timeline``, ``budget``, ``bounds``, ``advice``, ``phases``, ``copies``, ``kernels``,
-``steps``, ``launches``, ``tensor_cores`` … ask it, ``compare`` holds two against each other, ``ranks`` those of one run.
+``steps``, ``launches``, ``tensor_cores`` … ask it, ``compare`` holds two against each other, ``ranks`` those of a run.
 Each answer shows itself (HTML in a notebook, text elsewhere) and has what it shows as attributes and as a ``frame``.
 ``answer`` is all of it as one object, which ``--json`` prints. What cannot be read raises ``ReportError``, whose
 message says what to do about it. In a notebook, ``%load_ext stepbudget`` brings a cell magic.

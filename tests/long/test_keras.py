@@ -20,8 +20,7 @@ from labkit.labs.lab17 import reports
 from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from labkit.source import recorded
-from labkit.subjects import keras
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy, keras
 from labkit.training import keras_net, keras_run
 from labkit.training.model import Net
 from stand_in import StandIn
@@ -233,7 +232,7 @@ def test_the_shipped_runs_on_a_gpu_are_whole():
     for step in plan.KERAS_ACCURACY:
         seeds = [run["arguments"]["seed"] for run in recorded.accuracy(step)]
         assert len(seeds) >= 10 and seeds == list(range(1, len(seeds) + 1))
-        mean, p = accuracy.gate("main_baseline.py", step)
+        mean, p = accuracy.mean_and_p("main_baseline.py", step)
         assert mean >= accuracy.FLOOR_PCT and p >= accuracy.SIGNIFICANCE
 
 

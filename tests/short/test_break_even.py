@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labkit.display.fingerprint import drawn_data
+from labkit.labs.lab08 import Cost, cost, ends_table, epochs_until_even, lines_chart, lines_table
 from labkit.source import Live, Recorded, recorded, running
-from labkit.topics.break_even import Cost, cost, ends_table, epochs_until_even, lines_chart, lines_table
 from stand_in import StandIn
 
 

@@ -18,11 +18,13 @@ from PIL import Image
 from labkit.display import charts, style
 from labkit.display import show as showing
 from labkit.display import table as tables
-from labkit.display.charts import results, timelines
+from labkit.display.charts import bars as bars_of
+from labkit.display.charts import timelines
 from labkit.display.fingerprint import drawn_data
 from labkit.display.spread import Spread, without_marks
 from labkit.display.table import short_kernel, table
 from labkit.errors import LabError
+from labkit.labs import lab02, lab03
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import AUTOGRAD, SyntheticReport
@@ -471,7 +473,7 @@ TRANSFER_ROWS = [
 
 
 def test_transfer_grid():
-    fig = charts.transfer_grid(TRANSFER_ROWS)
+    fig = lab03.transfer_grid(TRANSFER_ROWS)
     left, right = fig.axes
     widths = [width for _, _, width in bars(left)]
     assert widths[:2] == pytest.approx([320, 288]) and widths[-2:] == pytest.approx([96, 6.4])
@@ -481,12 +483,12 @@ def test_transfer_grid():
         33.333, rel=1e-3
     )
     with pytest.raises(ValueError, match="not measured at 5"):
-        charts.transfer_grid(TRANSFER_ROWS, size_mb=5)
+        lab03.transfer_grid(TRANSFER_ROWS, size_mb=5)
 
 
 def test_worker_sweep():
     points = [(4, Spread(1.2, 1.1, 1.3, 3)), (0, Spread(4.4, 4.3, 4.5, 3)), (1, Spread(4.0, 3.9, 4.1, 3))]
-    ax = charts.worker_sweep(points).axes[0]
+    ax = lab02.worker_sweep(points).axes[0]
     ideal, line, dots = ax.lines
     assert list(ideal.get_ydata()) == [4.0, 1.0]
     assert list(line.get_xdata()) == [1, 4] and list(line.get_ydata()) == [4.0, 1.2]
@@ -527,8 +529,8 @@ def changed(rows: list[dict], field: str) -> list[dict]:
     [
         (charts.ladder, STEPS, {**STEPS, "opt1": changed(STEPS["opt1"], "process_s")}),
         (charts.ladder_parts, {"a": runs(60)}, {"a": changed(runs(60), "training_s")}),
-        (charts.transfer_grid, TRANSFER_ROWS, changed(TRANSFER_ROWS, "done_us")),
-        (charts.worker_sweep, [(1, Spread(4, 3, 5, 3))], [(1, Spread(4, 3, 5.01, 3))]),
+        (lab03.transfer_grid, TRANSFER_ROWS, changed(TRANSFER_ROWS, "done_us")),
+        (lab02.worker_sweep, [(1, Spread(4, 3, 5, 3))], [(1, Spread(4, 3, 5.01, 3))]),
         (charts.underflow, UNDERFLOW_ROWS, changed(UNDERFLOW_ROWS, "zero_share")),
     ],
 )
@@ -547,7 +549,7 @@ def test_drawing_leaves_matplotlibs_settings_alone(report):
 
 
 def test_numbers_on_bars_have_three_digits():
-    assert [results._seconds(value) for value in (0.0312, 4.338, 13.44, 134.2)] == ["0.031", "4.34", "13.4", "134"]
+    assert [bars_of.seconds(value) for value in (0.0312, 4.338, 13.44, 134.2)] == ["0.031", "4.34", "13.4", "134"]
 
 
 def test_tables_and_timings_mark_measured_numbers_alike():

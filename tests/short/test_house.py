@@ -40,7 +40,7 @@ FLOORS = (
     },
     {"labkit.training", "labkit.kernels", "labkit.speedrun"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},
-    {"labkit.topics", "labkit.exercises", "labkit.subjects", "labkit.labs"},
+    {"labkit.exercises", "labkit.subjects", "labkit.labs"},
     {
         "labkit.lab",
         "labkit.images",

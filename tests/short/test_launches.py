@@ -1,11 +1,11 @@
 """What an epoch's launches cost, and the kernels in it: the readings and tables of labs 7 and 8."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
+from labkit.labs import lab07, lab08
 from labkit.source import recorded
-from labkit.topics import launches
+from labkit.subjects import launches
 from stepbudget.report import open_report
 
 
@@ -24,34 +24,35 @@ def test_the_ways_to_launch_an_epoch():
     times = {plain: (8.0, 4.0), fused: (6.0, 1.0)}
     rows = [row(*way, how, ms) for way, both in times.items() for how, ms in zip(launches.HOW, both, strict=True)]
     slower = [{**one, "epoch_ms": one["epoch_ms"] + 2} for one in rows]
-    found = launches.ways([{"rows": rows}, {"rows": slower}])
+    records = [{"rows": rows}, {"rows": slower}]
+    found = launches.ways(records).frame
     assert list(found["network"]) == ["Net", "LeanNet"], "in the order of the benchmark"
     assert list(found["kernels"]) == ["PyTorch's", "the compiler's"]
     assert list(found["one by one"]) == [9.0, 7.0] and list(found["graph"]) == [5.0, 2.0], "medians"
     np.testing.assert_allclose(found["times as fast"], [1.8, 3.5])
-    told = str(launches.ways_table(found[found["network"] == "Net"]))
+    told = str(launches.ways(records, network="Net"))
     assert "an epoch of 3 steps" in told and "~1.80" in told and "LeanNet" not in told
 
 
 def test_the_barest_launch():
     rows = [{"what": "launch", "how": "python", "us": us} for us in (7.0, 9.0)]
     rows += [{"what": "launch", "how": "graph", "us": 1.0}, {"what": "copy", "how": "python", "us": 50.0}]
-    assert launches.bare_us([{"rows": rows}]).to_dict() == {"graph": 1.0, "python": 8.0}
+    assert lab07.bare_us([{"rows": rows}]).to_dict() == {"graph": 1.0, "python": 8.0}
 
 
 def test_a_graph_s_own_kernels_and_those_beside_it(opt5):
-    inside, beside = launches.in_and_beside_a_graph(opt5, "graph launch")
+    inside, beside = lab07.in_and_beside_a_graph(opt5, "graph launch")
     assert len(inside) > 1000 and inside["graph_node"].notna().all()
     assert len(beside) == 2 and beside["name"].str.contains("Fill").all(), "the seed and the offset of random numbers"
-    none = launches.in_and_beside_a_graph(opt5, "no such range")
+    none = lab07.in_and_beside_a_graph(opt5, "no such range")
     assert [len(part) for part in none] == [0, 0]
 
 
 def test_how_many_and_how_long_the_kernels_are(opt5):
-    found = launches.kernel_sizes({"opt5": opt5})
-    kernels, mean_us, all_ms = found.loc["opt5"]
+    found = lab08.kernel_sizes({"opt5": opt5})
+    [(step, kernels, mean_us, all_ms)] = found.frame.to_numpy()
     window = opt5.window()
     own = opt5.kernels[opt5.kernels["start"].between(window.start, window.end)]
-    assert kernels == len(own) and all_ms == pytest.approx((own["end"] - own["start"]).sum() / 1e6)
+    assert step == "opt5" and kernels == len(own) and all_ms == pytest.approx((own["end"] - own["start"]).sum() / 1e6)
     assert mean_us == pytest.approx(1e3 * all_ms / kernels)
-    assert isinstance(found, pd.DataFrame) and f"{len(own):,}" in str(launches.kernel_sizes_table(found))
+    assert f"{len(own):,}" in str(found)

@@ -14,9 +14,10 @@ from labkit.display.fingerprint import drawn_data
 from labkit.display.runs import compared, in_rounds, in_turn
 from labkit.display.spread import Spread
 from labkit.errors import LabError
+from labkit.labs import start_here
 from labkit.paths import ROOT
-from labkit.topics.ladder import charts as figures
-from labkit.topics.ladder import ledger, machines, tables
+from labkit.subjects import ladder, ledger
+from labkit.subjects import ladder_charts as figures
 
 SOURCE = '''"""What the module is for,
 in two lines."""
@@ -116,7 +117,7 @@ RUNS = {"main_a.py": [run(20, 16), run(24, 20), run(22, 17)], "main_b.py": [run(
 
 
 def test_the_parts_of_a_process():
-    found = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)}).set_index("step")
+    found = ledger.parts(RUNS, {"main_b.py": run(9, 1, 5)}).set_index("step")
     assert found.loc["main_a.py", ["n", "training_s", "warm_up_s", "process_s", "rest_s"]].tolist() == [
         3,
         17,
@@ -131,10 +132,10 @@ def test_the_parts_of_a_process():
 
 
 def test_the_tables_and_figures_show_it():
-    entries = ledger.table(RUNS, {"main_b.py": run(9, 1, 5)})
-    shown = str(tables.seconds(entries))
+    entries = ledger.parts(RUNS, {"main_b.py": run(9, 1, 5)})
+    shown = str(ledger.seconds(entries))
     assert "medians over the runs" in shown and "~11.3" in shown and "~9.00" in shown
-    shares = tables.floor_shares(entries, 0.75)
+    shares = ledger.floor_shares(entries, 0.75)
     assert shares.frame["floor, % of the loop"].tolist() == pytest.approx([75 / 17, 50])
     fig = figures.ladder(RUNS, floor_s=0.75)
     words = [text.get_text() for text in fig.axes[0].texts]
@@ -158,9 +159,9 @@ def test_a_ladder_without_a_floor():
 
 def test_the_front_page_s_table_tells_of_no_single_step():
     found = pd.DataFrame(
-        {"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", machines.ALL]
+        {"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", start_here.ALL]
     )
-    frame = machines.whole_table(found).frame
+    frame = start_here.whole_table(found).frame
     assert frame.to_numpy().tolist() == [[course.MACHINES["h200"], 260.0], [course.MACHINES["h200-2cores"], 340.0]]
 
 
@@ -170,20 +171,20 @@ def trained(*seconds: float) -> dict:
 
 def test_epochs_are_compared_round_by_round_without_the_first():
     slow, fast = [trained(9, 2, 2, 5), trained(9, 3, 3, 3)], [trained(9, 1, 1, 1), trained(9, 1, 1, 1)]
-    found = ledger.epoch_times(slow, fast)
+    found = ladder.epoch_times(slow, fast)
     assert (found.low, found.median, found.high, found.n) == (2, 2.5, 3, 2)
-    assert ledger.first_epoch_longer_s(slow) == pytest.approx(6.5)
+    assert ladder.first_epoch_longer_s(slow) == pytest.approx(6.5)
 
 
 def test_captions_say_how_many_epochs_were_run():
     short = {step: [{**own, "epochs": [{}] * 3} for own in records] for step, records in RUNS.items()}
-    entries = ledger.table(short)
+    entries = ledger.parts(short)
     assert entries["epochs"].tolist() == [3, 3] and entries["cold_s"].isna().all()
-    assert str(tables.seconds(entries)).startswith("3 epochs, medians")
-    assert str(tables.seconds(ledger.table(RUNS))).startswith("Ten epochs, medians")
+    assert str(ledger.seconds(entries)).startswith("3 epochs, medians")
+    assert str(ledger.seconds(ledger.parts(RUNS))).startswith("Ten epochs, medians")
     axes = figures.ladder(short, floor_s=0.75).axes[0], figures.process_parts(entries).axes[0]
     assert [ax.get_xlabel() for ax in axes] == ["seconds, 3 epochs"] * 2
-    assert ledger.epochs_words(1) == "1 epoch"
+    assert ladder.epochs_words(1) == "1 epoch"
 
 
 def test_a_listing_is_what_stands_in_the_file():
@@ -201,10 +202,11 @@ def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_b
         stages = [("Python starts", None), ("PyTorch is imported", "Python starts"), ("torchvision", "Python starts")]
         return {"rows": [{"stage": s, "after": a, "process_s": t} for (s, a), t in zip(stages, seconds, strict=True)]}
 
-    found = ledger.startup([record([0.5], [2.0], [1.5]), record([0.7, 0.6], [2.2, 2.1], [1.5, 9.0])]).set_index("stage")
-    assert list(found["process_s"]) == [0.6, 2.1, 1.5]
-    assert list(found["own_s"]) == pytest.approx([0.6, 1.5, 0.9])
-    assert found["after"]["torchvision"] == "Python starts"
+    shown = ledger.startup([record([0.5], [2.0], [1.5]), record([0.7, 0.6], [2.2, 2.1], [1.5, 9.0])])
+    found = shown.frame.set_index("one thing more")
+    assert list(found["the whole process s"]) == [0.6, 2.1, 1.5]
+    assert list(found["takes s"]) == pytest.approx([0.6, 1.5, 0.9])
+    assert found["on top of"]["torchvision"] == "Python starts"
 
 
 def runs_of(*epochs_ms: list[float]) -> list[dict]:
@@ -213,12 +215,12 @@ def runs_of(*epochs_ms: list[float]) -> list[dict]:
 
 def test_the_noise_of_an_epoch_is_both_ranges_without_first_epochs():
     before, after = runs_of([900, 400, 430], [800, 390, 400]), runs_of([700, 300, 310, 325])
-    assert ledger.epoch_noise_ms(before, after) == pytest.approx((430 - 390) + (325 - 300))
+    assert ladder.epoch_noise_ms(before, after) == pytest.approx((430 - 390) + (325 - 300))
 
 
 def test_even_epochs_leave_a_share_of_the_epoch_before():
-    assert ledger.epoch_noise_ms(runs_of([900, 400]), runs_of([800, 300])) == pytest.approx(0.05 * 400)
-    assert ledger.epoch_noise_ms(runs_of([900]), runs_of([300])) == pytest.approx(0.05 * 900), "one epoch is all it has"
+    assert ladder.epoch_noise_ms(runs_of([900, 400]), runs_of([800, 300])) == pytest.approx(0.05 * 400)
+    assert ladder.epoch_noise_ms(runs_of([900]), runs_of([300])) == pytest.approx(0.05 * 900), "one epoch is all it has"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.source.facts import Machine
-from labkit.topics import prerequisites
+from labkit.subjects import prerequisites
 
 
 def follows(cuda="13.2", problem=None, **told) -> dict[str, str]:

@@ -14,8 +14,7 @@ from labkit import course, images
 from labkit.labs.lab09 import steps
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, recorded
-from labkit.subjects import nvml, roofline
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy, nvml, roofline
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
 
@@ -128,7 +127,7 @@ def test_the_claims_of_the_course_hold_on_the_h200(monkeypatch):
     assert seconds("reference", plan.REFERENCE) / seconds("reference", "main_baseline.py") >= 0.95
     for step in plan.ACCURACY:
         assert len(recorded.accuracy(step)) >= 10
-        mean, p = accuracy.gate("main_baseline.py", step)
+        mean, p = accuracy.mean_and_p("main_baseline.py", step)
         assert mean >= accuracy.FLOOR_PCT
         assert step == "main_baseline.py" or p >= accuracy.SIGNIFICANCE
 

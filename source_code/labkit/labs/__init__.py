@@ -1,4 +1,4 @@
-"""What one lab alone needs, a module a lab: ``lab02`` holds what lab 2 claims.
+"""What one lab alone needs, a module a lab: ``lab02`` holds what lab 2 claims, its exercises, its tables and charts.
 
 A check is a function of its lab's module. It is given reports and records, and yields claims and conclusions in the
 order in which they are printed; a notebook calls it by its name: ``lab.check("starved", before)``.

@@ -1,18 +1,29 @@
-"""What lab 2 claims: the loader starves the GPU, more workers feed it, and the bound tells how much that can gain."""
+"""What lab 2 claims: the loader starves the GPU, more workers feed it, and the bound tells how much that can gain.
+
+Its exercises: steps that wait for the loader, what is left to gain, and a loader for any machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import pandas as pd
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from labkit.checks import Claim, Note
+from labkit.display import style
+from labkit.display.charts.bars import SMALL, seconds
 from labkit.display.runs import compared, epoch_ms, in_rounds
 from labkit.display.spread import Spread, paired, spread
-from labkit.topics.ladder.ledger import epoch_noise_ms
+from labkit.exercises.kinds import BOUND, READ, Code, Number
+from labkit.subjects.ladder import epoch_noise_ms
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import Comparison, compare
 from stepbudget.ask.idle import idle
-from stepbudget.ask.iterations import steps
-from stepbudget.ask.predict import FIXES, bounds
+from stepbudget.ask.iterations import step_windows, steps
+from stepbudget.ask.predict import FIXES, bound, bounds
 from stepbudget.report import Report
 
 
@@ -176,3 +187,192 @@ def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
         because="the loop hardly gained, and start-up varies as much",
         so="run more rounds before you read anything into the difference",
     )  # fmt: skip
+
+
+# --- its chart -------------------------------------------------------------------------------------------------
+
+
+CLOSE = 1.3  # two points of a logarithmic axis whose labels would meet
+ABOVE = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": SMALL}
+
+
+def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
+    """Seconds an epoch against the number of loader workers, with the line on which twice the workers take half.
+
+    ``points``: (workers, median and range in seconds). Without a worker (0) the main process loads: half a step left.
+    """
+    points = sorted(points, key=lambda point: point[0])
+    (fewest, first), *_ = [point for point in points if point[0]]
+    x = [number or fewest / 2 for number, _ in points]
+    median, low, high = ([getattr(own, part) for _, own in points] for part in ("median", "low", "high"))
+    parallel = [number for number in x if number >= fewest]
+    ideal = [first.median * fewest / number for number in parallel]
+    with style.house_style():
+        fig = style.figure(3.6)
+        ax = fig.subplots()
+        ax.plot(parallel, ideal, ls=":", color=style.MUTED, lw=1.4)
+        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **ABOVE | {"ha": "left", "va": "center"})
+        ax.vlines(x, low, high, color=style.INK, lw=1.4)
+        ax.plot(parallel, median[-len(parallel) :], color=style.BLUE, lw=1.8)
+        ax.plot(x, median, "o", color=style.BLUE, ms=6)
+        for i, (place, top, epoch_s) in enumerate(zip(x, high, median, strict=True)):
+            beside = i and place / x[i - 1] < CLOSE  # no room above: write it to the right
+            where = {"ha": "left", "va": "center"} if beside else {}
+            ax.annotate(
+                f"{seconds(epoch_s)} s",
+                (place, epoch_s if beside else top),
+                (9, 0) if beside else (0, 6),
+                **ABOVE | where,
+            )
+        ax.set(xscale="log", yscale="log", xlabel="loader workers", ylabel="seconds an epoch")
+        ax.set(xlim=(x[0] / 1.25, x[-1] * 1.6), ylim=(min(*ideal, *low) / 1.25, max(high) * 1.5))
+        ax.set_xticks(x, [str(number) if number else "none: the main\nprocess loads" for number, _ in points])
+        ax.xaxis.set_minor_locator(NullLocator())
+        _plain_numbers(ax.yaxis)
+        ax.grid(axis="y", which="both", lw=0.5)
+        ax.set_title("An epoch of training, by number of loader workers: median and range")
+    return fig
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """2, 5, 10, 20 on a logarithmic axis instead of powers of ten."""
+
+    def number(value: float, _: int) -> str:
+        return f"{value:g}" if f"{value:.0e}"[0] in "125" else ""
+
+    axis.set_major_formatter(number)
+    axis.set_minor_formatter(number)
+
+
+# --- exercises ------------------------------------------------------------------------------------------------
+
+
+def _by_step(report: Report) -> pd.DataFrame:
+    return budget(report).over(step_windows(report))
+
+
+WAITING_STEPS = Number(
+    READ,
+    "idxmax(axis=1) names the largest cause of each step; count the steps where it is 'loader'.",
+    right=lambda report: int((_by_step(report).idxmax(axis=1) == "loader").sum()),
+    wrong={
+        "those are all steps of the epoch": lambda report: len(step_windows(report)),
+        "so many wait at all: in how many is it the largest cause?": lambda r: int((_by_step(r)["loader"] > 0).sum()),
+        "those are milliseconds of waiting, not steps": lambda report: _by_step(report)["loader"].sum(),
+        "those are the steps whose largest cause is another": lambda report: int(
+            (_by_step(report).idxmax(axis=1) != "loader").sum()
+        ),
+    },
+    within=0.0,
+)
+
+
+def _times(report: Report, without_ms: float) -> float:
+    whole_ms = budget(report).window.duration_ms
+    return whole_ms / (whole_ms - without_ms)
+
+
+LOADER_BOUND = Number(
+    BOUND,
+    "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
+    "more than all idle time): tables.bounds(after) has it.",
+    right=lambda report: bound(report, budget(report), "loader").at_most_times,
+    wrong={
+        "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (
+            lambda report: _times(report, budget(report).ms["loader"])
+        ),
+        "that is the epoch over the wait: divide by what is left without it": lambda report: (
+            budget(report).window.duration_ms / budget(report).ms["loader"]
+        ),
+        "that is without any idle time: the other causes stay": lambda r: _times(r, budget(r).idle_ms),
+        "that is the share that is left: how many times as fast is the epoch then?": lambda report: (
+            1 / bound(report, budget(report), "loader").at_most_times
+        ),
+        "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
+    },
+)
+
+
+class PretendLoader:
+    """Takes what ``torch.utils.data.DataLoader`` takes, refuses what it refuses, and starts nothing."""
+
+    def __init__(self, dataset, batch_size=1, shuffle=False, *, num_workers=0, persistent_workers=False, **others):
+        if num_workers == 0 and persistent_workers:
+            raise ValueError("persistent_workers option needs num_workers > 0")
+        if shuffle and others.get("sampler") is not None:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
+        self.workers, self.kept, self.others = num_workers, persistent_workers, others
+
+
+def _shuffles(loader: PretendLoader) -> bool:
+    """By itself, or by a sampler: each digit once, and in another order than theirs."""
+    sampler = loader.others.get("sampler")
+    if sampler is None:
+        return bool(loader.shuffle)
+    order, own = list(sampler), list(range(len(loader.dataset)))
+    return order != own and sorted(order) == own
+
+
+def _try_loader(make_loader: Callable) -> str | None:
+    digits = range(5000)
+    for cores in (16, 4, 3, 2, 1, 64):
+        most = max(1, cores - 2)
+        try:
+            loader = make_loader(PretendLoader, digits, cores)
+        except ValueError as error:
+            return f"with {cores} cores the DataLoader refuses: {error}"
+        if not isinstance(loader, PretendLoader):
+            return "it does not return the loader that it made"
+        if loader.dataset is not digits or loader.batch_size != 1024:
+            return "it changes what is trained: the same digits, in batches of 1,024"
+        if not _shuffles(loader):
+            return "it changes what is trained: the digits are no longer shuffled"
+        if loader.workers == 0:
+            return f"with {cores} cores it has no worker: the training loop itself fetches every digit"
+        if loader.workers > most:
+            more = "leave one core for the training loop and one for the system, and one worker at least"
+            return f"with {cores} cores it starts {loader.workers} workers: {more}"
+        if loader.workers < most:
+            return f"with {cores} cores it starts {loader.workers}, and {most} workers have a core to themselves"
+        if not loader.kept:
+            return "its workers end with each epoch and start anew: keep them alive"
+        if loader.others.get("drop_last"):
+            return "it changes what is trained: the last, short batch is dropped"
+    return None
+
+
+def _loader(workers: Callable[[int], int], kept: bool = True, **others) -> Callable:
+    options = {"batch_size": 1024, "shuffle": True, "persistent_workers": kept} | others
+    return lambda DataLoader, digits, cores: DataLoader(digits, num_workers=workers(cores), **options)
+
+
+def _spare(cores: int) -> int:
+    return max(1, cores - 2)
+
+
+ANY_MACHINE = Code(
+    "num_workers and persistent_workers are the two arguments; max(1, …) keeps one worker where cores are few.",
+    _try_loader,
+    wrong={
+        "with 16 cores it starts 1, and 14 workers": _loader(lambda cores: 1),
+        "with 16 cores it starts 16 workers": _loader(lambda cores: cores),
+        "with 4 cores it starts 14 workers": _loader(lambda cores: 14),
+        "with 2 cores the DataLoader refuses": _loader(lambda cores: cores - 2),
+        "with 2 cores it has no worker": lambda DataLoader, digits, cores: _loader(lambda n: n - 2, cores > 2)(
+            DataLoader, digits, cores
+        ),
+        "start anew: keep them alive": _loader(_spare, kept=False),
+        "with 64 cores it starts 14, and 62 workers": _loader(lambda cores: min(14, _spare(cores))),
+        "no longer shuffled": _loader(_spare, shuffle=False),
+        "it changes what is trained: the digits are no longer shuffled": _loader(_spare, shuffle=False, sampler=None),
+        "are no longer shuffled": lambda DataLoader, digits, cores: _loader(
+            _spare, shuffle=False, sampler=range(len(digits))
+        )(DataLoader, digits, cores),
+        "in batches of 1,024": _loader(_spare, batch_size=4096),
+        "short batch is dropped": _loader(_spare, drop_last=True),
+        "does not return the loader": lambda DataLoader, digits, cores: None,
+    },
+)
+
+EXERCISES = {"2.1": WAITING_STEPS, "2.2": LOADER_BOUND, "2.3": ANY_MACHINE}

@@ -1,17 +1,27 @@
-"""What lab 8 claims: a compiler makes fewer and shorter kernels of an epoch, and pays for itself after many epochs."""
+"""What lab 8 claims: a compiler makes fewer and shorter kernels of an epoch, and pays for itself after many epochs.
+
+Its exercises: when a compiler has paid for itself, a layer that moves less memory, and the lowest line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from labkit.checks import Claim, Note
+from labkit.display import style
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import spread
-from labkit.topics.break_even import Cost, end_s, epochs_until_even, in_words
-from labkit.topics.ladder import accuracy
-from labkit.topics.ladder.ledger import epoch_times
+from labkit.display.table import Table, table
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.subjects import accuracy
+from labkit.subjects.ladder import epoch_times
 from stepbudget.ask.budget import Budget
 from stepbudget.ask.idle import idle
 from stepbudget.report import Report
@@ -37,7 +47,8 @@ def others_take_most(before: Budget) -> Iterator[Claim | str]:
 
 def fewer_and_shorter(sizes: pd.DataFrame) -> Iterator[Claim | str]:
     """Compiled, an epoch has fewer kernels and shorter ones; ``sizes``: a row before the compiler, a row with it."""
-    shrunk = sizes.iloc[1] / sizes.iloc[0]
+    own = sizes.set_index("step")
+    shrunk = own.iloc[1] / own.iloc[0]
     differs = {
         "because": "another compiler version fuses otherwise, or has no Triton for this GPU",
         "so": f"an epoch keeps {100 * shrunk['kernels']:.0f} % of its kernels and "
@@ -52,7 +63,7 @@ def fewer_and_shorter(sizes: pd.DataFrame) -> Iterator[Claim | str]:
 
 def shortest_epoch(ways: pd.DataFrame) -> Iterator[Claim | str]:
     """Of all ways to make an epoch of whole batches, which is the shortest, and what a graph brings it."""
-    full = ways[ways["batch"] == ways["batch"].max()].set_index(["kernels", "network"])
+    full = ways[ways["digits a step"] == ways["digits a step"].max()].set_index(["kernels", "network"])
     best = full["graph"].idxmin()
     yield Claim(
         "the shortest epoch has the compiler, LeanNet and a graph", best == BEST, best,
@@ -143,3 +154,274 @@ def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
         so=f"{100 * (1 - busy):.0f} % of the profiled epoch are gaps; without the profiler it "
         f"takes ~{epoch_ms(timed):.0f} ms",
     )  # fmt: skip
+
+
+# --- its readings, tables and chart ---------------------------------------------------------------------------
+
+
+def kernel_sizes(reports: Mapping[str, Report]) -> Table:
+    """How many kernels has a training epoch, how long is one, and how long are all of them? A row a report."""
+    rows = []
+    for name, report in reports.items():
+        window, kernels = report.window(), report.kernels
+        own = kernels[kernels["start"].between(window.start, window.end)]
+        took_ms = (own["end"] - own["start"]) / 1e6
+        rows.append((name, len(own), 1e3 * took_ms.mean(), took_ms.sum()))
+    found = pd.DataFrame(rows, columns=["step", "kernels", "mean µs", "GPU ms"])
+    measured = ["mean µs", "GPU ms"]
+    return table(found, "Kernels of one training epoch", dict.fromkeys(measured, "{:,.1f}"), measured)
+
+
+SMALL = 8.5  # points
+LOOKS = [
+    (style.MUTED, "-"),
+    (style.BLUE, "-"),
+    (style.GREEN, "-"),
+    (style.GREEN, "--"),
+    (style.PINK, "-"),
+    (style.ORANGE, "-"),
+]
+# fmt: off
+WORDS = {
+    "textcoords": "offset points", "ha": "left", "va": "top", "size": SMALL, "color": style.INK,
+    "bbox": {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.8},
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A whole process as a straight line: seconds that it takes anyway, and seconds for each epoch (training, test)."""
+
+    fixed_s: float
+    epoch_s: float
+
+    def seconds(self, epochs: float) -> float:
+        """How long a process of so many epochs takes."""
+        return self.fixed_s + epochs * self.epoch_s
+
+
+def cost(records: Sequence[dict]) -> Cost:
+    """The line through a step's whole-process runs: medians over its runs.
+
+    An epoch is an epoch after the first; what the first takes longer is part of what the process takes anyway, and
+    so are start-up, warm-up and the end of the process.
+    """
+    epochs_s = [
+        statistics.median(epoch["training_s"] + epoch["test_s"] for epoch in record["epochs"][1:]) for record in records
+    ]
+    fixed_s = [
+        record["process_s"] - len(record["epochs"]) * epoch_s for record, epoch_s in zip(records, epochs_s, strict=True)
+    ]
+    return Cost(statistics.median(fixed_s), statistics.median(epochs_s))
+
+
+def epochs_until_even(slow: Cost, fast: Cost) -> float:
+    """After how many epochs a process of ``fast`` has caught up with one of ``slow``: 0 at once, infinity never."""
+    ahead_s, gains_s = fast.fixed_s - slow.fixed_s, slow.epoch_s - fast.epoch_s
+    if ahead_s <= 0:
+        return 0.0 if gains_s >= 0 else inf
+    return ahead_s / gains_s if gains_s > 0 else inf
+
+
+def in_words(epochs: float) -> str:
+    """What ``epochs_until_even`` found, for a sentence: ``at once``, ``after ~60 epochs``, ``never``."""
+    return "at once" if epochs == 0 else "never" if epochs == inf else f"after ~{epochs:.0f} epochs"
+
+
+def end_s(records: Sequence[dict]) -> float:
+    """Seconds from the last line of a script to the end of its process: the median over its runs."""
+    return statistics.median(record["process_s"] - record["wall_s"] for record in records)
+
+
+def ends_table(runs: Mapping[str, Sequence[dict]]) -> Table:
+    """Seconds of whole processes before the first epoch and after the last, a row a step; medians over its runs."""
+    rows = []
+    for name, records in runs.items():
+        startup_s, process_s = (spread(records, part).median for part in ("startup_s", "process_s"))
+        warm_up_s = statistics.median(record["extras"].get("warm_up_s", 0.0) for record in records)
+        rows.append((name, startup_s, warm_up_s, end_s(records), process_s))
+    columns = ["step", "start-up s", "warm-up s", "end s", "process s"]
+    caption = "Before the first epoch and after the last (medians; what is missing to the process are the epochs)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"), columns[1:])
+
+
+def lines_table(costs: Mapping[str, Cost]) -> Table:
+    """Each step as a line, and after how many epochs it has caught up with the first."""
+    name, first = next(iter(costs.items()))
+    crossings = {other: epochs_until_even(first, own) for other, own in costs.items()} | {name: None}
+    rows = [(other, own.fixed_s, 1e3 * own.epoch_s, crossings[other]) for other, own in costs.items()]
+    caught_up = f"caught up with {name.partition(':')[0]} after epochs"
+    columns = ["step", "anyway s", "ms an epoch, with its test", caught_up]
+    formats = {"anyway s": "{:.1f}"} | dict.fromkeys(columns[2:], "{:.0f}")
+    return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats, columns[1:])
+
+
+def lines_chart(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10) -> Figure:
+    """Seconds of a whole process against its epochs, up to ``most_epochs``; the runs themselves had ``ran``.
+
+    A dot marks where a line falls below that of the first step, if it was above. At most six steps.
+    """
+    if len(costs) > len(LOOKS):
+        raise ValueError(f"{len(costs)} steps, and {len(LOOKS)} looks")
+    first = next(iter(costs.values()))
+    epochs = np.array([0, most_epochs])
+    with style.house_style():
+        fig = style.figure(3.9)
+        ax = fig.subplots()
+        for (name, own), (colour, line) in zip(costs.items(), LOOKS, strict=False):
+            ax.plot(epochs, own.seconds(epochs), line, color=colour, lw=1.8, label=name)
+            crossing = epochs_until_even(first, own)
+            if 0 < crossing <= most_epochs:
+                ax.plot([crossing], [own.seconds(crossing)], "o", ms=6, mfc=style.PAPER, mec=colour, mew=1.6)
+                at_left = crossing < most_epochs / 10  # no room beside the axis: write it to the right
+                note = {"ha": "left", "va": "top"} if at_left else {"ha": "right", "va": "bottom"}
+                place = (7, -3) if at_left else (-6, 4)
+                ax.annotate(f"{crossing:.0f} epochs", (crossing, own.seconds(crossing)), place, **WORDS | note)
+        ax.axvline(ran, color=style.MUTED, lw=1, ls=":")
+        ax.annotate(f"our {ran} epochs", (ran, 1), (4, -2), xycoords=("data", "axes fraction"), **WORDS)
+        highest = max(own.seconds(most_epochs) for own in costs.values())
+        ax.set(xlim=(0, most_epochs), ylim=(0, 1.05 * highest), xlabel="epochs", ylabel="seconds")
+        ax.grid(axis="y")
+        ax.set_title("Whole process, by number of epochs (a line: medians of a step's runs)")
+        ax.legend(fontsize=SMALL, loc="lower right", handlelength=2.6)
+    return fig
+
+
+# --- exercises ------------------------------------------------------------------------------------------------
+
+
+def _lines(runs: Sequence[dict], cold: dict | None) -> tuple[Cost, Cost]:
+    if cold is None:
+        raise NothingToAnswer("there is no run with a cold cache here")
+    return cost(runs), cost([cold])
+
+
+def _ahead_s(runs: Sequence[dict], cold: dict) -> float:
+    plain, compiled = _lines(runs, cold)
+    return compiled.fixed_s - plain.fixed_s
+
+
+def _gained_s(runs: Sequence[dict], cold: dict) -> float:
+    plain, compiled = _lines(runs, cold)
+    return plain.epoch_s - compiled.epoch_s
+
+
+COLD_BREAK_EVEN = Number(
+    BOUND,
+    "What it takes longer before and beside the epochs, over what it saves in each.",
+    right=lambda runs, cold: epochs_until_even(*_lines(runs, cold)),
+    wrong={
+        "the whole processes differ by their epochs, too: compare what they cost without any": lambda runs, cold: (
+            _ahead_s(runs, cold) / _gained_s(runs, cold) - len(runs[0]["epochs"])
+        ),
+        "that is over what a compiled epoch takes, not over what it saves": lambda runs, cold: (
+            _ahead_s(runs, cold) / cost([cold]).epoch_s
+        ),
+        "that is over what an epoch took before, not over what it saves": lambda runs, cold: (
+            _ahead_s(runs, cold) / cost(runs).epoch_s
+        ),
+        "those are the seconds that it begins later: how many epochs make up for them?": _ahead_s,
+    },
+    within=0.03,  # whole epochs are an answer too
+)
+
+IMAGES, CHANNELS, SIDE = 3, 4, 12
+
+
+def _written(work: Callable[[], object]) -> tuple[object, dict[str, int]]:
+    """What ``work`` returns, and the most floating-point numbers that each operation wrote at once (a view: none)."""
+    import torch  # here: the recorded labs need none
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    most: dict[str, int] = {}
+
+    class Counting(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # else PyTorch's compiler is imported, which takes seconds
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if not func.is_view:
+                name = func.overloadpacket.__name__
+                tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+                sizes = [one.numel() for one in tensors if one.is_floating_point()]
+                most[name] = max([most.get(name, 0), *sizes])
+            return result
+
+    with Counting():
+        result = work()
+    return result, most
+
+
+def _try_layer_end(layer_end: Callable) -> str | None:
+    import torch
+    import torch.nn.functional as F
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(IMAGES, CHANNELS, SIDE, SIDE, generator=generator)
+    scale = torch.rand(CHANNELS, 1, 1, generator=generator) + 0.5
+    shift = torch.randn(CHANNELS, 1, 1, generator=generator)
+    given, right = x.clone(), F.max_pool2d(F.relu(x * scale + shift), 2)
+    made, written = _written(lambda: layer_end(x, scale, shift))
+    if not torch.equal(x, given):
+        return "it changes x itself: whoever needs x for the gradients finds another"
+    if not isinstance(made, torch.Tensor) or made.shape != right.shape:
+        return f"for this x the result is a tensor of the shape {tuple(right.shape)}"
+    if not torch.allclose(made, right, atol=1e-6):
+        return "other results: the same operations are wanted, each of them, in another order"
+    for name, numbers in written.items():
+        if numbers >= x.numel():
+            return f"the results are right, but `{name}` writes {numbers:,} numbers, all that x has: pool before it"
+    return None
+
+
+def _pooled(x, stride: int = 2):
+    import torch.nn.functional as F
+
+    return F.max_pool2d(x, 2, stride)
+
+
+def _mean_of_windows(x, scale, shift):
+    import torch.nn.functional as F
+
+    return (F.avg_pool2d(x, 2) * scale + shift).relu()
+
+
+LAYER_END = Code(
+    "The largest of four stays the largest when all are scaled by a positive number, shifted, and cut off at zero.",
+    _try_layer_end,
+    wrong={
+        "`mul` writes 1,728 numbers, all that x has": lambda x, scale, shift: _pooled((x * scale + shift).relu()),
+        "but `mul` writes": lambda x, scale, shift: _pooled(x * scale + shift).relu(),
+        "but `add` writes": lambda x, scale, shift: (_pooled(x + shift / scale) * scale).relu(),
+        "other results": lambda x, scale, shift: _pooled(x.relu()) * scale + shift,
+        "each of them": lambda x, scale, shift: (_pooled(x) * scale).relu(),
+        "in another order": _mean_of_windows,
+        "of the shape (3, 4, 6, 6)": lambda x, scale, shift: (_pooled(x, 1) * scale + shift).relu(),
+        "it changes x itself": lambda x, scale, shift: _pooled(x.mul_(scale).add_(shift).relu_()),
+    },
+)
+
+MANY_EPOCHS = 200
+
+
+def _lowest(costs: Mapping[str, Cost]) -> str:
+    return min(costs, key=lambda name: costs[name].fixed_s + MANY_EPOCHS * costs[name].epoch_s)
+
+
+LOWEST_LINE = Choice(
+    READ,
+    f"Go up from {MANY_EPOCHS} on the lower axis: which line do you meet first?",
+    right=_lowest,
+    wrong={
+        "opt4: data on the GPU": "it begins low and rises the most: at 200 epochs another line lies below it",
+        "opt5: one launch": "it begins low, and pays for each epoch: at 200 another line lies below it",
+        "opt6: compiled": "its epochs are short, and its start is not paid for yet at 200",
+        "opt6, cache cold": "its start is not paid for yet at 200: another line still lies below it",
+    },
+)
+
+EXERCISES = {"8.1": COLD_BREAK_EVEN, "8.2": LAYER_END, "8.3": LOWEST_LINE}

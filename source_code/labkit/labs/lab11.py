@@ -12,12 +12,11 @@ from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.numbers import shown
-from labkit.subjects import floors
+from labkit.subjects import accuracy, floors, ladder, ledger
 from labkit.subjects.floors import BATCH, Roofs, training_floor_s
 from labkit.subjects.kernels import warps_that_fit
+from labkit.subjects.ledger import Lines
 from labkit.subjects.roofline import Machine, Peaks
-from labkit.topics.ladder import accuracy, ledger
-from labkit.topics.ladder.ledger import Lines
 from labkit.training import sizes
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.ncu.counters import Counted
@@ -198,7 +197,7 @@ def accuracy_kept(gates: Mapping[str, tuple[float, float]]) -> Iterator[Claim | 
 
 def first_epoch_longer(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """What is left in the first epoch of that which happens once, from opt4 on."""
-    longer_ms = {step: 1e3 * ledger.first_epoch_longer_s(runs[step]) for step in list(runs)[4:]}
+    longer_ms = {step: 1e3 * ladder.first_epoch_longer_s(runs[step]) for step in list(runs)[4:]}
     own = ", ".join(f"{step.removesuffix('.py')} by ~{ms:.0f} ms" for step, ms in longer_ms.items())
     yield f"The first epoch is still longer than the others: {own}."
 
@@ -241,7 +240,7 @@ def compiler_and_floor(runs: Mapping[str, Sequence[dict]], peaks: Peaks) -> Iter
 def two_ladders(runs: Mapping[str, Sequence[dict]], peaks: Peaks) -> Iterator[Claim | str]:
     """The ladder's two factors, of the loop and of the process; the floor at these ``peaks``."""
     (loop, process), last = _whole_ladder(runs), list(runs)[-1]
-    trained = ledger.epochs_words(len(runs[last][0]["epochs"]))
+    trained = ladder.epochs_words(len(runs[last][0]["epochs"]))
     reached = training_floor_s(peaks, runs) / _seconds(runs, last, "training_s")
     yield (
         f"From the baseline to {last}, over {trained}, the process is ~{process.median:.1f} times as fast, "

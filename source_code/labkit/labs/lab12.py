@@ -20,8 +20,8 @@ from labkit.display.table import Table, short_kernel, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
 from labkit.subjects import shapes
+from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
-from labkit.topics.roofline.charts import ROOFS
 from stepbudget.ask import ops
 from stepbudget.ask.budget import Budget
 from stepbudget.kernel_names import NO, YES

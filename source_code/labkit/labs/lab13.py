@@ -18,9 +18,9 @@ from labkit.display.spread import MEASURED, Spread, paired
 from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.numbers import shown
+from labkit.subjects import accuracy
+from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
-from labkit.topics.ladder import accuracy
-from labkit.topics.roofline.charts import ROOFS
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.compare import Comparison
 from stepbudget.ask.ops import Summary

@@ -11,7 +11,6 @@ import pandas as pd
 from labkit.display.spread import MEASURED, Spread
 from labkit.display.table import Table, table
 from labkit.errors import LabError
-from labkit.subjects.roofline import matmul_flops
 from stepbudget import kernel_names
 from stepbudget.kernel_names import NO, UNKNOWN, YES
 

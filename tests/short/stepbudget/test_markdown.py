@@ -112,5 +112,6 @@ def test_the_lines_that_backtraces_name_are_in_it(build, ask):
     build.python((EVIL, "/home/ann/train.py", 41), ("<module>", "/home/ann/train.py", 90)).write()
     rows = cells(html := rendered(ask(build.path, "--markdown")))
     at = rows.index(["where", "cause", "call", "count", "CPU ms", "GPU idle ms"])
-    assert [rows[at + 1][column] for column in (1, 3, 5)] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in rows[at + 1][0]
-    assert len(rows[at + 1]) == 6 and not re.search(r"<(a|b|img|em|del)\b", html.split("<table>")[2])
+    row = rows[at + 1]
+    assert [row[column] for column in (1, 3, 5)] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in row[0]
+    assert len(row) == 6 and not re.search(r"<(a|b|img|em|del)\b", html.split("<table>")[2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -44,14 +43,10 @@ def reach(ax: Axes, longest: float, words_in: float) -> None:
     ax.set_xlim(0, longest * PLOT_IN / (PLOT_IN - words_in))
 
 
-def plain_numbers(axis: Axis) -> None:
-    """2, 5, 10, 20 on a logarithmic axis instead of powers of ten."""
-
-    def number(value: float, _: int) -> str:
-        return f"{value:g}" if f"{value:.0e}"[0] in "125" else ""
-
-    axis.set_major_formatter(number)
-    axis.set_minor_formatter(number)
+def seconds(value: float) -> str:
+    """Three significant digits, no exponent: 0.031, 4.34, 13.4, 134."""
+    decimals = next((d for d, limit in enumerate((100, 10, 1)) if value >= limit), 3)
+    return f"{value:.{decimals}f}"
 
 
 def key(fig: Figure, kinds: Mapping[str, str], columns: int) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from labkit.checks import Claim
 from labkit.labs.lab14 import cubic
-from labkit.topics.ladder import accuracy
+from labkit.subjects import accuracy
 from stepbudget.report import Report
 
 AT_REST = ("fp32", "tf32", "O1", "O2", "O3 mean")  # variants of the cubic whose seeds all come to lie near the best

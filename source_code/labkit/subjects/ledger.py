@@ -17,10 +17,11 @@ from functools import cache
 import pandas as pd
 
 from labkit.display.pieces import part, text_of
-from labkit.display.spread import Spread, spread
+from labkit.display.spread import spread
+from labkit.display.table import Table, table
 from labkit.paths import SOURCE_CODE
+from labkit.subjects.ladder import epochs_words
 
-NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
@@ -83,7 +84,18 @@ def gpu_functions(source: str) -> list[str]:
     return [text_of(source, node) for node in found if any("jit" in ast.unparse(word) for word in node.decorator_list)]
 
 
-def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
+def lines_table(steps: Sequence[str], remarks: Mapping[str, str]) -> Table:
+    """What each rung costs to write and to read: lines of code, and a remark."""
+    rows = []
+    for step in steps:
+        own = lines(step)
+        rows.append((step, own.script, own.beside or None, own.on_gpu or None, remarks.get(step, "")))
+    columns = ["step", "its script", "and beside it", "of that on the GPU", "to read it, one has to know"]
+    caption = "Lines of code, without blank lines, comments and docstrings"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:4], "{:.0f}"))
+
+
+def parts(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
     Columns: ``step``, ``n``, ``epochs`` of each run, ``startup_s``, ``warm_up_s`` (compiling, capturing),
@@ -93,64 +105,71 @@ def table(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
     """
     rows = []
     for step, records in runs.items():
-        parts = pd.DataFrame([_parts(record) for record in records]).median()
+        medians = pd.DataFrame([_parts(record) for record in records]).median()
         whole = spread(records)
         about = {"step": step, "n": len(records), "epochs": len(records[0]["epochs"])}
         about |= {"process_low_s": whole.low, "process_high_s": whole.high}
-        rows.append({**about, **parts, "cold_s": (cold or {}).get(step, {}).get("process_s")})
+        rows.append({**about, **medians, "cold_s": (cold or {}).get(step, {}).get("process_s")})
     found = pd.DataFrame(rows).astype({"cold_s": float})
     found["loop_times"] = found["training_s"].iloc[0] / found["training_s"]
     found["process_times"] = found["process_s"].iloc[0] / found["process_s"]
     return found
 
 
-def epoch_times(slow: Sequence[dict], fast: Sequence[dict]) -> Spread:
-    """How many times as fast is an epoch after the first, round by round (the median over a run's epochs)?"""
-    return Spread.of([_epoch_s(one) / _epoch_s(other) for one, other in zip(slow, fast, strict=False)])
+def seconds(found: pd.DataFrame) -> Table:
+    """Where each rung's seconds go: ``parts()``, in the order in which they pass."""
+    names = {
+        "step": "step",
+        "startup_s": "start-up s",
+        "warm_up_s": "warm-up s",
+        "training_s": "training s",
+        "test_s": "test s",
+        "rest_s": "the rest s",
+        "process_s": "process s",
+        "cold_s": "process s, cold",
+        "loop_times": "× loop",
+        "process_times": "× process",
+    }
+    frame = found[list(names)].rename(columns=names)
+    seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
+    formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
+    formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
+    trained = epochs_words(found["epochs"].max()).capitalize()
+    caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
+    return table(frame, caption, formats, list(formats))
 
 
-def first_epoch_longer_s(records: Sequence[dict]) -> float:
-    """How many seconds a run's first epoch takes longer than its others: the median over the runs."""
-    return statistics.median(record["epochs"][0]["training_s"] - _epoch_s(record) for record in records)
+def floor_shares(found: pd.DataFrame, floor_s: float) -> Table:
+    """How much of each rung's training loop, and of its process, the floor is."""
+    frame = pd.DataFrame(
+        {
+            "step": found["step"],
+            "training ms": 1e3 * found["training_s"],
+            "floor ms": 1e3 * floor_s,
+            "floor, % of the loop": 100 * floor_s / found["training_s"],
+            "floor, % of the process": 100 * floor_s / found["process_s"],
+        }
+    )
+    formats = {"training ms": "{:,.0f}", "floor ms": "{:.0f}"}
+    formats |= dict.fromkeys(["floor, % of the loop", "floor, % of the process"], "{:.2g}")
+    return table(frame, "What share of its time each rung needs at the least", formats, list(formats))
 
 
-def _epoch_s(record: dict) -> float:
-    return statistics.median(epoch["training_s"] for epoch in record["epochs"][1:])
-
-
-def epochs_words(count: int) -> str:
-    """``"ten epochs"`` for the recipe's, else ``"3 epochs"``: live runs may be shorter."""
-    return "ten epochs" if count == 10 else f"{count} epoch{'' if count == 1 else 's'}"
-
-
-def startup(records: Sequence[dict]) -> pd.DataFrame:
+def startup(records: Sequence[dict]) -> Table:
     """What happens before the first step, a row a stage of ``bench_startup.py``: seconds, medians over all processes.
 
-    Columns: ``stage``, ``after`` (the stage that it is done on top of, None for the first), ``process_s`` (a whole
-    process that ends there), ``own_s`` (how much longer that is than the process of ``after``).
+    On top of which stage it is done (none for the first), how much longer its process takes than the process of that
+    one, and how long a whole process takes that ends there.
     """
     found: dict[str, list[float]] = {}
     for row in (row for record in records for row in record["rows"]):
         found.setdefault(row["stage"], []).extend(row["process_s"])
     process_s = {stage: statistics.median(seconds) for stage, seconds in found.items()}
     after = {row["stage"]: row["after"] for row in records[0]["rows"]}
-    rows = [(stage, after[stage], s, s - process_s.get(after[stage], 0.0)) for stage, s in process_s.items()]
-    return pd.DataFrame(rows, columns=["stage", "after", "process_s", "own_s"])
-
-
-def epoch_noise_ms(before: Sequence[dict], after: Sequence[dict]) -> float:
-    """By how many milliseconds one epoch of either step may differ from another for no reason; no profiler ran.
-
-    So much may two profiles of one epoch each differ. It is the larger of NOISE_SHARE of the median epoch before, and
-    of the ranges of all epochs, first ones left out, before and after, added.
-    """
-    first, second = _later_epochs_ms(before), _later_epochs_ms(after)
-    return max(NOISE_SHARE * statistics.median(first), sum(max(own) - min(own) for own in (first, second)))
-
-
-def _later_epochs_ms(records: Sequence[dict]) -> list[float]:
-    """Milliseconds of the training epochs of all runs; the first of a run, which holds warm-up, only if it is alone."""
-    return [1e3 * epoch["training_s"] for own in records for epoch in own["epochs"][1:] or own["epochs"]]
+    rows = [(stage, after[stage], s - process_s.get(after[stage], 0.0), s) for stage, s in process_s.items()]
+    columns = ["one thing more", "on top of", "takes s", "the whole process s"]
+    caption = "Before the first step: processes that do so much and no more (medians)"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[2:], "{:.2f}"), columns[2:])
 
 
 def _parts(record: dict) -> dict[str, float]:

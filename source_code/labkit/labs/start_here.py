@@ -1,6 +1,7 @@
-"""Which fix mattered on which machine? Every step of the ladder against the one before, on each recorded machine.
+"""What the front page shows: which fix mattered on which machine, and on which machine the rest was recorded.
 
-An epoch is compared, the first of a run left out, since some machines were recorded with fewer epochs than others.
+Every step of the ladder is held against the one before, on each recorded machine. An epoch is compared, the first of a
+run left out, since some machines were recorded with fewer epochs than others.
 """
 
 from __future__ import annotations
@@ -56,6 +57,23 @@ def mattered_most(found: pd.DataFrame) -> dict[str, str]:
     """Machine by its name → the label of the step that made an epoch the most times as fast there."""
     steps = found.drop(index=ALL)
     return {course.MACHINES[folder]: str(steps[folder].idxmax()) for folder in found}
+
+
+def recorded_table() -> Table:
+    """Where the recorded runs come from, in short; ``provenance.json`` holds the rest."""
+    source = recorded.provenance()
+    versions = source["versions"]
+    lines = {
+        "GPU": f"{source['gpu']}, driver {source['driver']}",
+        "CPU": f"{source['cpu_cores']} cores, {source['cpu']}",
+        "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
+        "digits": ", ".join(source["data_source"]),
+        "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
+        "commits": f"{len({*chain.from_iterable(source['commits'].values())})}, named there",
+        "made by": source["made_by"],
+    }
+    where = recorded.shown(recorded.folder() / "provenance.json")
+    return table(pd.DataFrame(lines.items(), columns=["", where]))
 
 
 def _epochs(records: Sequence[dict]) -> list[dict]:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from labkit.display import style
 from labkit.display.spread import spread
-from labkit.topics.ladder import ledger
+from labkit.subjects.ladder import epochs_words
 
 SMALL = 8.5  # points
 ROW_IN = 0.5
@@ -23,7 +23,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> 
     spreads = {field: [spread(records, field) for records in runs.values()] for field in FIELDS}
     longest = max(own.high for own in spreads["process_s"])
     shortest = floor_s or min(own.low for own in spreads["training_s"]) / 4  # room for the words at its left
-    trained = ledger.epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
+    trained = epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
     with style.house_style():
         high = 1.6 + ROW_IN * len(runs)
         fig = style.figure(high)
@@ -79,7 +79,7 @@ PARTS = {  # in the order in which they pass
 
 
 def process_parts(found: pd.DataFrame) -> Figure:
-    """One bar a rung, seconds of a whole process by its parts (``labkit.topics.ladder.ledger.table``)."""
+    """One bar a rung, seconds of a whole process by its parts (``labkit.subjects.ledger.parts``)."""
     with style.house_style():
         high = 1.6 + 0.42 * len(found)
         fig = style.figure(high)
@@ -91,7 +91,7 @@ def process_parts(found: pd.DataFrame) -> Figure:
         for y, (end, process_s) in enumerate(zip(left, found["process_s"], strict=True)):
             look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5}
             ax.annotate(_seconds(process_s), (end, y), (7, 0), **look)  # medians of parts do not quite add up to it
-        ax.set(xlim=(0, 1.12 * left.max()), xlabel=f"seconds, {ledger.epochs_words(found['epochs'].max())}")
+        ax.set(xlim=(0, 1.12 * left.max()), xlabel=f"seconds, {epochs_words(found['epochs'].max())}")
         ax.set_yticks(range(len(found)), found["step"])
         ax.invert_yaxis()
         ax.tick_params(axis="y", length=0)

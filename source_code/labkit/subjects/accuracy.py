@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import pandas as pd
+
 from labkit.checks import Claim
+from labkit.display.table import Table, table
 from labkit.source import recorded
 
 FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
@@ -17,13 +20,31 @@ def seeds(step: str) -> list[float]:
     return [record["test_accuracy_pct"] for record in recorded.accuracy(step)]
 
 
-def gate(baseline: str, step: str) -> tuple[float, float]:
+def mean_and_p(baseline: str, step: str) -> tuple[float, float]:
     """Mean test accuracy (per cent) of a step over its recorded seeds, and the p-value of being below the baseline.
 
     The test is Welch's, one-sided: ``p < 0.05`` would mean significantly below.
     """
     first, second = (seeds(name) for name in (baseline, step))
     return statistics.mean(second), below(first, second)
+
+
+def gate(baseline: str, steps: Sequence[str]) -> Table:
+    """The accuracy gate: ten or more seeds a step, mean and range, and Welch's test against the baseline."""
+    rows = []
+    for step in steps:
+        values = seeds(step)
+        mean, p = mean_and_p(baseline, step)
+        passed = mean >= FLOOR_PCT and (step == baseline or p >= SIGNIFICANCE)
+        compared = (None, None) if step == baseline else (p, largest_loss(baseline, step))
+        verdict = "passed" if passed else "FAILED"
+        rows.append((step, verdict, len(values), mean, min(values), max(values), *compared))
+    columns = ["step", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most"]
+    formats = dict.fromkeys(columns[3:], "{:.2f}")
+    _, where = recorded.held(lambda where: recorded.accuracy(baseline, where))
+    records = [record for step in steps for record in recorded.accuracy(step, where)]
+    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where, records)})"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
 def _welch(first: Sequence[float], second: Sequence[float]):
@@ -42,7 +63,7 @@ def keeps(what: str, baseline: Sequence[float], seeds: Sequence[float]) -> Claim
     """``what`` keeps its mean accuracy, and is not below the baseline; test accuracies (per cent), one a seed."""
     mean, p = statistics.mean(seeds), below(baseline, seeds)
     return Claim(
-        f"{what} keeps a mean accuracy of at least 98.70 %, and is not below the baseline",
+        f"{what} keeps a mean accuracy of at least {FLOOR_PCT:.2f} %, and is not below the baseline",
         mean >= FLOOR_PCT and p >= SIGNIFICANCE,
         (mean, p),
         because="ten seeds were trained, and a loss of a tenth of a point shows in some sets of ten",

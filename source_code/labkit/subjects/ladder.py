@@ -1,0 +1,91 @@
+"""What did each rung of the ladder bring? The wall-clock table; epochs of two rungs, round by round; their noise."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from labkit.display.spread import MEASURED, Spread, spread
+from labkit.display.table import Table, table
+from labkit.source import quick
+
+NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
+
+
+def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Table:
+    """The wall-clock table: whole process and training loop, median and range, speedups, test accuracy.
+
+    ``found`` maps a step's name to its records; the first is the baseline. ``in_turn=False`` is for alternatives, which
+    do not build on one another: no speedup over the row before is shown.
+    """
+    names = list(found)
+    process = {name: spread(found[name]) for name in names}
+    epochs = {len(record["epochs"]) for records in found.values() for record in records}
+    least, most = min(epochs), max(epochs)
+    after = "" if least == quick.FULL_EPOCHS else f" after {least} epochs"  # never beside a claim on ten epochs
+    rows = []
+    for i, name in enumerate(names):
+        whole, before, first = process[name], process[names[max(0, i - 1)]], process[names[0]]
+        mnist = all(record["data_source"] == "MNIST" for record in found[name])
+        digits = "" if mnist else " (bundled digits, not MNIST)"
+        rows.append(
+            {
+                "step": name,
+                "n": whole.n,
+                "process s": whole.median,
+                "range s": f"{MEASURED}{whole.low:.1f}–{whole.high:.1f}",
+                "training s": spread(found[name], "training_s").median,
+                "test s": spread(found[name], "test_s").median,
+                "× before": before.median / whole.median if i else None,
+                "× baseline": first.median / whole.median if i else None,
+                f"accuracy %{after}{digits}": spread(found[name], "test_accuracy_pct").median,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    frame = frame.drop(columns=["× before", "× baseline"] if len(names) == 1 else [] if in_turn else ["× before"])
+    formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
+    formats |= dict.fromkeys(["× before", "× baseline", frame.columns[-1]], "{:.2f}")
+    many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
+    caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
+    measured = [column for column in formats if column in frame]
+    return table(frame, caption, {column: formats[column] for column in measured}, measured)
+
+
+def _in_words(epochs: int) -> str:
+    return {quick.EPOCHS: "Three", quick.FULL_EPOCHS: "Ten"}.get(epochs, str(epochs))
+
+
+def epochs_words(count: int) -> str:
+    """``"ten epochs"`` for the recipe's, else ``"3 epochs"``: live runs may be shorter."""
+    return "ten epochs" if count == 10 else f"{count} epoch{'' if count == 1 else 's'}"
+
+
+def epoch_times(slow: Sequence[dict], fast: Sequence[dict]) -> Spread:
+    """How many times as fast is an epoch after the first, round by round (the median over a run's epochs)?"""
+    return Spread.of([_epoch_s(one) / _epoch_s(other) for one, other in zip(slow, fast, strict=False)])
+
+
+def first_epoch_longer_s(records: Sequence[dict]) -> float:
+    """How many seconds a run's first epoch takes longer than its others: the median over the runs."""
+    return statistics.median(record["epochs"][0]["training_s"] - _epoch_s(record) for record in records)
+
+
+def _epoch_s(record: dict) -> float:
+    return statistics.median(epoch["training_s"] for epoch in record["epochs"][1:])
+
+
+def epoch_noise_ms(before: Sequence[dict], after: Sequence[dict]) -> float:
+    """By how many milliseconds one epoch of either step may differ from another for no reason; no profiler ran.
+
+    So much may two profiles of one epoch each differ. It is the larger of NOISE_SHARE of the median epoch before, and
+    of the ranges of all epochs, first ones left out, before and after, added.
+    """
+    first, second = _later_epochs_ms(before), _later_epochs_ms(after)
+    return max(NOISE_SHARE * statistics.median(first), sum(max(own) - min(own) for own in (first, second)))
+
+
+def _later_epochs_ms(records: Sequence[dict]) -> list[float]:
+    """Milliseconds of the training epochs of all runs; the first of a run, which holds warm-up, only if it is alone."""
+    return [1e3 * epoch["training_s"] for own in records for epoch in own["epochs"][1:] or own["epochs"]]
