@@ -23,8 +23,8 @@ from labkit.display.charts.bars import (
     plain_numbers,
     reach,
 )
-from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.spread import Spread, speedup, spread
+from stepbudget.say.palette import ink_on, tint
 
 # What a whole process's bar is made of.
 PARTS = {

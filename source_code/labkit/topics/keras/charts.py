@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, bar, bar_axes, key, reach
-from labkit.display.diagrams.drawn import tint
 from labkit.topics.keras.readings import last_event_ms, later_epochs, steps_window
 from stepbudget.report import Report
+from stepbudget.say.palette import tint
 from stepbudget.window import Window
 
 MS = 1_000_000  # ns

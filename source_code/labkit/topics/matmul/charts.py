@@ -1,4 +1,4 @@
-"""What does a matrix product look like? How its tiles are made, and how fast it is beside cuBLAS."""
+"""How fast is a matrix product of one's own, beside cuBLAS?"""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on, tint
-from labkit.topics.matmul.readings import median_rows, narrow_type, tile_of
+from labkit.topics.matmul.readings import median_rows, narrow_type
 from labkit.topics.roofline.readings import DTYPE_WORDS, Peaks
+from stepbudget.say.palette import tint
 
 SMALL = 8.5  # points
 HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
@@ -54,30 +53,4 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
         ax.tick_params(axis="x", length=0)
         ax.set_title(f"A matrix product in {name}, by size (medians): rows = columns = inner, or as written")
         ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=SMALL + 0.5)
-    return fig
-
-
-def order_of_tiles() -> Figure:
-    """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
-    down = across = 8
-    together = 16
-    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK]
-    with style.house_style():
-        fig = style.figure(4.3, w_pad=0.15)
-        for ax, group in zip(fig.subplots(1, 2), (1, 4), strict=True):
-            places = [tile_of(program, down, across, group) for program in range(down * across)]
-            for program, (row, column) in enumerate(places):
-                fill = tint(colours[program // together], 0.75 if program < together else 0.25)
-                ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.5))
-                ax.text(column + 0.5, row + 0.55, str(program), ha="center", va="center", size=8, color=ink_on(fill))
-            first = places[:together]
-            rows, columns = len({row for row, _ in first}), len({column for _, column in first})
-            ax.set(xlim=(-0.05, across + 0.05), ylim=(down + 0.05, -0.05), aspect="equal")
-            ax.set(xticks=[], yticks=[])
-            for side in ax.spines.values():
-                side.set_visible(False)
-            order = "row by row" if group == 1 else f"{group} rows of tiles together"
-            ax.set_title(order)
-            read = f"programs 0–{together - 1} read {rows} strips of A and {columns} of B: {rows + columns}"
-            ax.set_xlabel(read)
     return fig

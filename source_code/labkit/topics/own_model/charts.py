@@ -9,9 +9,9 @@ from matplotlib.lines import Line2D
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, THICK, bar, bar_axes, beside, reach
-from labkit.display.diagrams.drawn import tint
 from labkit.topics.own_model.mends import AS_IT_WAS
 from labkit.topics.own_model.readings import Scored
+from stepbudget.say.palette import tint
 
 BOUND = "at best, by the report before"
 

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import tint
 from labkit.topics.roofline.charts import ROOFS
 from labkit.topics.shapes.readings import TYPES
 from stepbudget.kernel_names import NO, YES
+from stepbudget.say.palette import tint
 
 SMALL = 8.5  # points
 COLOURS = ROOFS | {"fp8": style.ORANGE}
