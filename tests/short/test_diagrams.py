@@ -87,13 +87,15 @@ def test_the_formats_numbers_are_pytorchs():
     rows = ElementTree.parse(ROOT / "images" / "number_formats.svg").iter(f"{TAG}g")
     told = [[text.text for text in row.findall(f"{TAG}text")] for row in rows if row.get("class") == "large end"]
     names = (torch.float32, None, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-    for dtype, (largest, smallest, step, _) in zip(names, told, strict=True):
-        if dtype:
+    for dtype, numbers in zip(names, told, strict=True):
+        if dtype:  # PyTorch has no TF32
             known = torch.finfo(dtype)
-            said = [float(plain(number)) for number in (largest, smallest, step)]
-            assert said == pytest.approx([known.max, known.smallest_normal, known.eps], rel=0.01), dtype
+            assert numbers[:3] == [written(value) for value in (known.max, known.smallest_normal, known.eps)]
 
 
-def plain(number: str) -> str:
-    """``1.2e-7`` of ``1.2×10⁻⁷``, and 65504 of 65,504."""
-    return number.replace("×10", "e").translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", ","))
+def written(value: float) -> str:
+    """To two digits, as people write it: 65,504 and 0.125, but 3.4×10³⁸."""
+    if 0.01 <= value < 1e6:
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits}×10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
