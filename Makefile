@@ -84,7 +84,7 @@ record: $(STAMP) ## measure everything that the labs show, on this machine's GPU
 notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
 	@$(IN_VENV) LAB_MODE=recorded $(BIN)/python -m labkit.recording.notebooks $(ARGS)
 
-images: $(STAMP) ## draw the figures of images/ again
+images: $(STAMP) ## draw the charts of images/ again, from the recorded runs
 	@$(IN_VENV) $(BIN)/python -m labkit.images --out images
 
 slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/

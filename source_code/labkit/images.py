@@ -1,10 +1,10 @@
-"""Which pictures lie in images/, and are they what the code draws?
+"""Which pictures in images/ show recorded runs, and are they what the code draws?
 
-    python3 -m labkit.images --out images      write them all
+    python3 -m labkit.images --out images      write them
     python3 -m labkit.images --check images    exit status 1 where a file is not what the code draws
 
 Each file says in its description what it shows (the alternative text) and the fingerprint of what was drawn, so a
-figure whose data changed is found without comparing bytes.
+figure whose data changed is found without comparing bytes. The other pictures there are diagrams, edited as SVG.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from matplotlib.figure import Figure
 
 from labkit import course
 from labkit.display import charts, style
-from labkit.display.diagrams import nsight as diagrams_nsight
-from labkit.display.diagrams import triton as diagrams_triton
-from labkit.display.diagrams.drawn import DIAGRAMS
 from labkit.display.fingerprint import FINGERPRINT_MARK, description
 from labkit.errors import one_sentence
 from labkit.source import recorded
@@ -58,9 +55,6 @@ def whole_ladder() -> Figure:
 
 
 IMAGES = {
-    **DIAGRAMS,
-    **diagrams_triton.DIAGRAMS,
-    **diagrams_nsight.DIAGRAMS,
     "ladder": (
         ladder,
         "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "

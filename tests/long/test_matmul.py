@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -232,7 +233,7 @@ def test_the_pictures_of_a_benchmark():
 
 
 @pytest.mark.parametrize(("down", "across", "group"), [(8, 8, 1), (8, 8, 4), (7, 3, 4), (1, 5, 8)])
-def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
+def test_the_order_of_tiles_is_the_kernels(down, across, group):
     a = torch.zeros(16 * down, 16)
     c = torch.zeros(16 * down, 16 * across)
     sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": group}
@@ -242,6 +243,13 @@ def test_the_drawn_order_of_tiles_is_the_kernels(down, across, group):
     assert [(row // 16, column // 16) for row, column in made] == [
         products.tile_of(program, down, across, group) for program in range(down * across)
     ]
+
+
+def test_the_drawing_has_each_tile_where_its_program_makes_it():
+    drawn = ElementTree.parse(paths.ROOT / "images" / "order_of_tiles.svg").iter("{http://www.w3.org/2000/svg}text")
+    numbers = [int(text.text) for text in drawn if text.text.isdigit()]
+    for group, programs in ((1, numbers[:64]), (4, numbers[64:])):
+        assert programs == sorted(range(64), key=lambda program: readings.tile_of(program, 8, 8, group))
 
 
 def test_the_order_of_tiles_matters_for_large_matrices_only():

@@ -232,6 +232,3 @@ def test_the_pictures():
     assert [line.get_label() for line in ax.lines[:2]] == ["1 chain a thread", "8 chains a thread"]
     (ax,) = lab27.waves(RECORDS).axes
     assert "4 tiles:\nthe GPU once" in {text.get_text() for text in ax.texts}
-    assert [ax.get_xlabel() for ax in lab27.banks().axes] == [
-        "column 0: 1 bank, 8 clocks", "column 0: 8 banks, 1 clock", "column 0: 8 banks, 1 clock",
-    ]  # fmt: skip

@@ -168,5 +168,5 @@ def _colours(*colours: object) -> str:
 
 
 def description(alt_text: str, fig: Figure) -> str:
-    """What a diagram's file says about itself: the alt text, and the fingerprint of what was drawn."""
+    """What a chart's file says about itself: the alt text, and the fingerprint of what was drawn."""
     return f"{alt_text} {FINGERPRINT_MARK}{drawn_data(fig)}]"

@@ -16,7 +16,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from stepbudget.say.palette import tint
 
 from labkit.checks import Claim
 from labkit.display import style
@@ -31,6 +30,7 @@ from stepbudget.ask.copies import copies
 from stepbudget.ask.phases import phases
 from stepbudget.ask.predict import bound
 from stepbudget.report import Report
+from stepbudget.show.palette import tint
 
 Kind = tuple[str, bool]  # of a copy: from which memory, and whether with non_blocking
 

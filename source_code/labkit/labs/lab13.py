@@ -12,7 +12,6 @@ from matplotlib.patches import Patch
 
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.diagrams.drawn import tint
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import MEASURED, Spread, paired
 from labkit.display.table import Table, table
@@ -27,6 +26,7 @@ from stepbudget.ask.ops import Summary
 from stepbudget.ask.tensor_cores import TensorActive, kernels
 from stepbudget.kernel_names import CHANGES_LAYOUT, NO
 from stepbudget.report import Report
+from stepbudget.show.palette import tint
 
 # --- claims --------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number
 from labkit.numbers import number
@@ -147,33 +145,6 @@ def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
     caption = f"{side:,} × {side:,} numbers in FP32; the memory's roof is ~{peaks.tb_per_s:.2f} TB/s"
     formats = {"µs": "{:.0f}", "times a copy": "{:.2f}", "TB/s": "{:.2f}"}
     return table(frame, caption, formats, list(formats))
-
-
-def banks(side: int = 8) -> Figure:
-    """In which bank each word of a tile lies, three ways; a model of ``side`` banks instead of 32."""
-    places = {
-        "as it comes": (lambda row, column: column, side),
-        "padded: a word more a row": (lambda row, column: column, side + 1),
-        "swizzled: column XOR row": (lambda row, column: column ^ row, side),
-    }
-    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.VERMILION, style.YELLOW, style.MUTED]
-    with style.house_style():
-        fig = style.figure(3.5, w_pad=0.1)
-        for ax, (name, (place, width)) in zip(fig.subplots(1, 3), places.items(), strict=True):
-            for row in range(side):
-                for column in range(side):
-                    bank = (row * width + place(row, column)) % side
-                    fill = tint(colours[bank], 0.8 if column == 0 else 0.3)
-                    ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.2))
-                    ax.text(column + 0.5, row + 0.52, str(bank), ha="center", va="center", size=8, color=ink_on(fill))
-            busy = {(row * width + place(row, 0)) % side for row in range(side)}
-            ax.set(xlim=(-0.05, side + 0.05), ylim=(side + 0.05, -0.05), aspect="equal", xticks=[], yticks=[])
-            for edge in ax.spines.values():
-                edge.set_visible(False)
-            ax.set_title(name, fontsize=10)
-            count = side // len(busy)
-            ax.set_xlabel(f"column 0: {len(busy)} bank{'s' * (len(busy) > 1)}, {count} clock{'s' * (count > 1)}")
-    return fig
 
 
 # --- products with few tiles ----------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.textpath import TextPath
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import tint
 from labkit.subjects.roofline import COUNTED, DTYPE_WORDS, Peaks, Point
+from stepbudget.show.palette import tint
 
 SMALL = 8.5  # points
 LETTER = 0.62 * SMALL / 72  # an upper estimate of a letter's width, inches

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on
 from stepbudget.ask.budget import CAUSES
 from stepbudget.show import palette
+from stepbudget.show.palette import ink_on
 
 if TYPE_CHECKING:
     from stepbudget.ask.budget import Budget

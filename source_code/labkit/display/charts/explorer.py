@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts import timelines
-from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.fingerprint import FINGERPRINT_MARK, HEX_DIGITS, drawn_data
 from labkit.display.given import on_reports
 from labkit.display.show import packed_png
@@ -38,6 +37,7 @@ from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import OUTSIDE, named, phase_at, phase_ranges
 from stepbudget.errors import visible
 from stepbudget.report import Report
+from stepbudget.show.palette import ink_on, tint
 from stepbudget.window import Window
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from matplotlib.patches import Patch
 
 from labkit.display import style
 from labkit.display.charts.timelines import AXIS_IN, LEFT, PIXELS, RIGHT, ROWS, SMALL, phase_colour, row_name
-from labkit.display.diagrams.drawn import tint
 from labkit.display.given import on_reports
 from stepbudget.ask import launch
 from stepbudget.ask.iterations import loader_period, step_windows, steps
 from stepbudget.report import Report
+from stepbudget.show.palette import tint
 from stepbudget.window import Window
 
 TOP_IN, KEY_IN = 0.62, 0.3  # heights of the titles, the key

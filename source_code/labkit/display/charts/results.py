@@ -8,7 +8,6 @@ from statistics import median_low
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from stepbudget.say.palette import ink_on, tint
 
 from labkit.display import style
 from labkit.display.charts.bars import (
@@ -23,6 +22,7 @@ from labkit.display.charts.bars import (
     seconds,
 )
 from labkit.display.spread import speedup, spread
+from stepbudget.show.palette import ink_on, tint
 
 # What a whole process's bar is made of.
 PARTS = {

@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.given import on_reports
 from labkit.display.table import short_kernel
 from labkit.errors import LabError, near
@@ -26,6 +25,7 @@ from stepbudget import intervals, kernel_names
 from stepbudget.ask.copies import labelled
 from stepbudget.ask.phases import named
 from stepbudget.report import OPERATOR, Report, remembered
+from stepbudget.show.palette import ink_on, tint
 from stepbudget.window import Window
 
 LEFT, RIGHT = 0.115, 0.94  # where the rows begin and end, in widths of the figure

@@ -15,7 +15,6 @@ from labkit.labs.lab10.products import (
     in_cuda,
     median_rows,
     narrow_type,
-    order_of_tiles,
     orders,
     rates,
     sizes,

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from labkit import source
 from labkit.display import style
-from labkit.display.diagrams.drawn import ink_on, tint
 from labkit.display.table import Table, table
 from labkit.subjects.roofline import DTYPE_WORDS, Peaks
+from stepbudget.show.palette import tint
 
 HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
 CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
@@ -146,32 +145,6 @@ def orders(sizes: Sequence[int], programs: int = 132, tile: tuple[int, int] = (1
     columns = ["size", "row by row", "8 rows together"]
     caption = f"Rows and columns that {programs} programs read (reckoned, not measured)"
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns, "{:,.0f}"))
-
-
-def order_of_tiles() -> Figure:
-    """Which tile each program makes; those that run together in one colour, and how much of A and B they read."""
-    down = across = 8
-    together = 16
-    colours = [style.BLUE, style.ORANGE, style.GREEN, style.PINK]
-    with style.house_style():
-        fig = style.figure(4.3, w_pad=0.15)
-        for ax, group in zip(fig.subplots(1, 2), (1, 4), strict=True):
-            places = [tile_of(program, down, across, group) for program in range(down * across)]
-            for program, (row, column) in enumerate(places):
-                fill = tint(colours[program // together], 0.75 if program < together else 0.25)
-                ax.add_patch(Rectangle((column, row), 1, 1, fc=fill, ec=style.PAPER, lw=1.5))
-                ax.text(column + 0.5, row + 0.55, str(program), ha="center", va="center", size=8, color=ink_on(fill))
-            first = places[:together]
-            rows, columns = len({row for row, _ in first}), len({column for _, column in first})
-            ax.set(xlim=(-0.05, across + 0.05), ylim=(down + 0.05, -0.05), aspect="equal")
-            ax.set(xticks=[], yticks=[])
-            for side in ax.spines.values():
-                side.set_visible(False)
-            order = "row by row" if group == 1 else f"{group} rows of tiles together"
-            ax.set_title(order)
-            read = f"programs 0–{together - 1} read {rows} strips of A and {columns} of B: {rows + columns}"
-            ax.set_xlabel(read)
-    return fig
 
 
 # --- by type, and in CUDA C++ --------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, bar, bar_axes, reach
-from labkit.display.diagrams.drawn import tint
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import MEASURED, Spread, paired, spread
 from labkit.display.table import Table, table
 from labkit.subjects.keras import KIND, source_of
+from stepbudget.show.palette import tint
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, key
-from labkit.display.diagrams.drawn import tint
 from labkit.display.table import Table, table
 from labkit.source import recorded
 from labkit.subjects.keras import source_of
@@ -21,6 +20,7 @@ from stepbudget import intervals
 from stepbudget.ask.tensor_cores import TensorActive, tensor_active
 from stepbudget.ask.work import device_of, work_of
 from stepbudget.report import Report
+from stepbudget.show.palette import tint
 from stepbudget.window import Window
 
 # In the JAX reports that the course ships the SMs pause for 3.1 ms at most between two steps, 10.9 before the test.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from labkit.display import style
 from labkit.display.table import Table, table
 from labkit.source import originals, recorded
-from labkit.subjects import accuracy
+from labkit.subjects import accuracy as gate
 from labkit.subjects.scaling import model, readings
 from labkit.subjects.scaling.readings import MACHINE_FOLDER, PROGRAMS, Records
 from stepbudget.ask.ranks import Ranks
@@ -71,15 +71,15 @@ def seeds(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
 
     ``p``: Welch's one-sided test against the same script on one GPU. The gate wants as many seeds as the ladder's.
     """
-    without = pd.DataFrame({"script": alone, "gpus": 1, "pct": accuracy.seeds(alone)})
+    without = pd.DataFrame({"script": alone, "gpus": 1, "pct": gate.seeds(alone)})
     most, rows = len(without), []
     for (script, gpus), own in [
         *without.groupby(["script", "gpus"]),
         *found.groupby(["script", "gpus"], sort=False),
     ]:
         on_one = found.loc[(found["script"] == script) & (found["gpus"] == 1), "pct"]
-        p = accuracy.below(on_one, own["pct"]) if gpus > 1 and len(on_one) > 1 and len(own) > 1 else None
-        passed = own["pct"].mean() >= accuracy.FLOOR_PCT and (p is None or p >= accuracy.SIGNIFICANCE)
+        p = gate.below(on_one, own["pct"]) if gpus > 1 and len(on_one) > 1 and len(own) > 1 else None
+        passed = own["pct"].mean() >= gate.FLOOR_PCT and (p is None or p >= gate.SIGNIFICANCE)
         verdict = "passed" if passed else "FAILED"
         verdict = verdict if len(own) >= most else f"{verdict}, of few seeds"
         rows.append((script, gpus, verdict, len(own), own["pct"].mean(), own["pct"].min(), own["pct"].max(), p))

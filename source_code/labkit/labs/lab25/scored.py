@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, THICK, bar, bar_axes, beside, reach
-from labkit.display.diagrams.drawn import tint
 from labkit.display.runs import in_rounds, is_beyond_noise
 from labkit.display.spread import MEASURED, Spread, paired, spread
 from labkit.display.table import Table, table
@@ -28,6 +27,7 @@ from labkit.labs.lab25.scripts import before
 from labkit.recording import plan
 from stepbudget.ask import iterations
 from stepbudget.report import Report
+from stepbudget.show.palette import tint
 from stepbudget.window import Window
 
 WAITS_SHARE = 0.1  # of a step: what is worth a look
