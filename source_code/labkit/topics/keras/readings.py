@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import pandas as pd
 from labkit import source
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
-from labkit.source import recorded
+from labkit.source import kinds, recorded
 from labkit.training import keras_net
 from stepbudget import intervals
 from stepbudget.ask.tensor_cores import TensorActive, tensor_active
@@ -34,7 +34,7 @@ PAUSE_PCT = 1  # of SMs Active: what a single small kernel makes of a sample
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
     """Whole-process runs of each command, as ``lab.runs``; in quick live mode one of each."""
-    return _source(*commands).runs(commands, repeats, kind=KIND, when_quick=1)
+    return source.current().get(_with_keras(kinds.runs(commands, repeats, KIND, when_quick=1)))
 
 
 def later_epochs(runs: Mapping[str, Sequence[dict]]) -> dict[str, list[float]]:
@@ -57,13 +57,13 @@ def parts(records: Sequence[dict]) -> pd.Series:
 
 def profile(command: str) -> Report:
     """The report of an ``nsys profile`` command, as ``lab.profile``; live, what runs on JAX was compiled before."""
-    return _source(command).profile(command)
+    return source.current().get(_with_keras(kinds.profile(command)))
 
 
-def _source(*commands: str) -> source.Source:
-    """The source for what needs Keras and the backends that the commands name."""
-    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
-    return source.current().needing("keras", *sorted(backends), install=keras_net.HOW_TO_INSTALL)
+def _with_keras(request: kinds.Request[kinds.Answer]) -> kinds.Request[kinds.Answer]:
+    """The same, for which live runs need Keras and the backends that its commands name."""
+    backends = {backend for command in request.commands for backend in re.findall(r"--backend (\w+)", command)}
+    return replace(request, packages=("keras", *sorted(backends)), install=keras_net.HOW_TO_INSTALL)
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,8 @@ def _sms_active(report: Report, window: Window) -> pd.DataFrame:
 
 def tried(backend: str) -> dict[str, pd.DataFrame]:
     """The tables of ``bench_keras.py`` on a backend, by name; of TensorFlow's the shipped ones."""
-    command = f"bench_keras.py --backend {backend}"
-    asked = source.Recorded(recorded.folder()) if backend == "tensorflow" else _source(command)
-    record = asked.record(command, KIND)
+    asked = source.Recorded(recorded.folder()) if backend == "tensorflow" else source.current()
+    record = asked.get(_with_keras(kinds.record(f"bench_keras.py --backend {backend}", KIND)))
     rows = pd.DataFrame(record["rows"])
     return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from labkit import source
+from labkit.source import kinds
 
 HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
 CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
@@ -22,7 +24,9 @@ def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.D
 
 def in_cuda() -> list[dict]:
     """The records of ``bench_wmma.py``; the shipped ones where what compiles CUDA C++ is not installed."""
-    return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
+    return source.current().get(
+        replace(kinds.benchmark("bench_wmma.py"), packages=("triton", "cuda.bindings"), install=HOW_TO_INSTALL)
+    )
 
 
 def instructions(records: Sequence[dict]) -> list[str]:
