@@ -425,12 +425,12 @@ def test_recorded_counts_open_if_the_command_is_the_same(tmp_path):
     with pytest.raises(ReportError, match="no set of counts called step was recorded"):
         source.get(kinds.counts(COMMAND), lambda line: None)
     (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
-    (tmp_path / "counters" / "step.json").write_text(json.dumps({"manifest": {"modules": {}}}))
+    (tmp_path / "counters" / "step.json").write_text(json.dumps({"run_at": "2026-11-21", "manifest": {"modules": {}}}))
     write_list(tmp_path, counters={"step": COMMAND})
     shown = []
     found = source.get(kinds.counts(COMMAND), shown.append)
     assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")
-    assert shown[1].startswith("recorded (NVIDIA H200, 2026-11-21)")
+    assert shown[1].startswith("recorded (NVIDIA Test GPU, 2026-11-21)")
     with pytest.raises(ReportError, match="recorded with another command"):
         source.get(kinds.counts(COMMAND.replace("main_opt7", "main_opt6")), lambda line: None)
 

@@ -73,9 +73,9 @@ print(sorted({path.relative_to(scratch).parts[2] for path in scratch.rglob("*") 
 
 def test_what_nobody_recorded_is_an_error(on):
     with pytest.raises(LabError, match=r"'main_opt3\.py --epochs 77' runs live, and was never recorded"):
-        on("h200").runs(["main_opt3.py --epochs 77"], show=quiet)
+        on("h200").get(kinds.runs(["main_opt3.py --epochs 77"]), quiet)
     with pytest.raises(LabError, match="was recorded with another command"):
-        on("h200").profile(command.profile_command("main_opt3", "main_opt3.py --seed 7"), quiet)
+        on("h200").get(kinds.profile(command.profile_command("main_opt3", "main_opt3.py --seed 7")), quiet)
     with pytest.raises(LabError, match="b200 is no machine that is pretended"):
         on("b200")
 
@@ -140,7 +140,7 @@ def test_what_is_for_hopper_alone_comes_from_the_recordings_elsewhere_with_all_b
         with profiled(live, "main_opt8") as report:
             assert report.gpu == "NVIDIA H200" and len(report.kernels)
     with pytest.raises(LabError, match="never recorded"):
-        on("turing").runs(["main_opt3.py --epochs 77"], show=quiet)
+        on("turing").get(kinds.runs(["main_opt3.py --epochs 77"]), quiet)
     assert "needs BF16" in said_of(on("turing"), "bench_stages.py")
 
 

@@ -81,7 +81,7 @@ class Recorded:
             show(f"| not recorded on {self.folder.name}, so from {where.name}:")
         amount, file = request.amount(results), results[0].file
         at = recorded.shown(file if request.names_files else file.parent)
-        show(f"recorded ({request.origin(where, results)}){amount and f', {amount}'}: {at}")
+        show(f"recorded ({request.origin(where, [one.record for one in results])}){amount and f', {amount}'}: {at}")
         return request.read(results)
 
 
@@ -149,8 +149,8 @@ class Live:
                 show(f"| run {number} of {len(missing)}: {job.said}{so_far}")
             there[job.files[0]] = self._run(job, show)
         results = [Result(job.command, self.reports / job.files[0], there[job.files[0]]) for job in jobs]
-        amount, first = request.amount(results), jobs[0].files
-        at = [self.reports / name for name in first] if request.names_files else [results[0].file.parent]
+        amount, files = request.amount(results), [self.reports / name for name in jobs[0].files]
+        at = files if request.names_files or len(files) > 1 else [files[0].parent]
         when = "" if request.in_rounds else "".join(map(_ago, before))
         amount += _made_before(before, len(jobs)) if request.in_rounds else ""
         show(f"live{when}: {amount and f'{amount}: '}{' '.join(map(recorded.shown, at))}")

@@ -19,6 +19,7 @@ from labkit.source import command as profiling
 from labkit.source import counting, quick, recorded, running
 from labkit.source.facts import Machine
 from labkit.source.pace import recorded_cold_s, recorded_s
+from labkit.source.recorded import took_s
 from stepbudget.ncu.counters import ORIGIN, Counted, noted, parse
 from stepbudget.report import Report, open_report
 
@@ -56,7 +57,7 @@ class Request(Generic[Answer]):
     find: Callable[[str, Path], Sequence[Path]]  # a command's files in a recorded folder; NotRecorded: look in others
     jobs: Callable[[Machine], Sequence[Job]]
     read: Callable[[Sequence[Result]], Answer]
-    origin: Callable[[Path, Sequence[Result]], str] = lambda where, results: _origin(where, results)
+    origin: Callable[[Path, Sequence[dict]], str] = recorded.origin
     amount: Callable[[Sequence[Result]], str] = lambda results: ""  # in words, behind the origin
     names_files: bool = False  # else their folder
     in_rounds: bool = False  # timed to be compared: kept runs count in full mode, too, and a run that fails is an error
@@ -132,10 +133,9 @@ def cold_run(command: str) -> Request[dict | None]:
 def benchmark(command: str) -> Request[list[dict]]:
     """The records of a benchmark script (``bench_….py`` with its flags): each that was recorded, or one run now."""
 
-    def origin(where: Path, results: Sequence[Result]) -> str:
-        first = results[0].record
-        on = first["gpu"] if first.get("device") != "cpu" else "on a CPU"
-        return f"{_origin(where, results, on)}, {count_of(len(results))}"
+    def origin(where: Path, records: Sequence[dict]) -> str:
+        on = records[0]["gpu"] if records[0].get("device") != "cpu" else "on a CPU"
+        return f"{recorded.origin(where, records, on)}, {count_of(len(records))}"
 
     return Request(
         commands=[command],
@@ -155,7 +155,7 @@ def record(command: str, kind: str) -> Request[dict]:
         find=lambda command, where: recorded.files(kind, command, where)[:1],
         jobs=lambda here: [_script(command, here, kind)],
         read=lambda results: results[0].record,
-        origin=lambda where, results: _origin(where, results, results[0].record["gpu"] or "CPU"),
+        origin=lambda where, records: recorded.origin(where, records, records[0]["gpu"] or "CPU"),
     )
 
 
@@ -201,12 +201,12 @@ def on_gpus(script: str, sizes: Sequence[int]) -> Request[dict[tuple[int, int], 
 def profile(command: str) -> Request[Report]:
     """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails."""
     words = profiling.check(command)
-    name = Path(words[words.index("--output") + 1]).name
+    name, command = Path(words[words.index("--output") + 1]).name, shlex.join(words)
     return Request(
-        commands=[shlex.join(words)],
+        commands=[command],
         shown=[profiling.abridged(words)],
         find=lambda command, where: [recorded.named("profiles", name, command, where)],
-        jobs=lambda here: [_tool("profile", words, [f"{name}.nsys-rep"], recorded.took_s("profiles", name))],
+        jobs=lambda here: [Job(command, command, [f"{name}.nsys-rep"], took_s("profiles", name), "profile")],
         read=lambda results: open_report(results[0].file),
         names_files=True,
     )
@@ -215,18 +215,21 @@ def profile(command: str) -> Request[Report]:
 def rank_profiles(command: str) -> Request[list[Report]]:
     """The reports of a ``torchrun … --no-python nsys profile`` command, one a rank, in their order."""
     words = profiling.check_ranks(command)
-    names = profiling.rank_names(words)
-    files, expected_s = [f"{name}.nsys-rep" for name in names], recorded.took_s("profiles", names[0])
+    names, command = profiling.rank_names(words), shlex.join(words)
+
+    def jobs(here: Machine) -> list[Job]:
+        files = [f"{name}.nsys-rep" for name in names]
+        return [Job(command, command, files, took_s("profiles", names[0]), "rank_profiles", len(names))]
 
     def read(results: Sequence[Result]) -> list[Report]:
         first = results[0].file  # beside which the record of all lies
         return [open_report(first.with_name(first.name.replace(names[0], name))) for name in names]
 
     return Request(
-        commands=[shlex.join(words)],
+        commands=[command],
         shown=[profiling.abridged(words)],
-        find=lambda command, where: recorded.rank_files(command, where)[:1],
-        jobs=lambda here: [_tool("rank_profiles", words, files, expected_s, gpus=len(names))],
+        find=lambda command, where: recorded.rank_files(words, where)[:1],
+        jobs=jobs,
         read=read,
         amount=lambda results: count_of(len(names), "report"),
     )
@@ -238,21 +241,20 @@ def counts(command: str, brief: bool = False, same_kernels: Counted | None = Non
     ``same_kernels``: what was counted of a program whose kernels are the same; in quick mode it is taken.
     """
     words = counting.check(command)
-    name = Path(words[words.index("--log-file") + 1]).stem
+    name, command = Path(words[words.index("--log-file") + 1]).stem, shlex.join(words)
 
     def read(results: Sequence[Result]) -> Counted:
         ((_, file, record),) = results
         text = file.read_text(encoding="utf-8", errors="replace")
         origin = counted_on(record["machine"]["gpu"]) if "machine" in record else noted(text, ORIGIN)
-        return Counted(parse(text, file.name), shlex.join(words), origin)
+        return Counted(parse(text, file.name), command, origin)
 
     return Request(
-        commands=[shlex.join(words)],
+        commands=[command],
         shown=[] if brief else [counting.abridged(words)],
         find=lambda command, where: [recorded.named("counters", name, command, where)],
-        jobs=lambda here: [_tool("count", words, [f"{name}.csv"], recorded.took_s("counters", name), is_quiet=brief)],
+        jobs=lambda here: [Job(command, command, [f"{name}.csv"], took_s("counters", name), "count", is_quiet=brief)],
         read=read,
-        origin=lambda where, results: f"{read(results).origin}{recorded.outdated([results[0].record])}",
         names_files=True,
         same=same_kernels,
     )
@@ -273,10 +275,6 @@ def _times(results: Sequence[Result]) -> Counter[str]:
     return Counter(one.command for one in results)
 
 
-def _origin(where: Path, results: Sequence[Result], on: str | None = None) -> str:
-    return recorded.origin(where, [one.record for one in results], on)
-
-
 def _script(
     command: str, here: Machine, kind: str, file: str = "{kind}/{key}-01.json", way: str = "run", said: str = ""
 ) -> Job:
@@ -285,8 +283,3 @@ def _script(
     expected_s = recorded_cold_s(words) if way == "run_cold" else recorded_s(kind, words)
     name = file.format(kind=kind, key=recorded.key(words))
     return Job(command, words, [name], expected_s, way, said=said and f"{said}{typed(words)}")
-
-
-def _tool(way: str, words: Sequence[str], files: Sequence[str], expected_s: float | None, **more: object) -> Job:
-    """A run of a profiler."""
-    return Job(shlex.join(words), shlex.join(words), files, expected_s, way, **more)

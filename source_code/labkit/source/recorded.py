@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ OUTDATED = "outdated"  # of what today's code would measure otherwise, and of wh
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
-SCALING = re.compile(r"scaling-x(\d+)-(\d+)\.json")
 ROUNDS = "{key}-[0-9]*.json"  # what a command's runs are called
 NAMED = {"profiles": ("report", ".sqlite.xz"), "counters": ("set of counts", ".csv")}  # files that their commands name
 
@@ -178,16 +177,15 @@ def named(kind: str, name: str, command: str, where: Path) -> Path:
 
 def scaling_files(where: Path) -> list[Path]:
     """The records of a host's GPUs together; NotRecorded where there are none. ``where``: recorded or live."""
-    found = [file for file in originals.matching(where, f"{RANKS}/scaling-x*.json") if SCALING.fullmatch(file.name)]
-    if not found:
-        raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
-    return found
+    if found := originals.matching(where, f"{RANKS}/scaling-x*-*.json"):
+        return found
+    raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
 
 
 def gpus_and_round(file: Path) -> tuple[int, int]:
-    """Of how many GPUs such a record is, and of which round."""
-    gpus, number = map(int, SCALING.fullmatch(file.name).groups())
-    return gpus, number
+    """``scaling-x2-01.json`` → (2, 1)"""
+    _, gpus, number = file.stem.split("-")
+    return int(gpus[1:]), int(number)
 
 
 def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
@@ -195,15 +193,12 @@ def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
     return {gpus_and_round(file): originals.read(file) for file in scaling_files(where)}
 
 
-def rank_files(command: str, where: Path) -> list[Path]:
+def rank_files(words: Sequence[str], where: Path) -> list[Path]:
     """The slim reports that a command left, one a rank, in their order; NotRecorded where none was recorded with it."""
-    names = [
-        name
-        for name, made_with in provenance(where)["profiles"].items()
-        if shlex.join(shlex.split(made_with)) == command
-    ]
+    there = provenance(where)["profiles"]
+    names = [name for name, command in there.items() if shlex.split(command) == [*words]]
     if not names:
-        raise NotRecorded(f"no reports of '{command}' were recorded on {where.name}.")
+        raise NotRecorded(f"no reports of '{shlex.join(words)}' were recorded on {where.name}.")
     names.sort(key=lambda name: (len(name), name))
     return [originals.original(where / "profiles" / f"{name}.sqlite.xz") for name in names]
 
