@@ -19,6 +19,7 @@ from labkit.recording.plan import Item
 from labkit.recording.status import CURRENT, MISSING, OUTDATED
 from labkit.source import Recorded, command, counting, kinds, quick, recorded
 from labkit.training import keras_run, machine, manifest
+from listed import write_list
 from stepbudget.export import nsys
 
 # The plan
@@ -101,6 +102,7 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
     assert status.judge(on_a_gpu, item).state == CURRENT
     file = on_a_gpu / item.file
     assert "my-machine" not in file.read_text()
+    write_list(on_a_gpu, counters={item.label: item.command})
     found = Recorded(on_a_gpu).get(kinds.counts(item.command), lambda line: None)
     assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
     assert found.origin.startswith("NVIDIA Test GPU, 20")
