@@ -26,7 +26,7 @@ from labkit.display.spread import Spread, paired, spread
 from labkit.display.table import table
 from labkit.labs import check
 from labkit.predictions import compare_prediction
-from labkit.source import quick
+from labkit.source import kinds, quick
 from labkit.subjects.ladder import wall_clock
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
@@ -62,22 +62,22 @@ def runs(
     Live, so often: ``repeats``, else 3, in quick mode ``when_quick`` (1 does for the points of a sweep), or for each
     command what it says there, else 2; 0 leaves it out.
     """
-    return source.current().runs(commands, repeats, when_quick=when_quick)
+    return source.current().get(kinds.runs(commands, repeats, when_quick=when_quick))
 
 
 def cold_run(command: str) -> dict:
     """The record of one whole-process run whose compilers find nothing that they made before."""
-    return source.current().cold_run(command)
+    return source.current().get(kinds.cold_run(command))
 
 
 def benchmark(command: str) -> list[dict]:
     """The records of a benchmark script (``bench_….py`` with its flags)."""
-    return source.current().benchmark(command)
+    return source.current().get(kinds.benchmark(command))
 
 
 def profile(command: str, show: Callable[[str], None] = print) -> Report:
     """The report of an ``nsys profile`` command, which is shown with ``show``."""
-    return source.current().profile(command, show)
+    return source.current().get(kinds.profile(command), show)
 
 
 def count(command: str, brief: bool = False, same_kernels: Counted | None = None) -> Counted:
@@ -85,7 +85,7 @@ def count(command: str, brief: bool = False, same_kernels: Counted | None = None
 
     ``same_kernels``: what was counted of a program whose kernels are the same; quick live mode takes that.
     """
-    return source.current().count(command, brief=brief, same_kernels=same_kernels)
+    return source.current().get(kinds.counts(command, brief, same_kernels))
 
 
 def exercise(number: str, answer: object, *context: object) -> None:

@@ -24,6 +24,7 @@ from labkit.display import own_folder
 from labkit.errors import LabError
 from labkit.paths import ROOT, SOURCE_CODE
 from labkit.pretend import machines
+from labkit.source import kinds
 from labkit.training import data, flags, ranges, record
 from stepbudget.export.nsys import find_nsys
 
@@ -312,16 +313,15 @@ def test_reports_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch):
     reports.mkdir()
     live = machines.live(course.DEFAULT_MACHINE)
     live.reports = reports
-    quiet = {"show": lambda line: None}
     asked = (
-        lambda: live.runs(["main_opt2.py"], lambda command: 1, **quiet),
-        lambda: live.benchmark("bench_timing.py", **quiet),
-        lambda: live.profile("nsys profile --output reports/x python3 source_code/main_opt2.py", **quiet),
+        kinds.runs(["main_opt2.py"]),
+        kinds.benchmark("bench_timing.py"),
+        kinds.profile("nsys profile --output reports/x python3 source_code/main_opt2.py"),
     )
     with read_only(reports):
-        for ask in asked:
+        for request in asked:
             with pytest.raises(LabError, match=r"cannot write into .*reports.*: Read-only file system\."):
-                ask()
+                live.get(request, lambda line: None)
 
 
 # Ranks

@@ -17,8 +17,9 @@ from labkit.recording import __main__ as command_line
 from labkit.recording import make, pages, plan, provenance, status
 from labkit.recording.plan import Item
 from labkit.recording.status import CURRENT, MISSING, OUTDATED
-from labkit.source import Recorded, command, counting, quick, recorded
+from labkit.source import Recorded, command, counting, kinds, quick, recorded
 from labkit.training import keras_run, machine, manifest
+from listed import write_list
 from stepbudget.ask.budget import CAUSES
 from stepbudget.export import nsys
 from stepbudget.report import open_report
@@ -103,7 +104,8 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
     assert status.judge(on_a_gpu, item).state == CURRENT
     file = on_a_gpu / item.file
     assert "my-machine" not in file.read_text()
-    found = Recorded(on_a_gpu).count(item.command, lambda line: None)
+    write_list(on_a_gpu, counters={item.label: item.command})
+    found = Recorded(on_a_gpu).get(kinds.counts(item.command), lambda line: None)
     assert found.kernels[["kernel", "time_us", "bytes"]].to_numpy().tolist() == [["a_kernel", 1.5, 12]]
     assert found.origin.startswith("NVIDIA Test GPU, 20")
     about = json.loads((on_a_gpu / item.record).read_text())

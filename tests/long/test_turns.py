@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("fcntl")
 
 from labkit.paths import SOURCE_CODE
-from labkit.source import Live, Programs, turns, visible
+from labkit.source import Live, Programs, kinds, turns, visible
 from stand_in import A_GPU, NO_GPU
 
 # A notebook that measures: it says what it is told to, and when its run began and ended.
@@ -150,10 +150,10 @@ def test_live_runs_take_turns_where_there_is_a_gpu(folder, monkeypatch):
             return {"process_s": 1.0}
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    Live(Here(), folder / "reports").runs(["main_opt1.py"], repeats=1, show=lambda line: None)
+    Live(Here(), folder / "reports").get(kinds.runs(["main_opt1.py"], repeats=1), lambda line: None)
     assert [held for _, held in taken] == [["main_opt1.py"]]
     (file,) = folder.glob("*.lock")
     file.unlink()
     Here.facts = NO_GPU
-    Live(Here(), folder / "more").runs(["main_opt1.py"], repeats=1, show=lambda line: None)
+    Live(Here(), folder / "more").get(kinds.runs(["main_opt1.py"], repeats=1), lambda line: None)
     assert taken[1][1] == [], "phases on a CPU are not timed against each other"

@@ -331,8 +331,8 @@ def test_where_cuda_bindings_are_missing_a_live_lab_shows_what_was_recorded(monk
         "nothing_like_this",
     ]
     asked = []
-    there = SimpleNamespace(benchmark=lambda command: [command])
-    door = SimpleNamespace(needing=lambda *packages, install: asked.append((packages, install)) or there)
-    monkeypatch.setattr(products.source, "current", lambda: door)
-    assert products.in_cuda() == ["bench_wmma.py"]
-    assert asked == [(("triton", "cuda.bindings"), products.HOW_TO_INSTALL)]
+    monkeypatch.setattr(products.source, "current", lambda: SimpleNamespace(get=asked.append))
+    products.in_cuda()
+    (request,) = asked
+    assert request.commands == ["bench_wmma.py"] and request.install == products.HOW_TO_INSTALL
+    assert request.packages == ("triton", "cuda.bindings")

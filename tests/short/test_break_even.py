@@ -8,7 +8,7 @@ import pytest
 
 from labkit.display.fingerprint import drawn_data
 from labkit.labs.lab08 import Cost, cost, ends_table, epochs_until_even, lines_chart, lines_table
-from labkit.source import Live, Recorded, recorded, running
+from labkit.source import Live, Recorded, kinds, recorded, running
 from stand_in import StandIn
 
 
@@ -59,10 +59,12 @@ def test_too_many_lines_are_refused():
 
 def test_the_recorded_cold_run():
     source, said = Recorded(recorded.folder()), []
-    found = source.cold_run("main_opt6.py", said.append)
+    found = source.get(kinds.cold_run("main_opt6.py"), said.append)
     assert found["command"] == "main_opt6.py" and found["extras"]["warm_up_s"] > 0
     assert "TORCHINDUCTOR_CACHE_DIR=" in said[0] and "main_opt6-cold.json" in said[1]
-    assert source.cold_run("main_opt4.py", said.append) is None, "nobody recorded one, and a notebook goes on"
+    assert source.get(kinds.cold_run("main_opt4.py"), said.append) is None, (
+        "nobody recorded one, and a notebook goes on"
+    )
     assert said[-1].startswith("no run of 'main_opt4.py' with cold caches was recorded")
 
 
@@ -86,7 +88,7 @@ def test_live_a_cold_run_is_made_and_kept_with_the_others(monkeypatch, tmp_path,
     monkeypatch.setenv("LAB_LIVE", how)
     made = []
     programs = StandIn(run_cold=lambda command, file: made.append((command, file)) or {"process_s": 1.0})
-    assert Live(programs, tmp_path).cold_run("main_opt6.py", lambda line: None) == {"process_s": 1.0}
+    assert Live(programs, tmp_path).get(kinds.cold_run("main_opt6.py"), lambda line: None) == {"process_s": 1.0}
     assert made == [(asked, tmp_path / "runs" / f"{recorded.key(asked)}-cold.json")] and made[0][1].parent.is_dir()
 
 

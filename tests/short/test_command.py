@@ -16,7 +16,7 @@ import pytest
 
 from labkit import source
 from labkit.errors import LabError
-from labkit.source import Live, Programs, Recorded, command, door, recorded, turns, visible
+from labkit.source import Live, Programs, Recorded, command, door, kinds, recorded, turns, visible
 from labkit.training import machine
 from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
@@ -226,7 +226,7 @@ def test_metrics_can_be_left_out_in_either_spelling(version):
 )
 def test_what_is_no_profiling_command_is_refused(wrong):
     with pytest.raises(ReportError, match="a profiling command reads"):
-        Live(StandIn()).profile(wrong, show=lambda line: None)
+        Live(StandIn()).get(kinds.profile(wrong), lambda line: None)
 
 
 # Recorded mode
@@ -253,7 +253,7 @@ def shipped(tmp_path) -> Recorded:
 
 def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
     said: list[str] = []
-    with shipped.profile(command.profile_command("demo", PROGRAM), show=said.append) as report:
+    with shipped.get(kinds.profile(command.profile_command("demo", PROGRAM)), said.append) as report:
         assert report.window().name == "training"
     assert said[0] == f"$ nsys profile … python3 source_code/{PROGRAM}"
     assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*demo\.sqlite\.xz$", said[1])
@@ -262,12 +262,12 @@ def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
 
 def test_recorded_mode_refuses_another_command(shipped):
     with pytest.raises(ReportError, match="recorded with another command: nsys profile"):
-        shipped.profile(command.profile_command("demo", PROGRAM + " --batch-size 64"), show=lambda line: None)
+        shipped.get(kinds.profile(command.profile_command("demo", PROGRAM + " --batch-size 64")), lambda line: None)
 
 
 def test_recorded_mode_names_the_reports_there_are(shipped):
     with pytest.raises(ReportError, match=r"no report called other was recorded\. There are: demo\."):
-        shipped.profile(command.profile_command("other", PROGRAM), show=lambda line: None)
+        shipped.get(kinds.profile(command.profile_command("other", PROGRAM)), lambda line: None)
 
 
 def test_another_gpus_records_are_refused_by_name(monkeypatch):
@@ -446,7 +446,7 @@ def test_a_live_profile_leaves_the_recorded_folder_as_it_is(shipped, reports, ns
         file: hashlib.sha256(file.read_bytes()).hexdigest() for file in shipped.folder.rglob("*") if file.is_file()
     }
     with pytest.raises(ReportError):
-        Live(StandIn(), reports).profile(command.profile_command("demo", PROGRAM), show=lambda line: None)
+        Live(StandIn(), reports).get(kinds.profile(command.profile_command("demo", PROGRAM)), lambda line: None)
     assert {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in before} == before
     assert len(before) == len([file for file in shipped.folder.rglob("*") if file.is_file()])
 
@@ -555,13 +555,13 @@ def test_a_profile_that_needs_a_gpu_comes_from_the_recordings_where_there_is_non
     name = "one_thread"
     words = recorded.provenance()["profiles"][name]
     said: list[str] = []
-    with Live(StandIn(NO_GPU, profile=fails), reports).profile(words, said.append) as report:
+    with Live(StandIn(NO_GPU, profile=fails), reports).get(kinds.profile(words), said.append) as report:
         assert report.name == name
     assert said[1].startswith("| the recorded machine took ")
     assert said[2].startswith("| recorded instead, since it cannot be measured here: nsys profile failed")
     assert said[3].startswith("recorded (")
     with pytest.raises(LabError, match="failed with status 2"):
-        Live(StandIn(A_GPU, profile=fails), reports).profile(words, said.append)
+        Live(StandIn(A_GPU, profile=fails), reports).get(kinds.profile(words), said.append)
 
 
 def test_a_named_nsys_that_does_not_run_is_not_replaced_by_another(monkeypatch, tmp_path):
@@ -601,7 +601,7 @@ def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, repo
     monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
     text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))
     said: list[str] = []
-    with Live(Programs(), reports).profile(text, show=said.append) as report:
+    with Live(Programs(), reports).get(kinds.profile(text), said.append) as report:
         table = phases(report)
         assert report.gpu is None and report.kernels.empty
     assert list(table["phase"]) == [

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from labkit import course
 from labkit.errors import LabError, NotHere
 from labkit.paths import RECORDED, SOURCE_CODE
-from labkit.source import Live, Recorded, counting, recorded
+from labkit.source import Live, Recorded, counting, kinds, recorded
 from labkit.training import machine
+from listed import write_list
 from stand_in import A_GPU, StandIn
 from stepbudget.errors import ReportError
 from stepbudget.ncu import counters
@@ -322,7 +323,7 @@ def run_into(live: Live) -> None:
 
 def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
     shown = []
-    found = live.count(command_into(live), shown.append)
+    found = live.get(kinds.counts(command_into(live)), shown.append)
     assert found.origin == "a GPU, live"
     assert found.kernels["kernel"].tolist() == [ADD, GEMM, ADD, ADD]
     assert shown[0] == "$ ncu … python3 source_code/main_opt7.py --profile"
@@ -332,7 +333,7 @@ def test_live_it_runs_ncu_and_reads_what_it_wrote(live):
 def test_a_gpu_without_some_of_the_counters_is_counted_without_those(live, monkeypatch):
     monkeypatch.setenv("FAKE_OLD", "1")
     shown = []
-    found = live.count(command_into(live, in_depth=True), shown.append)
+    found = live.get(kinds.counts(command_into(live, in_depth=True)), shown.append)
     assert len(found.kernels) == 4
     left_out = [line for line in shown if "counting without those" in line]
     assert len(left_out) == len(counters.IN_DEPTH) - len(counters.METRICS), "ncu named one at a time"
@@ -391,7 +392,7 @@ def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(t
         raise NotHere("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)")
 
     words, shown = recorded.provenance()["counters"]["main_opt7_bytes"], []
-    found = Live(StandIn(count=denied), tmp_path).count(words, shown.append, brief=True)
+    found = Live(StandIn(count=denied), tmp_path).get(kinds.counts(words, brief=True), shown.append)
     assert found.origin.startswith("NVIDIA H200") and len(found.kernels)
     assert shown[0].startswith("| the recorded machine took ")
     assert shown[1].startswith("| recorded instead, since it cannot be measured here: ncu may not read")
@@ -400,7 +401,7 @@ def test_what_cannot_be_counted_here_comes_from_the_recordings_with_the_reason(t
 
 def test_a_command_of_another_kind_is_refused():
     with pytest.raises(ReportError, match="a counting command reads"):
-        Recorded(Path()).count("nsys profile python3 x.py")
+        Recorded(Path()).get(kinds.counts("nsys profile python3 x.py"))
 
 
 # --- recorded -----------------------------------------------------------------------------------------------
@@ -420,16 +421,18 @@ def test_slimming_keeps_the_numbers_and_drops_the_host(rows):
 def test_recorded_counts_open_if_the_command_is_the_same(tmp_path):
     source = Recorded(tmp_path)
     (tmp_path / "counters").mkdir()
-    with pytest.raises(ReportError, match="was not counted on the recorded GPU"):
-        source.count(COMMAND, lambda line: None)
+    write_list(tmp_path)
+    with pytest.raises(ReportError, match="no set of counts called step was recorded"):
+        source.get(kinds.counts(COMMAND), lambda line: None)
     (tmp_path / "counters" / "step.csv").write_text(counters.slim(output(STEP), COMMAND, "NVIDIA H200, 2026-11-21"))
-    (tmp_path / "counters" / "step.json").write_text(json.dumps({"manifest": {"modules": {}}}))
+    (tmp_path / "counters" / "step.json").write_text(json.dumps({"run_at": "2026-11-21", "manifest": {"modules": {}}}))
+    write_list(tmp_path, counters={"step": COMMAND})
     shown = []
-    found = source.count(COMMAND, shown.append)
+    found = source.get(kinds.counts(COMMAND), shown.append)
     assert (len(found.kernels), found.origin) == (4, "NVIDIA H200, 2026-11-21")
-    assert shown[1].startswith("recorded (NVIDIA H200, 2026-11-21)")
+    assert shown[1].startswith("recorded (NVIDIA Test GPU, 2026-11-21)")
     with pytest.raises(ReportError, match="recorded with another command"):
-        source.count(COMMAND.replace("main_opt7", "main_opt6"), lambda line: None)
+        source.get(kinds.counts(COMMAND.replace("main_opt7", "main_opt6")), lambda line: None)
 
 
 def test_the_recorded_counts_are_whole_and_name_no_machine():

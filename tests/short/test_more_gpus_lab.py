@@ -21,7 +21,7 @@ from labkit.labs.lab21 import EXERCISES, measured, stragglers
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.pretend.replay import Replay
-from labkit.source import command, recorded
+from labkit.source import command, kinds, recorded
 from labkit.source.door import Live, Recorded
 from labkit.subjects.scaling import charts, model, readings, tables
 from stepbudget import intervals
@@ -47,7 +47,7 @@ def runs():
 
 @pytest.fixture(scope="module")
 def pair():
-    return ranks.together(Recorded(HOST).rank_profiles(DIGITS, quiet))
+    return ranks.together(Recorded(HOST).get(kinds.rank_profiles(DIGITS), quiet))
 
 
 # The four runs
@@ -222,26 +222,28 @@ def test_what_takes_two_gpus_is_found_on_a_host():
     """Whatever machine is asked for; its own come first."""
     for folder in (RECORDED / "h200", RECORDED / "h200-2cores", HOST):
         shown: list[str] = []
-        found = Recorded(folder).on_gpus("bench_ranks.py", (1, 2), shown.append)
+        found = Recorded(folder).get(kinds.on_gpus("bench_ranks.py", (1, 2)), shown.append)
         assert found == readings.records()
         assert [line.split()[-1] for line in shown[:2]] == ["source_code/benchmarks/bench_ranks.py"] * 2
         assert ("not recorded on" in "".join(shown)) == (folder != HOST)
-        reports = Recorded(folder).rank_profiles(DIGITS, quiet)
+        reports = Recorded(folder).get(kinds.rank_profiles(DIGITS), quiet)
         assert [report.name for report in reports] == ["main_ddp_on_gpu_x2_rank0", "main_ddp_on_gpu_x2_rank1"]
 
 
 def test_ranks_that_nobody_recorded_are_an_error():
     with pytest.raises(NotRecorded, match=r"no reports of .* were recorded on h200"):
-        Recorded(RECORDED / "h200").rank_profiles(DIGITS.replace("--epochs 2", "--epochs 3"), quiet)
+        Recorded(RECORDED / "h200").get(kinds.rank_profiles(DIGITS.replace("--epochs 2", "--epochs 3")), quiet)
     with pytest.raises(LabError, match="such a command reads: torchrun"):
-        Recorded(HOST).rank_profiles("nsys profile --output reports/x python3 source_code/main_ddp.py", quiet)
+        Recorded(HOST).get(
+            kinds.rank_profiles("nsys profile --output reports/x python3 source_code/main_ddp.py"), quiet
+        )
     with pytest.raises(LabError, match="each rank needs a report of its own"):
-        Recorded(HOST).rank_profiles(DIGITS.replace("_rank%q{RANK}", ""), quiet)
+        Recorded(HOST).get(kinds.rank_profiles(DIGITS.replace("_rank%q{RANK}", "")), quiet)
 
 
 def test_the_command_that_stands_in_its_cell_is_shown_in_one_line():
     shown: list[str] = []
-    Recorded(HOST).rank_profiles(DIGITS, shown.append)
+    Recorded(HOST).get(kinds.rank_profiles(DIGITS), shown.append)
     program = DIGITS[DIGITS.index("python3") :]
     assert shown[0] == f"$ OMP_NUM_THREADS=1 torchrun … nsys profile … {' '.join(program.split())}"
 
@@ -250,9 +252,9 @@ def test_on_one_gpu_the_recorded_host_answers_with_the_reason():
     for machine, has in (("h200", "1"), ("cpu", "none")):
         shown: list[str] = []
         live = machines.live(machine)
-        assert live.on_gpus("bench_ranks.py", (1, 2), shown.append) == readings.records()
+        assert live.get(kinds.on_gpus("bench_ranks.py", (1, 2)), shown.append) == readings.records()
         assert f"2 GPUs are wanted, and this machine has {has}." in "".join(shown)
-        assert len(live.rank_profiles(DIGITS, shown.append)) == 2
+        assert len(live.get(kinds.rank_profiles(DIGITS), shown.append)) == 2
 
 
 class TwoGpus(Replay):
@@ -284,7 +286,7 @@ def test_on_two_gpus_both_numbers_run_in_turn_and_each_rank_is_profiled(tmp_path
     monkeypatch.delenv("LAB_REPEATS", raising=False)
     shown: list[str] = []
     live = Live(programs := TwoGpus(), tmp_path)
-    found = live.on_gpus("bench_ranks.py", (1, 2), shown.append)
+    found = live.get(kinds.on_gpus("bench_ranks.py", (1, 2)), shown.append)
     assert list(found) == [(1, 1), (2, 1), (1, 2), (2, 2)]
     assert programs.ran == [command.ranks_command("bench_ranks.py", size) for size, _ in found]
     assert sum("the recorded machine took" in line for line in shown) == 1, "the wait is announced, once and whole"
@@ -293,7 +295,7 @@ def test_on_two_gpus_both_numbers_run_in_turn_and_each_rank_is_profiled(tmp_path
     }
     runs = readings.frame(found)
     assert readings.gained(runs, "text_ddp", "strong", 2).n == 2
-    reports = live.rank_profiles(DIGITS, shown.append)
+    reports = live.get(kinds.rank_profiles(DIGITS), shown.append)
     assert [report.path.parent for report in reports] == [tmp_path] * 2
     assert len(ranks.together(reports).ranks) == 2
     assert not [line for line in shown if "recorded instead" in line]

@@ -15,7 +15,7 @@ from labkit import source
 from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
-from labkit.source import command, recorded
+from labkit.source import command, kinds, recorded
 from labkit.subjects import nvml, roofline, shapes, torch_profiler
 from stepbudget.ask import idle, tensor_cores
 from stepbudget.ask.budget import budget
@@ -35,7 +35,7 @@ def on(monkeypatch):
 
 
 def profiled(live: source.Live, name: str):
-    return live.profile(recorded.provenance()["profiles"][name], quiet)
+    return live.get(kinds.profile(recorded.provenance()["profiles"][name]), quiet)
 
 
 def said(program: str, folder: Path) -> str:
@@ -71,9 +71,9 @@ print(sorted({path.relative_to(scratch).parts[2] for path in scratch.rglob("*") 
 
 def test_what_nobody_recorded_is_an_error(on):
     with pytest.raises(LabError, match=r"'main_opt3\.py --epochs 77' runs live, and was never recorded"):
-        on("h200").runs(["main_opt3.py --epochs 77"], show=quiet)
+        on("h200").get(kinds.runs(["main_opt3.py --epochs 77"]), quiet)
     with pytest.raises(LabError, match="was recorded with another command"):
-        on("h200").profile(command.profile_command("main_opt3", "main_opt3.py --seed 7"), quiet)
+        on("h200").get(kinds.profile(command.profile_command("main_opt3", "main_opt3.py --seed 7")), quiet)
     with pytest.raises(LabError, match="b200 is no machine that is pretended"):
         on("b200")
 
@@ -85,22 +85,24 @@ def test_every_machine_leaves_the_recordings_as_they_are(on):
     before = sums()
     for name in machines.names():
         live = on(name)
-        live.runs(["main_opt1.py"], show=quiet)
-        live.benchmark("bench_shapes.py", quiet)
+        live.get(kinds.runs(["main_opt1.py"]), quiet)
+        live.get(kinds.benchmark("bench_shapes.py"), quiet)
         profiled(live, "main_opt1").close()
-        live.trace("profile_torch.py main_opt4.py --overhead 3", quiet)
+        live.get(kinds.trace("profile_torch.py main_opt4.py --overhead 3"), quiet)
     assert sums() == before and sorted(path for path in RECORDED.rglob("*") if path.is_file()) == RECORDED_FILES
 
 
 def test_a_recorded_machine_is_replayed_as_it_is(on):
     live, shipped = on("h200"), source.Recorded(RECORDED / "h200")
     assert live.facts == shipped.facts and live.facts.bf16 and live.facts.capability == (9, 0)
-    (words, runs), *_ = live.runs(["main_opt1.py --epochs 3 --workers 1"], 2, quiet).items()
+    (words, runs), *_ = live.get(kinds.runs(["main_opt1.py --epochs 3 --workers 1"], 2), quiet).items()
     as_made_now = ("run_at", "manifest", "versions")
-    for run, there in zip(runs, shipped.runs([words], show=quiet)[words], strict=False):
+    for run, there in zip(runs, shipped.get(kinds.runs([words]), quiet)[words], strict=False):
         assert {name for name in there if run[name] != there[name]} <= {*as_made_now} and len(run["epochs"]) == 3
     words = recorded.provenance()["counters"]["main_opt7_bytes"]
-    pd.testing.assert_frame_equal(live.count(words, quiet).kernels, shipped.count(words, quiet).kernels)
+    pd.testing.assert_frame_equal(
+        live.get(kinds.counts(words), quiet).kernels, shipped.get(kinds.counts(words), quiet).kernels
+    )
 
 
 def test_a_turing_has_tensor_cores_for_fp16_only(on):
@@ -110,17 +112,17 @@ def test_a_turing_has_tensor_cores_for_fp16_only(on):
         assert fp16.gpu == "Tesla T4" and tensor_cores.tensor_active(fp16) is None
         assert budget(fp16).ms["tensor_core_kernels"] > 0
         assert budget(bf16).ms["tensor_core_kernels"] == 0
-    runs = live.runs(["main_opt2.py", "main_opt3.py --amp-dtype bfloat16"], 1, quiet)
+    runs = live.get(kinds.runs(["main_opt2.py", "main_opt3.py --amp-dtype bfloat16"], 1), quiet)
     fp32, bf16 = (found[0] for found in runs.values())
     assert bf16["epochs"] == fp32["epochs"] and bf16["arguments"]["amp_dtype"] == "bfloat16"
-    peaks = roofline.peaks(live.benchmark("bench_peaks.py", quiet))
+    peaks = roofline.peaks(live.get(kinds.benchmark("bench_peaks.py"), quiet))
     assert peaks.tflops["tf32"] == peaks.tflops["bf16"] == peaks.tflops["fp32"] < peaks.tflops["fp16"]
-    products = shapes.products(live.benchmark("bench_shapes.py", quiet))
+    products = shapes.products(live.get(kinds.benchmark("bench_shapes.py"), quiet))
     lacks = products["dtype"].isin(["tf32", "bf16", "fp8"])
     assert (products["refused"].notna() == lacks).all() and shapes.half_type(products) == "fp16"
     for bench in ("bench_sin_fit.py", "bench_gan.py", "bench_deep.py"):
-        assert "bf16" not in {row["variant"] for row in live.benchmark(bench, quiet)[0]["rows"]}
-    switches = live.benchmark("bench_tf32.py", quiet)[0]["rows"]
+        assert "bf16" not in {row["variant"] for row in live.get(kinds.benchmark(bench), quiet)[0]["rows"]}
+    switches = live.get(kinds.benchmark("bench_tf32.py"), quiet)[0]["rows"]
     assert {row[what] for row in switches for what in ("matmul", "conv")} == {"FP32"}
 
 
@@ -129,21 +131,21 @@ def test_what_is_for_hopper_alone_comes_from_the_recordings_elsewhere_with_all_b
     for name, why in (("turing", "main_opt8.py needs a Hopper GPU (H100, H200, GH200), and Tesla T4 is none."),
                       ("h200", "")):  # fmt: skip
         live, shown = on(name), []
-        runs = live.runs(["main_opt6.py", "main_opt8.py"], 1, shown.append)
+        runs = live.get(kinds.runs(["main_opt6.py", "main_opt8.py"], 1), shown.append)
         assert [line for line in shown if why in line and line.startswith("| recorded instead")] or not why
         assert {records[0]["gpu"] for records in runs.values()} == {"NVIDIA H200"}
         assert {len(records) for records in runs.values()} == ({3} if why else {1})
         with profiled(live, "main_opt8") as report:
             assert report.gpu == "NVIDIA H200" and len(report.kernels)
     with pytest.raises(LabError, match="never recorded"):
-        on("turing").runs(["main_opt3.py --epochs 77"], show=quiet)
+        on("turing").get(kinds.runs(["main_opt3.py --epochs 77"]), quiet)
     assert "needs BF16" in said_of(on("turing"), "bench_stages.py")
 
 
 def said_of(live: source.Live, benchmark: str) -> str:
     """What is said where a benchmark's numbers come from."""
     shown: list[str] = []
-    live.benchmark(benchmark, shown.append)
+    live.get(kinds.benchmark(benchmark), shown.append)
     return "\n".join(shown)
 
 
@@ -151,14 +153,14 @@ def test_without_counters_reports_have_none_and_counts_come_from_the_recordings(
     live, shown = on("no-counters"), []
     with profiled(live, "main_opt3") as report:
         assert tensor_cores.tensor_active(report) is None and len(report.kernels)
-    found = live.count(recorded.provenance()["counters"]["main_opt6_bytes"], shown.append, brief=True)
+    found = live.get(kinds.counts(recorded.provenance()["counters"]["main_opt6_bytes"], brief=True), shown.append)
     assert "ERR_NVGPUCTRPERM" in shown[0] and found.origin.startswith("NVIDIA H200, 20")
 
 
 def test_a_slice_of_a_gpu_has_no_utilisation(on):
     live = on("mig")
     assert "MIG" in live.facts.gpu
-    (record,) = live.benchmark("bench_nvml.py", quiet)
+    (record,) = live.get(kinds.benchmark("bench_nvml.py"), quiet)
     samples = nvml.from_text(record["rows"][1]["samples"])
     assert samples["gpu_pct"].isna().all() and samples["power_w"].notna().all()
 
@@ -167,7 +169,8 @@ def test_on_two_cores_the_loader_sets_the_pace_whatever_the_workers(on):
     """As recorded on two cores, through the same door."""
     live = on("h200-2cores")
     one, opt1, opt4 = (
-        found[0] for found in live.runs(["main_baseline.py", "main_opt1.py", "main_opt4.py"], 1, quiet).values()
+        found[0]
+        for found in live.get(kinds.runs(["main_baseline.py", "main_opt1.py", "main_opt4.py"], 1), quiet).values()
     )
     assert opt1["cpu_cores"] == live.facts.cores == 2 and opt1["arguments"]["workers"] == 1
     assert opt1["training_s"] > one["training_s"] / 2 and opt4["training_s"] < one["training_s"] / 10
@@ -182,18 +185,18 @@ def test_a_cpu_alone_has_phases_and_no_gpu_work(on):
     with profiled(live, "main_opt3") as report:
         assert report.gpu is None and report.kernels.empty and report.copies.empty
         assert "data loading" in set(report.ranges["name"])
-    runs = live.runs(["main_baseline.py", "main_opt7.py"], 1, quiet)
+    runs = live.get(kinds.runs(["main_baseline.py", "main_opt7.py"], 1), quiet)
     assert {found[0]["gpu"] for found in runs.values()} == {None}
     assert runs["main_opt7.py"][0]["training_s"] == runs["main_baseline.py"][0]["training_s"] > 30
-    found = live.benchmark("bench_peaks.py", shown.append)
+    found = live.get(kinds.benchmark("bench_peaks.py"), shown.append)
     assert "no GPU that CUDA can use" in shown[-2] and found == recorded.records("benchmarks", "bench_peaks.py")
-    record, trace = live.trace("profile_torch.py main_opt2.py --memory", quiet)
+    record, trace = live.get(kinds.trace("profile_torch.py main_opt2.py --memory"), quiet)
     with torch_profiler.open_trace(trace) as traced:
         assert traced.kernels.empty and not any(row["on_gpu"] for row in record["operators"])
 
 
 def test_a_newer_library_refuses_nothing(on):
     live = on("newer-library")
-    products = shapes.products(live.benchmark("bench_shapes.py", quiet))
+    products = shapes.products(live.get(kinds.benchmark("bench_shapes.py"), quiet))
     assert products["refused"].isna().all() and products.loc[products["dtype"] == "fp8", "us"].notna().all()
-    assert not any(row["refused"] for row in live.benchmark("bench_tf32.py", quiet)[0]["rows"])
+    assert not any(row["refused"] for row in live.get(kinds.benchmark("bench_tf32.py"), quiet)[0]["rows"])

@@ -13,7 +13,7 @@ import pytest
 from labkit import course, images
 from labkit.labs.lab09 import steps
 from labkit.recording import pages, plan, provenance, status
-from labkit.source import Recorded, recorded
+from labkit.source import Recorded, kinds, recorded
 from labkit.subjects import accuracy, nvml, roofline
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
@@ -161,7 +161,7 @@ def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on_and_from_opt5_on_u
     rungs = [f"main_opt{number}" for number in (4, 5, 6, 7)]
     made_by = recorded.provenance()["counters"]
     shipped = Recorded(recorded.folder())
-    counted = {rung: shipped.count(made_by[f"{rung}_bytes"], lambda line: None).step for rung in rungs}
+    counted = {rung: shipped.get(kinds.counts(made_by[f"{rung}_bytes"]), lambda line: None).step for rung in rungs}
     seconds = {rung: roofline.step_seconds(recorded.records("runs", f"{rung}.py")) for rung in rungs}
     points = [steps.step_point(rung, seconds[rung], counted[rung]) for rung in rungs]
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
@@ -178,7 +178,7 @@ def test_the_recorded_machine_keeps_its_gpu_busy_from_opt4_on_and_from_opt5_on_u
 
 def test_a_recorded_report_opens_only_with_the_command_that_made_it():
     with pytest.raises(recorded.LabError, match="another command"):
-        recorded.report_file("main_opt1", "nsys profile --output reports/main_opt1 python3 something_else.py")
+        recorded.named("profiles", "main_opt1", "nsys profile python3 something_else.py", recorded.folder())
 
 
 def test_the_charts_in_images_are_what_the_code_draws():

@@ -16,7 +16,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError, NotRecorded
 from labkit.pretend import replay
 from labkit.recording import plan
-from labkit.source import Live, Programs, Recorded, current, facts, pace, quick, recorded, running
+from labkit.source import Live, Programs, Recorded, current, facts, kinds, pace, quick, recorded, running
 from labkit.training import clock, machine
 from listed import write_list
 from stand_in import A_GPU, StandIn
@@ -120,7 +120,7 @@ def test_the_stopwatch_waits_before_both_readings(monkeypatch):
 
 def test_recorded_runs_are_read_and_named(shipped):
     said: list[str] = []
-    found = shipped.runs(["main_a.py", "main_b.py"], show=said.append)
+    found = shipped.get(kinds.runs(["main_a.py", "main_b.py"]), said.append)
     assert [entry["process_s"] for entry in found["main_a.py"]] == [3.0, 1.0, 2.0]
     assert len(found["main_b.py"]) == 2
     assert said[:2] == ["$ time python3 source_code/main_a.py", "$ time python3 source_code/main_b.py"]
@@ -129,10 +129,10 @@ def test_recorded_runs_are_read_and_named(shipped):
 
 def test_a_command_is_not_answered_by_the_records_of_another(shipped):
     """``main_a-epochs-3-01.json`` must not count as a run of ``main_a.py``."""
-    assert len(shipped.runs(["main_a.py"], show=lambda line: None)["main_a.py"]) == 3
-    assert len(shipped.runs(["main_a.py --epochs 3"], show=lambda line: None)["main_a.py --epochs 3"]) == 1
+    assert len(shipped.get(kinds.runs(["main_a.py"]), lambda line: None)["main_a.py"]) == 3
+    assert len(shipped.get(kinds.runs(["main_a.py --epochs 3"]), lambda line: None)["main_a.py --epochs 3"]) == 1
     with pytest.raises(LabError, match=r"'main_a\.py --epochs 4' was not recorded on the NVIDIA Test GPU"):
-        shipped.runs(["main_a.py --epochs 4"], show=lambda line: None)
+        shipped.get(kinds.runs(["main_a.py --epochs 4"]), lambda line: None)
 
 
 def test_what_a_machine_recorded_in_part_lacks_comes_from_the_default_one(monkeypatch):
@@ -141,29 +141,29 @@ def test_what_a_machine_recorded_in_part_lacks_comes_from_the_default_one(monkey
     monkeypatch.setenv("LAB_MODE", "recorded")
     source, said = current(), []
     assert not source.is_strict and source.facts.cores == 2
-    own = source.runs(["main_opt1.py"], show=said.append)["main_opt1.py"]
+    own = source.get(kinds.runs(["main_opt1.py"]), said.append)["main_opt1.py"]
     assert {run["cpu_cores"] for run in own} == {2}
     assert not any("not recorded" in line for line in said)
-    others = source.runs(["main_opt1.py", "main_shapes.py"], show=said.append)
+    others = source.get(kinds.runs(["main_opt1.py", "main_shapes.py"]), said.append)
     assert {run["cpu_cores"] for runs in others.values() for run in runs} == {16}
     assert "| not recorded on h200-2cores, so from h200:" in said
     assert recorded.accuracy("main_baseline.py"), "what is asked without a folder, too"
     with pytest.raises(NotRecorded, match=r"'main_moon\.py' was not recorded"):
-        source.runs(["main_moon.py"], show=said.append)
+        source.get(kinds.runs(["main_moon.py"]), said.append)
 
 
 def test_a_damaged_record_is_named(shipped):
     (shipped.folder / "runs" / "main_b-02.json").write_text('{"command": "main_b.py", "proc')
     with pytest.raises(LabError, match=r"main_b-02\.json is not the file that was recorded"):
-        shipped.runs(["main_b.py"], show=lambda line: None)
+        shipped.get(kinds.runs(["main_b.py"]), lambda line: None)
     write_list(shipped.folder)
     with pytest.raises(LabError, match=r"main_b-02\.json cannot be read"):
-        shipped.runs(["main_b.py"], show=lambda line: None)
+        shipped.get(kinds.runs(["main_b.py"]), lambda line: None)
 
 
 def test_recorded_mode_writes_nothing(shipped):
     before = sorted(shipped.folder.rglob("*"))
-    shipped.runs(["main_a.py", "main_b.py"], show=lambda line: None)
+    shipped.get(kinds.runs(["main_a.py", "main_b.py"]), lambda line: None)
     assert sorted(shipped.folder.rglob("*")) == before
 
 
@@ -185,7 +185,7 @@ def test_live_runs_alternate_between_the_steps(tmp_path):
         order.append((command, file.name))
         return {"command": command, "process_s": float(len(order))}
 
-    found = Live(StandIn(run=run), tmp_path).runs(["a.py", "b.py"], repeats=3, show=lambda line: None)
+    found = Live(StandIn(run=run), tmp_path).get(kinds.runs(["a.py", "b.py"], repeats=3), lambda line: None)
     assert order == [
         ("a.py", "a-01.json"), ("b.py", "b-01.json"), ("a.py", "a-02.json"), ("b.py", "b-02.json"),
         ("a.py", "a-03.json"), ("b.py", "b-03.json"),
@@ -196,7 +196,7 @@ def test_live_runs_alternate_between_the_steps(tmp_path):
 def test_a_live_run_is_a_process_with_its_record(live, scripts):
     scripts("a.py", "import time; time.sleep(0.2)")
     said: list[str] = []
-    found = live.runs(["a.py --epochs 3"], repeats=1, show=said.append)["a.py --epochs 3"]
+    found = live.get(kinds.runs(["a.py --epochs 3"], repeats=1), said.append)["a.py --epochs 3"]
     assert len(found) == 1
     assert found[0]["command"] == "a.py --epochs 3"
     assert found[0]["process_s"] > 0.2
@@ -218,9 +218,9 @@ def test_how_many_live_runs(tmp_path, monkeypatch, how, wanted, runs):
     monkeypatch.setenv("LAB_LIVE", how)
     monkeypatch.setenv("LAB_REPEATS", wanted)
     live = Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path)
-    assert len(live.runs(["a.py"], show=lambda line: None)["a.py"]) == runs
+    assert len(live.get(kinds.runs(["a.py"]), lambda line: None)["a.py"]) == runs
     once = 1 if (how, wanted) in (("", ""), ("quick", "")) else runs
-    assert len(live.runs(["a.py"], show=lambda line: None, when_quick=1)["a.py"]) == once
+    assert len(live.get(kinds.runs(["a.py"], when_quick=1), lambda line: None)["a.py"]) == once
 
 
 def test_in_quick_mode_each_command_can_have_rounds_of_its_own(tmp_path, monkeypatch):
@@ -229,25 +229,25 @@ def test_in_quick_mode_each_command_can_have_rounds_of_its_own(tmp_path, monkeyp
 
     live, said = Live(StandIn(run=runs), tmp_path), []
     when_quick = {"a.py": 1, "b.py": 0}
-    found = live.runs(["a.py", "b.py", "c.py"], show=said.append, when_quick=when_quick)
+    found = live.get(kinds.runs(["a.py", "b.py", "c.py"], when_quick=when_quick), said.append)
     assert {command: len(records) for command, records in found.items()} == {"a.py": 1, "c.py": 2}
     assert "| left out, since quick: b.py" in said and said[-1].startswith("live: 1 to 2 runs each: ")
     monkeypatch.setenv("LAB_REPEATS", "4")
-    assert sorted(live.runs(["a.py", "b.py"], show=said.append, when_quick=when_quick)) == ["a.py"]
+    assert sorted(live.get(kinds.runs(["a.py", "b.py"], when_quick=when_quick), said.append)) == ["a.py"]
     monkeypatch.setenv("LAB_LIVE", "full")
-    assert len(live.runs(["a.py", "b.py"], show=said.append, when_quick=when_quick)["b.py"]) == 4
+    assert len(live.get(kinds.runs(["a.py", "b.py"], when_quick=when_quick), said.append)["b.py"]) == 4
 
 
 def test_a_number_of_runs_that_is_none(live, monkeypatch):
     monkeypatch.setenv("LAB_REPEATS", "many")
     with pytest.raises(LabError, match="LAB_REPEATS=many"):
-        live.runs(["a.py"], show=lambda line: None)
+        live.get(kinds.runs(["a.py"]), lambda line: None)
 
 
 def test_another_word_is_no_way_to_run_live(live, monkeypatch):
     monkeypatch.setenv("LAB_LIVE", "slow")
     with pytest.raises(LabError, match="LAB_LIVE=slow is not a way to run live: use quick or full"):
-        live.runs(["a.py"], show=lambda line: None)
+        live.get(kinds.runs(["a.py"]), lambda line: None)
 
 
 # Quick
@@ -276,7 +276,7 @@ def test_quick_runs_are_shorter_and_answer_for_the_command_as_asked(tmp_path, mo
     monkeypatch.setenv("LAB_LIVE", how)
     made = []
     programs = StandIn(run=lambda command, file: made.append((command, file.name)) or {"process_s": 1.0})
-    found = Live(programs, tmp_path).runs(["main_a.py"], 1, lambda line: None)
+    found = Live(programs, tmp_path).get(kinds.runs(["main_a.py"], 1), lambda line: None)
     assert list(found) == ["main_a.py"] and made == [(asked, f"{recorded.key(asked)}-01.json")]
 
 
@@ -284,7 +284,7 @@ def test_a_machine_that_was_recorded_quickly_answers_for_the_long_command(shippe
     short = {"command": "main_q.py --epochs 3"} | CURRENT
     shipped.folder.joinpath("runs", "main_q-epochs-3-01.json").write_text(json.dumps(short))
     write_list(shipped.folder)
-    assert shipped.runs(["main_q.py"], show=lambda line: None)["main_q.py"] == [short]
+    assert shipped.get(kinds.runs(["main_q.py"]), lambda line: None)["main_q.py"] == [short]
 
 
 def test_a_long_run_is_shortened_by_what_its_later_epochs_took():
@@ -312,8 +312,8 @@ def test_before_a_long_cell_it_says_how_long_and_while_it_runs_how_far(tmp_path,
     slower = {"process_s": 2 * pace.recorded_s("runs", "main_baseline.py --epochs 3")}
     assert slower["process_s"] == pytest.approx(2 * there["main_baseline.py"], rel=0.1)
     live, said = Live(StandIn(run=lambda command, file: slower), tmp_path), []
-    live.runs(["main_baseline.py"], 2, said.append)
-    live.runs(["main_baseline.py"], 2, said.append)
+    live.get(kinds.runs(["main_baseline.py"], 2), said.append)
+    live.get(kinds.runs(["main_baseline.py"], 2), said.append)
     assert re.fullmatch(r"\| the recorded machine took \d+ s", said[1])
     assert said[2].startswith("| run 1 of 2: time python3 source_code/main_baseline.py --epochs 3")
     assert re.search(r"\| run 2 of 2: time .* \(\d+ s so far\)$", said[3])
@@ -323,7 +323,9 @@ def test_before_a_long_cell_it_says_how_long_and_while_it_runs_how_far(tmp_path,
 
 def test_what_is_short_is_not_announced(tmp_path):
     said = []
-    Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path).runs(["main_opt7.py"], 1, said.append)
+    Live(StandIn(run=lambda command, file: {"process_s": 1.0}), tmp_path).get(
+        kinds.runs(["main_opt7.py"], 1), said.append
+    )
     assert [line for line in said if line.startswith("| ")] == [
         "| run 1 of 1: time python3 source_code/main_opt7.py --epochs 3"
     ]
@@ -354,12 +356,12 @@ def test_what_one_lab_timed_the_next_does_not_time_again_and_says_so(tmp_path):
     made, said = [], []
     programs = StandIn(run=lambda command, file: made.append(command) or just_made(command, file))
     live = Live(programs, tmp_path)
-    live.runs(["main_baseline.py"], show=said.append)
+    live.get(kinds.runs(["main_baseline.py"]), said.append)
     assert said[-1].startswith("live: 2 runs each: ")
-    live.runs(["main_baseline.py", "main_opt1.py"], show=said.append)
+    live.get(kinds.runs(["main_baseline.py", "main_opt1.py"]), said.append)
     assert made == ["main_baseline.py --epochs 3"] * 2 + ["main_opt1.py --epochs 3"] * 2
     assert re.match(r"live: 2 runs each; 2 of 4 made before, from \d+ s ago on: ", said[-1])
-    live.runs(["main_baseline.py"], show=said.append)
+    live.get(kinds.runs(["main_baseline.py"]), said.append)
     assert len(made) == 4 and re.match(r"live: 2 runs each; all made before, from \d+ s ago on: ", said[-1])
 
 
@@ -367,13 +369,13 @@ def test_as_many_workers_as_a_step_starts_anyway_is_the_step_itself(tmp_path, mo
     made = []
     live = Live(StandIn(run=lambda command, file: made.append(command) or just_made(command, file)), tmp_path)
     sweep = [f"main_opt1.py --epochs 3 --workers {workers}" for workers in (1, 14)]
-    found = live.runs(sweep, show=lambda line: None, when_quick=1)
+    found = live.get(kinds.runs(sweep, when_quick=1), lambda line: None)
     assert list(found) == sweep and made == [sweep[0], "main_opt1.py --epochs 3"]
-    live.runs(["main_baseline.py --epochs 3 --workers 14"], 1, lambda line: None)
+    live.get(kinds.runs(["main_baseline.py --epochs 3 --workers 14"], 1), lambda line: None)
     assert made[-1] == "main_baseline.py --epochs 3 --workers 14"
-    assert len(live.runs(["main_opt1.py"], show=lambda line: None)["main_opt1.py"]) == 2 and len(made) == 4
+    assert len(live.get(kinds.runs(["main_opt1.py"]), lambda line: None)["main_opt1.py"]) == 2 and len(made) == 4
     monkeypatch.setenv("LAB_LIVE", "full")
-    live.runs(sweep[1:], 1, lambda line: None)
+    live.get(kinds.runs(sweep[1:], 1), lambda line: None)
     assert made[-1] == sweep[1]
 
 
@@ -383,12 +385,12 @@ def test_kernels_that_are_the_same_are_counted_once_when_quick(tmp_path, monkeyp
     words, said = recorded.provenance()["counters"]["main_opt1_bytes"], []
     live = Live(StandIn(A_GPU, count=replay.Replay().count), tmp_path)
     baseline = recorded.provenance()["counters"]["main_baseline_bytes"]
-    same, shipped = (where.count(baseline, said.append) for where in (live, Recorded(recorded.folder())))
-    found = live.count(words, said.append, brief=True, same_kernels=same)
+    same, shipped = (where.get(kinds.counts(baseline), said.append) for where in (live, Recorded(recorded.folder())))
+    found = live.get(kinds.counts(words, brief=True, same_kernels=same), said.append)
     assert (found is same) is (how == "quick")
     told = "live: main_opt1_bytes: the same kernels as before, not counted again, since quick"
     assert (told in said) is (how == "quick")
-    assert live.count(words, said.append, brief=True, same_kernels=shipped) is not shipped
+    assert live.get(kinds.counts(words, brief=True, same_kernels=shipped), said.append) is not shipped
 
 
 def test_how_long_is_known_of_traces_cold_runs_and_reports_of_which_it_was_not_noted():
@@ -409,7 +411,7 @@ def test_quick_benchmarks_are_made_once(live, scripts, monkeypatch, how, made):
     monkeypatch.setattr(running.manifest, "is_outdated", lambda record: False)
     scripts("bench_a.py", "open('ran', 'a').write('x')")
     said: list[str] = []
-    first, second = (live.benchmark("bench_a.py", said.append) for _ in range(2))
+    first, second = (live.get(kinds.benchmark("bench_a.py"), said.append) for _ in range(2))
     assert (live.reports.parent / "ran").read_text() == "x" * made
     assert (first == second) is (made == 1) and said[1].startswith("live: ")
     assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
@@ -429,24 +431,24 @@ def test_a_quick_report_is_made_once_on_a_machine(tmp_path, monkeypatch, how, ot
 
     words = recorded.provenance()["profiles"]["main_opt7"]
     for told in (A_GPU, replace(A_GPU, **other)):
-        Live(StandIn(told, profile=profile), tmp_path).profile(words, said.append).close()
+        Live(StandIn(told, profile=profile), tmp_path).get(kinds.profile(words), said.append).close()
     assert len(asked) == made
     assert re.match(r"live, \d+ s ago: " if made == 1 else "live: ", said[-1])
 
 
 def test_finished_runs_are_used_again_and_only_the_missing_ones_made(live, scripts):
     scripts("a.py", "open('ran', 'a').write('x')")
-    live.runs(["a.py"], repeats=2, show=lambda line: None)
+    live.get(kinds.runs(["a.py"], repeats=2), lambda line: None)
     (live.reports / "runs" / "a-01.json").unlink()
-    live.runs(["a.py"], repeats=2, show=lambda line: None)
+    live.get(kinds.runs(["a.py"], repeats=2), lambda line: None)
     assert (live.reports.parent / "ran").read_text() == "xxx"
 
 
 def test_a_run_of_another_machine_is_not_used(live, scripts):
     scripts("a.py", "open('ran', 'a').write('x')")
-    live.runs(["a.py"], repeats=1, show=lambda line: None)
+    live.get(kinds.runs(["a.py"], repeats=1), lambda line: None)
     other = Live(StandIn(replace(live.facts, cores=999)), live.reports)
-    other.runs(["a.py"], repeats=1, show=lambda line: None)
+    other.get(kinds.runs(["a.py"], repeats=1), lambda line: None)
     assert (live.reports.parent / "ran").read_text() == "xx"
 
 

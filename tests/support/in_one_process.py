@@ -35,7 +35,7 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
     from labkit.display import show
     from labkit.pretend import machines
     from labkit.recording.live_check import run_lab
-    from labkit.source import door
+    from labkit.source import door, kinds
     from labkit.source.pace import Pace
     from stepbudget.report import Report
 
@@ -50,7 +50,7 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
             return super().announcement(expected)
 
     show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
-    door.open_report, Report.close = opened, lambda report: None
+    kinds.open_report, Report.close = opened, lambda report: None
     found = {}
     live = machines.live(machine)
     live.pace = Listening()
@@ -70,12 +70,12 @@ def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
 
     from labkit.display import show
     from labkit.recording.live_check import run_lab
-    from labkit.source import door, originals
+    from labkit.source import kinds, originals
     from stepbudget.report import Report
 
     os.environ |= {"LAB_MODE": "recorded", "LAB_PREDICTIONS": "off"}
     show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
-    door.open_report, Report.close = opened, lambda report: None
+    kinds.open_report, Report.close = opened, lambda report: None
     found = {}
     for file in files:
         originals._opened.clear()

@@ -39,11 +39,11 @@ def begin(scratch: str) -> None:
 def run(files: Sequence[Path]) -> dict[str, dict]:
     """Each notebook's ``error``, if any, and which of its cells were ``left_out``, by the notebook's name."""
     from labkit.display import show
-    from labkit.source import door
+    from labkit.source import kinds
     from stepbudget.report import Report
 
     show._png, show.display = in_one_process.laid_out, lambda bundle, raw, metadata: None
-    door.open_report, Report.close = in_one_process.opened, lambda report: None
+    kinds.open_report, Report.close = in_one_process.opened, lambda report: None
     return {file.stem: _run(file) for file in files}
 
 

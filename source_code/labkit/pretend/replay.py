@@ -79,7 +79,7 @@ class Replay(Programs):
         return self._keep(words, found[(int(number[1]) if number else 1) % len(found) - 1], file)
 
     def run_cold(self, words: str, file: Path) -> dict:
-        cold = self._first(lambda where: recorded.cold_file(whole(words), where))
+        (cold,) = recorded.cold_files(whole(words), self.folder)
         record = json.loads(cold.read_text())
         return self._keep(words, record if record["command"] == words else shortened(record), file)
 
@@ -90,7 +90,7 @@ class Replay(Programs):
         return self._keep(words, json.loads(there.read_text()), file)
 
     def profile(self, words: Sequence[str], report: Path, show: Callable[[str], None]) -> None:
-        slim = self._first(lambda where: recorded.report_file(report.stem, shlex.join(words), where))
+        slim = self._first(lambda where: recorded.named("profiles", report.stem, shlex.join(words), where))
         export = report.with_suffix(".sqlite")
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_bytes(files.NSYS_MAGIC)
@@ -105,7 +105,7 @@ class Replay(Programs):
         show("| Generated")
 
     def count(self, words: Sequence[str], log: Path, show: Callable[[str], None]) -> None:
-        there = self._first(lambda where: recorded.counts_file(log.stem, shlex.join(words), where))
+        there = self._first(lambda where: recorded.named("counters", log.stem, shlex.join(words), where))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(self.counts(there.read_text()))
         _by_no_module_of_ours()

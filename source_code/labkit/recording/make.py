@@ -144,7 +144,7 @@ def rank_reports(item: Item, file: Path) -> None:
     kept = [file.parents[1] / name for name in item.files]
     reports = [REPORTS / f"{one.name.partition('.')[0]}.nsys-rep" for one in kept]
     with _record_beside(item, file, nsys=nsys.need_nsys().version_text):
-        command.run_rank_profiles(item.command, reports)
+        command.run_rank_profiles(shlex.split(item.command), reports)
         with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
             slims = [Path(scratch) / one.name for one in kept]
             for report, draft in zip(reports, slims, strict=True):

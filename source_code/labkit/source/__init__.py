@@ -1,4 +1,4 @@
-"""Where do results come from? One door for every notebook: ``current()``."""
+"""Where do results come from? One door for every notebook: ``current().get(kinds.benchmark("bench_peaks.py"))``."""
 
 from labkit.source.door import Live, Recorded, Source, current, this_machine, using
 from labkit.source.facts import Machine

@@ -26,14 +26,8 @@ from stepbudget.export.nsys import Nsys, need_nsys
 PROFILE_FLAGS = [*profile.TRACED, *profile.CAPTURED, profile.METRICS, "all"]
 FORCED = ["--force-overwrite", "true"]
 NO_GPU_FLAGS = ["--trace", "osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"]
-NO_GPU_LIMIT = [
-    "--limit",
-    "2048",
-    "--epochs",
-    "1",
-    "--batch-size",
-    "256",
-]  # a CPU needs minutes for a full epoch
+# A CPU needs minutes for a full epoch.
+NO_GPU_LIMIT = ["--limit", "2048", "--epochs", "1", "--batch-size", "256"]
 ON_JAX = "--backend jax"
 JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
 # JAX would not keep what was compiled within a second, or what is small.
@@ -87,13 +81,13 @@ def _launcher(ranks: int) -> str:
     return f"OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node {ranks}"
 
 
-def run_rank_profiles(command: str, reports: list[Path]) -> None:
+def run_rank_profiles(words: Sequence[str], reports: Sequence[Path]) -> None:
     """Run a command of ``rank_profiles_command``; afterwards all these reports exist. LabError if not."""
     nsys = need_nsys()
     check_writable(reports[0].parent)
     for left_behind in reports:
         left_behind.unlink(missing_ok=True)
-    running.run_ranks(shlex.join(at_home(shlex.split(command))), {"nsys": nsys.path, "python3": sys.executable})
+    running.run_ranks(shlex.join(at_home(words)), {"nsys": nsys.path, "python3": sys.executable})
     if missing := [report.name for report in reports if not report.is_file()]:
         raise LabError(f"the ranks ran, and nsys left no {' nor '.join(missing)}.")
 

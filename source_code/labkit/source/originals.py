@@ -33,7 +33,7 @@ def opened() -> list[str]:
 def about(folder: Path) -> dict:
     """The content of a machine's ``provenance.json``; LabError where it is damaged, or says too little."""
     file = folder / PROVENANCE
-    content = _content(file)
+    content = _parsed(file, *_state(file))
     if not isinstance(content, dict) or not all(isinstance(content.get(name), kind) for name, kind in NEEDED.items()):
         raise LabError(f"{shown(file)} does not say what was recorded, and where. {AGAIN}.")
     return content
@@ -44,9 +44,12 @@ def original(file: Path) -> Path:
     folder = file.parents[1]
     if not (folder / PROVENANCE).is_file():
         return file
-    known = about(folder)["sha256"].get(file.relative_to(folder).as_posix())
-    _opened.add(f"{folder.name}/{file.relative_to(folder).as_posix()}")
-    if known != checksum(file):
+    name = file.relative_to(folder).as_posix()
+    known = about(folder)["sha256"].get(name)
+    _opened.add(f"{folder.name}/{name}")
+    if known and not file.is_file():
+        raise LabError(f"{shown(file)} is {MISSING}. {AGAIN}; {ALL}.")
+    if known != _checksum(file, *_state(file)):
         what = CHANGED if known else UNLISTED
         raise LabError(f"{shown(file)} is {what} (by its checksum). {AGAIN}; {ALL}.")
     return file
@@ -54,7 +57,7 @@ def original(file: Path) -> Path:
 
 def read(file: Path) -> dict:
     """The JSON object in a file that is as it was recorded."""
-    return _content(original(file))
+    return _parsed(original(file), *_state(file))
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
@@ -112,10 +115,6 @@ def _checksum(file: Path, *state: int) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise _unreadable(file, error) from error
-
-
-def _content(file: Path) -> dict:
-    return _parsed(file, *_state(file))
 
 
 @lru_cache(maxsize=2048)

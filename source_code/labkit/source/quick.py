@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from labkit.errors import LabError
+from labkit.source.sweep import spare
 
 EPOCHS, ROUNDS = 3, 2  # of a quick run: a first epoch, which is left out, and two to compare; twice, to see the noise
 FULL_EPOCHS, FULL_ROUNDS = 10, 3  # as recorded
@@ -43,9 +44,11 @@ def quick(command: str) -> str:
     return command
 
 
-def without_defaults(command: str, spare: int) -> str:
-    """The command without ``--workers`` where a step starts so many by itself; ``spare``: the cores to spare."""
-    return command.removesuffix(f" --workers {spare}") if command.split()[0] in ON_SPARE_CORES else command
+def as_run(command: str, cores: int) -> str:
+    """The command as the mode has it run; when quick, without ``--workers`` where a step starts so many by itself."""
+    if not is_quick():
+        return command
+    return quick(command).removesuffix(f" --workers {spare(cores)}" if command.split()[0] in ON_SPARE_CORES else "")
 
 
 def whole(command: str) -> str:

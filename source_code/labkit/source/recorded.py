@@ -20,6 +20,7 @@ import shlex
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +32,6 @@ from labkit.source import originals
 from labkit.source.quick import quick, shortened, whole
 from labkit.source.running import trace_beside
 from labkit.training import manifest
-from stepbudget.ncu.counters import made_with
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
@@ -39,7 +39,8 @@ OUTDATED = "outdated"  # of what today's code would measure otherwise, and of wh
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
-SCALING = re.compile(r"scaling-x(\d+)-(\d+)\.json")
+ROUNDS = "{key}-[0-9]*.json"  # what a command's runs are called
+NAMED = {"profiles": ("report", ".sqlite.xz"), "counters": ("set of counts", ".csv")}  # files that their commands name
 
 
 def folder() -> Path:
@@ -51,17 +52,23 @@ def folder() -> Path:
     return RECORDED / wanted
 
 
-def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
-    """What ``find`` finds in the folder in use, or in ``where``, and that folder; else in the default machine's.
+def machines(where: Path | None = None) -> list[Path]:
+    """The folders to look in: the one in use, or ``where``, then the default machine's and the hosts'.
 
-    Not every machine was recorded in full, and what takes several GPUs is a host's. NotRecorded where none has it.
+    Not every machine was recorded in full, and what takes several GPUs is a host's.
     """
     where = where or folder()
+    others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
+    return [where, *(other for other in others if other != where and other.is_dir())]
+
+
+def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:
+    """What ``find`` finds in the first of the ``machines`` that has it, and that folder; NotRecorded where none has."""
+    first, *others = machines(where)
     try:
-        return find(where), where
+        return find(first), first
     except NotRecorded:
-        others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
-        for other in [one for one in others if one != where and one.is_dir()]:
+        for other in others:
             with suppress(NotRecorded):
                 return find(other), other
         raise
@@ -87,9 +94,10 @@ def outdated(records: Iterable[dict]) -> str:
     return f", {OUTDATED}" if any(map(manifest.is_outdated, records)) else ""
 
 
-def beside(report: Path) -> dict:
-    """What stands beside a report or counts of how they were recorded: command, day, versions, the code's hashes."""
-    return originals.read(report.with_name(f"{report.name.partition('.')[0]}.json"))
+def record_of(file: Path) -> dict:
+    """The record in a file, or beside a report or counts: command, day, versions, the code's hashes."""
+    is_record = file.suffix == ".json"
+    return originals.read(file if is_record else file.with_name(f"{file.name.partition('.')[0]}.json"))
 
 
 def key(command: str) -> str:
@@ -97,12 +105,30 @@ def key(command: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", command.replace(".py", "")).strip("-")
 
 
-def records(kind: str, command: str, where: Path | None = None) -> list[dict]:
+def files(kind: str, command: str, where: Path, pattern: str = ROUNDS) -> list[Path]:
     """The records of a command (``kind``: ``runs``, ``benchmarks`` or ``keras``), one a round, in order.
 
     A machine that was recorded in a quick session holds a command's quick form instead.
     """
-    return _records(kind, "{key}-[0-9]*.json", command, where)
+    for form in dict.fromkeys((command, quick(command))):
+        found = []
+        for file in originals.matching(where, f"{kind}/{pattern.format(key=key(form))}"):
+            if originals.read(file)["command"].startswith(form):
+                found.append(file)
+        if found:
+            return found
+    gpu = provenance(where)["gpu"]
+    try:
+        script(command.split(" ", 1)[0])
+    except LabError as none:
+        raise NotRecorded(f"'{command}' was not recorded on the {gpu}, and {none}") from None
+    raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
+
+
+def records(kind: str, command: str, where: Path | None = None, pattern: str = ROUNDS) -> list[dict]:
+    """What these files hold."""
+    found = files(kind, command, where, pattern) if where else held(partial(files, kind, command, pattern=pattern))[0]
+    return list(map(originals.read, found))
 
 
 def long_or_short(kind: str, command: str, where: Path | None = None) -> list[dict]:
@@ -117,7 +143,7 @@ def long_or_short(kind: str, command: str, where: Path | None = None) -> list[di
 
 def accuracy(command: str, where: Path | None = None) -> list[dict]:
     """The records of a command's trainings for the accuracy gate, one a seed, in order."""
-    return _records("accuracy", "{key}--seed-*.json", command, where)
+    return records("accuracy", command, where, "{key}--seed-*.json")
 
 
 def matching(kind: str, pattern: str) -> list[dict]:
@@ -131,60 +157,40 @@ def matching(kind: str, pattern: str) -> list[dict]:
     return held(find)[0]
 
 
-def _records(kind: str, pattern: str, command: str, where: Path | None) -> list[dict]:
-    if where is None:
-        return held(lambda there: _records(kind, pattern, command, there))[0]
-    for form in dict.fromkeys((command, quick(command))):
-        files = originals.matching(where, f"{kind}/{pattern.format(key=key(form))}")
-        if found := [record for record in map(originals.read, files) if record["command"].startswith(form)]:
+def cold_files(command: str, where: Path) -> list[Path]:
+    """The record of a run with cold caches, on this machine alone; none where none was recorded."""
+    for form in (command, quick(command)):
+        if found := originals.matching(where, f"runs/{key(form)}-cold.json"):
             return found
-    gpu = provenance(where)["gpu"]
-    try:
-        script(command.split(" ", 1)[0])
-    except LabError as none:
-        raise NotRecorded(f"'{command}' was not recorded on the {gpu}, and {none}") from None
-    raise NotRecorded(f"'{command}' was not recorded on the {gpu}: run the lab live (LAB_MODE=live).")
+    return []
 
 
-def cold_file(command: str, where: Path | None = None) -> Path | None:
-    """The record of a run with cold caches; None where none was recorded."""
-    forms = dict.fromkeys((command, quick(command)))
-    found = [file for form in forms for file in originals.matching(where or folder(), f"runs/{key(form)}-cold.json")]
-    return originals.original(found[0]) if found else None
+def named(kind: str, name: str, command: str, where: Path) -> Path:
+    """The report (``profiles``) or counts (``counters``) of a name; LabError where another command made them."""
+    there, (what, ending) = originals.about(where).get(kind, {}), NAMED[kind]
+    if name not in there:
+        raise NotRecorded(f"no {what} called {name} was recorded. {near(name, there)}")
+    if there[name] != command:
+        raise LabError(f"the {what} {name} was recorded with another command: {there[name]}")
+    return originals.original(where / kind / f"{name}{ending}")
 
 
-def report_file(name: str, command: str, where: Path | None = None) -> Path:
-    """The slim report called ``name``; LabError where it was recorded with another command than ``command``."""
-    there = provenance(where)["profiles"]
-    made_with = there.get(name)
-    if made_with is None:
-        raise NotRecorded(f"no report called {name} was recorded. {near(name, there)}")
-    if made_with != command:
-        raise LabError(f"the report {name} was recorded with another command: {made_with}")
-    return originals.original((where or folder()) / "profiles" / f"{name}.sqlite.xz")
+def scaling_files(where: Path) -> list[Path]:
+    """The records of a host's GPUs together; NotRecorded where there are none. ``where``: recorded or live."""
+    if found := originals.matching(where, f"{RANKS}/scaling-x*-*.json"):
+        return found
+    raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
 
 
-def counts_file(name: str, command: str | None = None, where: Path | None = None) -> Path:
-    """The counts called ``name``; LabError where there are none, or another command than this one made them."""
-    file = (where or folder()) / "counters" / f"{name}.csv"
-    if file not in originals.matching(file.parents[1], f"counters/{name}.csv"):
-        raise NotRecorded(f"'{name}' was not counted on the recorded GPU: run the lab live (LAB_MODE=live).")
-    made_by = made_with(originals.original(file).read_text(encoding="utf-8"))
-    if command is not None and made_by != shlex.join(shlex.split(command)):
-        raise LabError(f"the counts {name} were recorded with another command: {made_by}")
-    return file
+def gpus_and_round(file: Path) -> tuple[int, int]:
+    """``scaling-x2-01.json`` → (2, 1)"""
+    _, gpus, number = file.stem.split("-")
+    return int(gpus[1:]), int(number)
 
 
 def on_gpus(where: Path) -> dict[tuple[int, int], dict]:
-    """The records of a host's GPUs together, by how many of them ran and the round. NotRecorded where there are none.
-
-    ``where``: a folder with records in ``ranks/``, recorded or live.
-    """
-    named = {SCALING.fullmatch(file.name): file for file in originals.matching(where, f"{RANKS}/scaling-x*.json")}
-    found = {(int(name[1]), int(name[2])): originals.read(file) for name, file in named.items() if name}
-    if not found:
-        raise NotRecorded(f"no runs on several GPUs were recorded on {where.name}.")
-    return found
+    """What these records hold, by number of GPUs and round."""
+    return {gpus_and_round(file): originals.read(file) for file in scaling_files(where)}
 
 
 def rank_files(words: Sequence[str], where: Path) -> list[Path]:
@@ -197,26 +203,26 @@ def rank_files(words: Sequence[str], where: Path) -> list[Path]:
     return [originals.original(where / "profiles" / f"{name}.sqlite.xz") for name in names]
 
 
-def took_s(kind: str, name: str, where: Path | None = None) -> float | None:
+def took_s(kind: str, name: str) -> float | None:
     """How long it took to make a report (``profiles``) or counts (``counters``), in seconds; None if nothing tells.
 
     Where that was not noted, the median of the others: most of it is the start of the program and of the profiler.
     """
-    there = {file.stem: originals.read(file).get("took_s") for file in ((where or folder()) / kind).glob("*.json")}
+    there = {file.stem: originals.read(file).get("took_s") for file in (folder() / kind).glob("*.json")}
     known = [seconds for seconds in there.values() if seconds is not None]
     return there.get(name) or (statistics.median(known) if known else None)
 
 
-def traced_file(command: str, where: Path | None = None) -> Path:
+def traced_file(command: str, where: Path) -> Path:
     """The record of a ``profile_torch.py STEP …``, beside which its trace lies; LabError where there is none."""
-    file = (where or folder()) / TRACES / traced_name(command)
-    if file not in originals.matching(file.parents[1], f"{TRACES}/{file.name}"):
+    name = f"{TRACES}/{traced_name(command)}"
+    if name not in originals.about(where)["sha256"]:
         raise NotRecorded(f"'{command}' was not recorded: run the lab live (LAB_MODE=live).")
-    record = originals.read(file)
+    record = originals.read(where / name)
     if record["command"] != command:
-        raise LabError(f"{file.name} was recorded with another command: {record['command']}")
-    originals.original(trace_beside(file))
-    return file
+        raise LabError(f"{Path(name).name} was recorded with another command: {record['command']}")
+    originals.original(trace_beside(where / name))
+    return where / name
 
 
 def traced_name(command: str) -> str:

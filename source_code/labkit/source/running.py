@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -128,6 +128,19 @@ def watching() -> Iterator[dict]:
         finally:
             del os.environ["LAB_MANIFEST"]
         made_by["manifest"] = manifest.gathered(Path(scratch))
+
+
+def kept_beside(file: Path, command: str, machine: dict, make: Callable[[], None]) -> dict:
+    """Have a report or counts made; the record of that, kept beside the ``file``."""
+    kept = file.with_suffix(".json")
+    kept.unlink(missing_ok=True)
+    start, now = time.monotonic(), datetime.now(timezone.utc)
+    with watching() as made_by:
+        make()
+    record = {"command": command, "status": "complete", "machine": machine, "took_s": time.monotonic() - start}
+    record |= {"run_at": now.isoformat(timespec="seconds"), **made_by}
+    kept.write_text(json.dumps(record, indent=1) + "\n")
+    return record
 
 
 def run_cold(command: str, file: Path) -> dict:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
 from labkit import source
-from labkit.source import recorded
+from labkit.source import kinds, recorded
 from labkit.training import keras_net
 
 KIND = "keras"
@@ -19,17 +20,16 @@ USUAL_SCALE = "dynamic, from 32,768"  # as compile gives it
 Tried = Mapping[str, Mapping[str, pd.DataFrame]]  # backend → the tables that ``tried`` gives
 
 
-def source_of(*commands: str) -> source.Source:
-    """The source for what needs Keras and the backends that the commands name."""
-    backends = {backend for command in commands for backend in re.findall(r"--backend (\w+)", command)}
-    return source.current().needing("keras", *sorted(backends), install=keras_net.HOW_TO_INSTALL)
+def with_keras(request: kinds.Request[kinds.Answer]) -> kinds.Request[kinds.Answer]:
+    """The same, for which live runs need Keras and the backends that its commands name."""
+    backends = {backend for command in request.commands for backend in re.findall(r"--backend (\w+)", command)}
+    return replace(request, packages=("keras", *sorted(backends)), install=keras_net.HOW_TO_INSTALL)
 
 
 def tried(backend: str) -> dict[str, pd.DataFrame]:
     """The tables of ``bench_keras.py`` on a backend, by name; of TensorFlow's the shipped ones."""
-    command = f"bench_keras.py --backend {backend}"
-    asked = source.Recorded(recorded.folder()) if backend == "tensorflow" else source_of(command)
-    record = asked.record(command, KIND)
+    asked = source.Recorded(recorded.folder()) if backend == "tensorflow" else source.current()
+    record = asked.get(with_keras(kinds.record(f"bench_keras.py --backend {backend}", KIND)))
     rows = pd.DataFrame(record["rows"])
     return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
 

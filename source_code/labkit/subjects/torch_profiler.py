@@ -23,7 +23,7 @@ import pandas as pd
 
 from labkit import source
 from labkit.errors import LabError
-from labkit.source import recorded
+from labkit.source import kinds, recorded
 from stepbudget import intervals, kernel_names
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -106,7 +106,7 @@ def read_trace(path: str | Path) -> dict:
 
 def profile(command: str, show: Callable[[str], None] = print) -> Profile:
     """Run ``profile_torch.py STEP …``, or open what was recorded with it; either way show the command."""
-    record, trace = source.current().trace(command, show)
+    record, trace = source.current().get(kinds.trace(command), show)
     return Profile(recorded.key(command.split()[1]), record, open_trace(trace), trace)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib.patheffects import withStroke
 from labkit import source
 from labkit.display import style
 from labkit.display.table import Table, table
+from labkit.source import kinds
 from labkit.subjects.roofline import DTYPE_WORDS, Peaks
 from stepbudget.show.palette import tint
 
@@ -171,7 +173,9 @@ def types(records: Sequence[dict]) -> Table:
 
 def in_cuda() -> list[dict]:
     """The records of ``bench_wmma.py``; the shipped ones where what compiles CUDA C++ is not installed."""
-    return source.current().needing("triton", "cuda.bindings", install=HOW_TO_INSTALL).benchmark("bench_wmma.py")
+    return source.current().get(
+        replace(kinds.benchmark("bench_wmma.py"), packages=("triton", "cuda.bindings"), install=HOW_TO_INSTALL)
+    )
 
 
 def instructions(records: Sequence[dict]) -> list[str]:

@@ -8,18 +8,20 @@ from statistics import median
 import pandas as pd
 from matplotlib.figure import Figure
 
+from labkit import source
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, bar, bar_axes, reach
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import MEASURED, Spread, paired, spread
 from labkit.display.table import Table, table
-from labkit.subjects.keras import KIND, source_of
+from labkit.source import kinds
+from labkit.subjects.keras import KIND, with_keras
 from stepbudget.show.palette import tint
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
     """Whole-process runs of each command, as ``lab.runs``; in quick live mode one of each."""
-    return source_of(*commands).runs(commands, repeats, kind=KIND, when_quick=1)
+    return source.current().get(with_keras(kinds.runs(commands, repeats, KIND, when_quick=1)))
 
 
 def later_epochs(runs: Mapping[str, Sequence[dict]]) -> dict[str, list[float]]:

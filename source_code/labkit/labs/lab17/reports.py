@@ -11,11 +11,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit import source
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, key
 from labkit.display.table import Table, table
-from labkit.source import recorded
-from labkit.subjects.keras import source_of
+from labkit.source import kinds, recorded
+from labkit.subjects.keras import with_keras
 from stepbudget import intervals
 from stepbudget.ask.tensor_cores import TensorActive, tensor_active
 from stepbudget.ask.work import device_of, work_of
@@ -36,7 +37,7 @@ SETTING = "a setting"  # as the trial of broken reports has it
 
 def profile(command: str) -> Report:
     """The report of an ``nsys profile`` command, as ``lab.profile``; live, what runs on JAX was compiled before."""
-    return source_of(command).profile(command)
+    return source.current().get(with_keras(kinds.profile(command)))
 
 
 def last_event_ms(report: Report) -> float:

@@ -101,7 +101,7 @@ def mends(patient: str) -> tuple[Mend, ...]:
 def report_file(name: str) -> Path:
     """Where a recorded report lies; NotRecorded where there is none of that name."""
     where = RECORDED / MACHINE
-    return recorded.report_file(name, recorded.provenance(where)["profiles"].get(name, ""), where)
+    return recorded.named("profiles", name, recorded.provenance(where)["profiles"].get(name, ""), where)
 
 
 @cache

@@ -21,7 +21,7 @@ from labkit.display.spread import Spread
 from labkit.errors import NotRecorded
 from labkit.paths import RECORDED
 from labkit.recording.plan import SCALING, SIZES
-from labkit.source import originals, recorded
+from labkit.source import kinds, originals, recorded
 from labkit.source.quick import FULL_ROUNDS
 from stepbudget.ask import collectives, phases, ranks
 from stepbudget.ask.launch import launch
@@ -95,12 +95,12 @@ def graphs(where: Path | None = None) -> Records:
 def measured(show: Callable[[str], None] = print) -> Records:
     """The same from where the labs' results come: live on two GPUs or more, else recorded; its commands are shown."""
     sizes = [size for size in SIZES if size <= max(2, source.current().facts.gpus)]
-    return source.current().on_gpus(SCALING, sizes, show)
+    return source.current().get(kinds.on_gpus(SCALING, sizes), show)
 
 
 def read(command: str, show: Callable[[str], None] = print) -> Ranks:
     """The ranks of a ``torchrun … --no-python nsys profile`` command, brought together from their reports."""
-    return ranks.together(source.current().rank_profiles(command, show))
+    return ranks.together(source.current().get(kinds.rank_profiles(command), show))
 
 
 def frame(found: Records) -> pd.DataFrame:
