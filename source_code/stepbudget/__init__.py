@@ -19,7 +19,7 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["ReportError", "advice", "answer", "budget", "compare", "open_report"]
+__all__ = ["ReportError", "advice", "answer", "budget", "compare", "open_report", "timeline"]
 
 _ROOMS = {
     "ReportError": "errors",
@@ -29,6 +29,7 @@ _ROOMS = {
     "compare": "ask.compare",
     "load_ipython_extension": "magic",
     "open_report": "report",
+    "timeline": "show.timeline",
 }
 
 

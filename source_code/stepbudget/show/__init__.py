@@ -1,0 +1,1 @@
+"""How is an answer shown? Once, for notebooks, pages and terminals alike."""
