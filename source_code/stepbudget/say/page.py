@@ -1,4 +1,4 @@
-"""How does an answer travel? As one HTML file that opens anywhere: no network, no script, on light and on dark ground.
+"""How does an answer travel? As one HTML file that opens anywhere: no network, on light and on dark ground.
 
 All words come from the same object as the text's (stepbudget.say.summary); only the pictures look at the report again.
 A notebook shows the same without the page around it.
@@ -6,17 +6,20 @@ A notebook shows the same without the page around it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from statistics import median
 
 from stepbudget import kernel_names
-from stepbudget.ask.budget import CAUSES, WORK
+from stepbudget.ask.budget import WORK
 from stepbudget.ask.compare import NOISE
 from stepbudget.say import picture, style
 from stepbudget.say.picture import escaped
 from stepbudget.say.text import LEAST_CHANGE_MS
 from stepbudget.say.timeline import Pictures
 from stepbudget.say.words import held, percent, sentence, shaped
+from stepbudget.show import svg
 from stepbudget.signs import signed
 
 KERNELS, PHASES, CHANGED = 20, 30, 15  # rows of a table; the others are counted
@@ -28,7 +31,7 @@ PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{allowed}">
 <title>{title} – step budget</title>
 </head>
 <body>
@@ -36,6 +39,8 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+SCRIPT = base64.b64encode(hashlib.sha256(svg.SCRIPT.encode()).digest()).decode()  # the only one that may run
+ALLOWED = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{SCRIPT}'"
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
@@ -45,7 +50,7 @@ def page(found: dict, drawn: Sequence[Pictures]) -> str:
     """The file. ``found``: stepbudget.say.summary's object, plain; ``drawn``: of the report and of the one compared."""
     compared = found.get("comparison")
     title = f"{compared['before']} → {compared['after']}" if compared else found["report"]
-    return PAGE.format(title=escaped(title), content=fragment(found, drawn))
+    return PAGE.format(title=escaped(title), allowed=ALLOWED, content=fragment(found, drawn))
 
 
 def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
@@ -57,6 +62,7 @@ def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
     parts += [_phases(found), _lines(found), _copies(found), _memory(found), _kernels(found), _flops(found)]
     parts += [_communication(found), _launches(found)]
     parts += [_not_looked_at(found), _foot(found)]
+    parts.append(f"<script>{svg.SCRIPT}</script>")
     return f'<style>{style.sheet()}</style><main class="stepbudget">{style.PATTERNS}\n{"".join(parts)}</main>'
 
 
@@ -138,14 +144,11 @@ def _timelines(drawn: Sequence[Pictures]) -> str:
     whose = [f"<figcaption><b>{side}</b> {_code(own.name)}</figcaption>" for side, own in sides]
     whose = whose if len(drawn) > 1 else [""]
     figures = [f"<figure>{words}{own.timeline}</figure>" for words, own in zip(whose, drawn, strict=True)]
-    meant = {look: words for own in drawn for look, words in own.keys.items()}
-    order = [look for look in (*CAUSES, style.CALL, style.FILL) if look in meant]
-    keys = "".join(f"<li>{_keyed(look, meant[look])}</li>" for look in order)
     note = (
-        f"Time runs to the right. What is shorter than a {picture.COLUMNS:,}th of the window is drawn as the share of "
-        "the time in which it ran: the higher, the busier. Point at a bar to read what it is."
+        "Time runs to the right. What is thinner than a pixel is as high as the share of the time in which it ran: the "
+        "higher, the busier. Point at a bar to read what it is; drag over a stretch to zoom into it."
     )
-    return _section("Timeline", f"{''.join(figures)}<ul class='keys'>{keys}</ul><p class='note'>{note}</p>")
+    return _section("Timeline", f"{''.join(figures)}<p class='note'>{note}</p>")
 
 
 def _steps(found: dict, drawn: Pictures) -> str:

@@ -156,19 +156,7 @@ font-variant-numeric:tabular-nums}
 figure{margin:0 0 18px}
 figcaption{margin:4px 0 6px}
 figcaption b{color:var(--ink)}
-.timeline{display:grid;gap:3px}
-.lane{display:grid;grid-template-columns:clamp(96px,14vw,150px) 1fr;gap:12px;align-items:center}
-.lane>span{color:var(--quiet);font-size:12px;line-height:1.2;text-align:right;overflow-wrap:anywhere}
-.lane>div{width:calc(100%*var(--part,1));height:22px;background:var(--ground);border-radius:2px;overflow:hidden}
-.lane.causes>div{height:36px}
-.lane.work>div,.lane.counter>div{height:28px}
-.lane.time>div{background:none;overflow:visible}
-.lane.time svg{overflow:visible}
-.grid{fill:none;stroke:var(--line);vector-effect:non-scaling-stroke}
-.time text{fill:var(--quiet)}
 .each-step{background:var(--ground);border-radius:2px}
-.keys{display:flex;flex-wrap:wrap;gap:2px 18px;margin:8px 0 12px;padding:0 0 0 clamp(108px,calc(14vw + 12px),162px);
-list-style:none;color:var(--quiet);font-size:12.5px}
 .whisker{color:var(--quiet);shape-rendering:auto}
 .whisker.less{color:var(--good)}
 .whisker.more{color:var(--bad)}

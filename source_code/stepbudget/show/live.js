@@ -25,11 +25,11 @@
       row.all = shares.map((share, i) => ({ from: i * each, to: (i + 1) * each, count: 1, busy: (share / 1000) * each,
         look: row.look, label: "", name: `${row.name}: ${+((share / 1000) * row.top).toPrecision(3)}${row.unit}` }));
       for (let i = 0, at = 0; i < all.length; i += 3) {
-        const length = all[i + 1], [look, ...texts] = data.said[all[i + 2] >> 1], several = all[i + 2] % 2;
+        const length = all[i + 1], [look, ...texts] = data.said[all[i + 2] >> 1], room = texts.pop(), several = all[i + 2] % 2;
         const [label, name, detail] = texts.map((text) => data.texts[text]);
         at += all[i];
         const [count, busy] = several ? all.slice(i + 3, i + 5) : [1, length];
-        row.all.push({ from: at, to: at + length, count, busy, look, label, name, detail });
+        row.all.push({ from: at, to: at + length, count, busy, look, label, room, name, detail });
         i += 2 * several;
       }
     }
@@ -51,15 +51,17 @@
         const start = Math.max(0, x(one.from)), end = Math.min(wide, x(one.to)), width = end - start;
         if (end < 0 || start >= wide) continue;
         if (width < 1) {
-          const own = (columns[one.look] ??= new Float32Array(wide));
-          own[start | 0] += (one.busy * wide) / (to - from);
+          const own = (columns[one.look] ??= new Float32Array(wide)), first = start | 0;
+          const busy = (one.busy * wide) / (to - from), part = Math.min(1, (first + 1 - start) / (width || 1));
+          own[first] += part * busy;
+          own[first + 1] += (1 - part) * busy;
           continue;
         }
         for (let i = start | 0; i < end; i++) free[i] -= Math.min(end, i + 1) - Math.max(start, i);
         const tall = (row.h * one.busy) / (one.to - one.from), gap = row.curve ? 0 : 0.4;
         paths[one.look] ??= "";
         paths[one.look] += `M${start.toFixed(1)} ${row.h}v-${tall}h${Math.max(1, width - gap).toFixed(1)}v${tall}z`;
-        if (one.label && row.h >= 16 && 7.2 * one.label.length + 8 < width)
+        if (one.label && row.h >= 16 && one.room + 8 < width)
           labels += `<text x="${start + 4}" y="${row.h / 2 + 4}" ${looks[one.look][1]}>${plain(one.label)}</text>`;
       }
       for (const look in columns) {

@@ -1,9 +1,9 @@
 """How is a timeline drawn? As one SVG document that needs nothing else, and a script that lets a reader look around.
 
 What is drawn is the whole window, for viewers that run no script: what is wider than a pixel as it is, the rest as high
-as the share of the pixel's time in which it ran. Beside it stand all events as numbers, from which ``live.js`` draws any
-part of the window in the same way. Of a row with more events than a page should carry, those shorter than a resolution
-are kept together with their neighbours of the same look.
+as the share of the pixel's time in which it ran. Beside it stand all events as numbers, from which ``live.js`` draws
+any part of the window in the same way. Of a row with more events than a page should carry, those shorter than a
+resolution are kept together with their neighbours of the same look.
 
 A picture shown as an image cannot know its page's ground: its colours read on light and dark alike. Inlined, it takes
 the page's own ink, and the colours by class of stepbudget.say.style where the page has them.
@@ -15,7 +15,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from math import log10
 
@@ -34,7 +34,6 @@ GAP, AXIS, LINE = 3, 24, 17  # px between rows; of the time axis; of a line of w
 LEAST = 0.08  # of a row's height: what ran at all is seen
 NARROW, BROAD = "fijlrt.,:;'|()[]! ", "mwMW%@…"
 TICKS = 8  # of the time axis at most
-IN_KEY = 12  # names of ranges in the key, those that last longest
 MOST_BYTES = 130_000  # of a document: with the script, and written as an image, 150,000
 UNITS = 10**7  # the window is no longer than this many units
 NAME = 240  # letters of a name in full
@@ -115,7 +114,7 @@ def look_of_copy(name: str) -> str:
 
 def image(svg: str, alternative: str) -> str:
     """The document as an HTML image: what survives where neither SVG nor scripts are let through."""
-    source = svg.translate({ord(letter): f"%{ord(letter):02X}" for letter in "%#\"&<>"})
+    source = svg.translate({ord(letter): f"%{ord(letter):02X}" for letter in '%#"&<>'})
     high = svg.partition(" height='")[2].partition("'")[0]
     look = f'width="{WIDE}" height="{high}" style="width: 100%; max-width: 1100px; height: auto"'
     return f'<img class="stepbudget-live" alt="{_plain(alternative)}" {look} src="data:image/svg+xml,{source}">'
@@ -133,7 +132,7 @@ def document(title: str, window: Window, rows: Sequence[Row], span_ns: int, alte
     lines = _key_lines(_key(rows), [row.note for row in rows if row.note], tops[-1] + AXIS + 8)
     high = tops[-1] + AXIS + 8 + LINE * (len(lines) + 1)  # the last for the script's words
     merged = ", ".join(f"{row.name} {duration(ns)}" for row, ns in zip(rows, resolutions, strict=True) if ns)
-    told = f"{alternative}; drawn together with their neighbours: what is shorter than ({merged})" if merged else alternative
+    told = f"{alternative}; neighbours drawn together when shorter than: {merged}" if merged else alternative
     found = "".join(
         [
             f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDE} {high}' width='{WIDE}' height='{high}' "
@@ -161,9 +160,9 @@ def _beside(row: Row, top: int, window: Window, span_ns: int) -> str:
     words = "".join(
         f"<text x='{LEFT - 8}' y='{y:g}' text-anchor='end'{look}>{_plain(name)}</text>" for name, look, y in names
     )
-    ground = f"<rect class='ground' x='{LEFT}' y='{top}' width='{wide:.1f}' height='{row.high}' rx='2' opacity='.13'/>"
-    nothing = f"<text x='{LEFT + 10}' y='{middle + 4:g}' font-style='italic'>{row.nothing}</text>" if row.nothing else ""
-    return words + ground + nothing
+    ground = f"<rect class='ground' x='{LEFT}' y='{top}' width='{wide:.1f}' height='{row.high}' rx='2' opacity='.1'/>"
+    nothing = f"<text x='{LEFT + 10}' y='{middle + 4:g}' font-style='italic'>{row.nothing}</text>"
+    return words + ground + (nothing if row.nothing else "")
 
 
 def _axis(tops: Sequence[int], span_ns: int) -> str:
@@ -189,18 +188,16 @@ def _ticks(length: int) -> list[int]:
 
 def _key(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What the colours mean, those that occur: the ranges first, then what the GPU and the CPU did."""
-    named = [pair for row in rows for pair in row.key if pair[0] in style.RANGES]
-    named = [*dict.fromkeys(named)]
-    more = [("", f"and {len(named) - IN_KEY} other ranges")] if len(named) > IN_KEY else []
-    others = {*(pair for row in rows for pair in row.key)} - {*named}
-    return named[:IN_KEY] + more + sorted(others, key=lambda pair: (ORDER.index(pair[0]), pair[1]))
+    pairs = dict.fromkeys(pair for row in rows for pair in row.key)
+    named = [pair for pair in pairs if pair[0] in ("", *style.RANGES)]
+    return named + sorted({*pairs} - {*named}, key=lambda pair: (_place(pair[0]), pair[1]))
 
 
 def _key_lines(key: Sequence[tuple[str, str]], notes: Iterable[str], top: int) -> list[str]:
     """The key in lines as wide as the picture, then the notes."""
     lines, at = [""], LEFT
     for look, words in key:
-        words = words if len(words) <= 40 else f"{words[:39]}…"
+        words = words if len(words) <= 60 else f"{words[:59]}…"
         wide = 16 + width(words)
         if at > LEFT and at + wide > WIDE:
             lines.append("")
@@ -239,7 +236,7 @@ def _patterns(rows: Sequence[Row]) -> str:
     strokes = "fill='none' stroke='#22262B' stroke-opacity='.35'"
     return "".join(
         f"<pattern id='{IDENT}-{look}' {place}><rect width='7' height='7' fill='{COLOURS[look]}' "
-        f"style='fill:var(--{look},{COLOURS[look]})'/><g {strokes}>{style.STROKES[HATCHES[look]]}</g></pattern>"
+        f"style='fill:var(--{look},{COLOURS[look]});stroke:none'/><g {strokes}>{style.STROKES[HATCHES[look]]}</g></pattern>"
         for look in looks
     ).replace('"', "'")
 
@@ -323,14 +320,14 @@ def _fitting(
 ) -> tuple[list[int], str]:
     """The finest resolution (ns) of each row at which all data have room, and the data; 0: each event is kept.
 
-    The row with the most bars is made coarser first, one of kernels only when it has twice as many.
+    The row with the most bars is made coarser first, one of kernels only when it has three times as many.
     """
     finest = [0] * len(rows)
     bars = [0.0 if row.events is None else float(len(row.events)) for row in rows]
     most = sum(bars)
     while True:
         while sum(bars) > most and max(finest) < len(RESOLUTIONS_NS) - 1:
-            row = max(range(len(rows)), key=lambda row: bars[row] / (2 if rows[row].what == "kernels" else 1))
+            row = max(range(len(rows)), key=lambda row: bars[row] / (3 if rows[row].what == "kernels" else 1))
             finest[row] += 1
             bars[row] = _count(rows[row].events, RESOLUTIONS_NS[finest[row]])
         resolutions = [RESOLUTIONS_NS[place] for place in finest]
@@ -371,7 +368,7 @@ def _data(window: Window, rows: Sequence[Row], tops: Sequence[int], span_ns: int
     """What the script draws from, as JSON; the numbers of a row as ``_packed``.
 
     An event is three numbers: its start since the one before and its length, both in units, and twice the number of
-    what it is (in ``said``: numbers of its look and, among ``texts``, of its label, name and detail). One that stands
+    what it is (in ``said``: numbers of its look and, among ``texts``, of its label, name and detail, and the pixels that the label takes). One that stands
     for several has one more there, and two numbers behind: how many, and for how many units any of them ran. A curve is
     thousandths of the row's height.
     """
@@ -387,7 +384,7 @@ def _data(window: Window, rows: Sequence[Row], tops: Sequence[int], span_ns: int
         if row.events is not None:
             bars = merged(row.events, resolution)
             what = [
-                said.of((looks.of(look), texts.of(label), texts.of(name[:NAME]), texts.of(detail)))
+                said.of((looks.of(look), texts.of(label), texts.of(name[:NAME]), texts.of(detail), round(width(label))))
                 for look, label, name, detail in zip(bars.look, bars.label, bars["name"], bars.detail, strict=True)
             ]
             start, end, busy = (bars[column].to_numpy(dtype=np.int64) // unit for column in ("start", "end", "busy"))

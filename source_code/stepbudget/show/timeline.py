@@ -30,6 +30,7 @@ from stepbudget.window import Window
 STREAMS, THREADS, LEVELS = 5, 3, 3  # rows: the busiest streams, launching threads, ranges within ranges
 COUNTERS = {"SMs Active": style.BUSY, "Tensor Active": style.TENSOR}  # those drawn, and how
 TOPS = (5, 10, 25, 50, 100)  # per cent that the height of a counter's row may stand for
+IN_KEY = 12  # names of ranges in the key, those that last longest
 CELLS = 2_000  # points of a curve
 EVENT = ["start", "end", "look", "label", "name", "detail"]  # label: what stands in a bar; name, detail: what it is
 
@@ -263,7 +264,7 @@ def _counters(asked: Asked) -> Iterator[Row]:
 
 
 def _means(time: np.ndarray, value: np.ndarray, window: Window) -> np.ndarray:
-    """The mean of each cell's samples; where a cell has none, the last one before. A cell is no shorter than a period."""
+    """The mean of each cell's samples, else the last one before. A cell is no shorter than a period."""
     length = max(1, window.end - window.start)
     period = int(np.median(np.diff(time))) if len(time) > 1 else length
     cells = int(np.clip(length // max(period, 1), 1, CELLS))
@@ -321,7 +322,10 @@ def _row(
         own[column] = own[column].map({text: printable(str(text)) for text in own[column].unique()})
     if is_named:
         lasted = (own["end"] - own["start"]).groupby(own["name"]).sum().sort_values(ascending=False, kind="stable")
-        key = [(str(look), str(name)) for name, look in own.groupby("name")["look"].first()[lasted.index].items()]
+        first = own.drop_duplicates("name")
+        key = [(str(look), str(name)) for look, name in zip(first["look"], first["name"], strict=True)]
+        key = [pair for pair in key if pair[1] in {*lasted.index[:IN_KEY]}]
+        key += [("", f"and {len(lasted) - IN_KEY} other names")] if len(lasted) > IN_KEY else []
     else:
         key = [(str(look), asked.meaning(str(look))) for look in own["look"].unique()]
     said = f"{len(own):,} {what if len(own) != 1 else svg.one(what)}"

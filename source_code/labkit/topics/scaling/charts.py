@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts import bars
-from labkit.display.charts.timelines import phase_colour
 from labkit.topics.scaling import model, readings
 from labkit.topics.scaling.readings import PROGRAMS, Records
 from stepbudget import intervals
@@ -106,7 +105,7 @@ def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, s
         at = [place for place, other in enumerate(names[:-1]) if other == name]
         spans = np.column_stack([edges[at], edges[[place + 1 for place in at]]])
         if len(intervals.clip(spans, start, end)):
-            drawn[name] = phase_colour(LIKE.get(name, name))
+            drawn[name] = style.phase_colour(LIKE.get(name, name))
             _lane(ax, y, spans, start, end, drawn[name])
     return drawn
 
