@@ -1,6 +1,6 @@
 // Makes the timelines beside this script live. What it draws from is each picture's <metadata>: see svg.py, _data().
 (() => {
-  const DIGITS = "0123456789abcdefghijklmnopqrstuvABCDEFGHIJKLMNOPQRSTUVWXYZwxyz-_", box = document.currentScript.parentNode;
+  const box = document.currentScript.parentNode, DIGITS = "0123456789abcdefghijklmnopqrstuvABCDEFGHIJKLMNOPQRSTUVWXYZwxyz-_";
   const plain = (words) => words.replace(/[&<]/g, (letter) => `&#${letter.charCodeAt()};`);
   box.querySelectorAll("img.stepbudget-live").forEach((image) => {
     const text = decodeURIComponent(image.src.slice(image.src.indexOf(",") + 1));
@@ -25,10 +25,10 @@
       row.all = shares.map((share, i) => ({ from: i * each, to: (i + 1) * each, count: 1, busy: (share / 1000) * each,
         look: row.look, label: "", name: `${row.name}: ${+((share / 1000) * row.top).toPrecision(3)}${row.unit}` }));
       for (let i = 0, at = 0; i < all.length; i += 3) {
-        const length = all[i + 1], [look, ...texts] = data.said[all[i + 2] >> 1], room = texts.pop(), several = all[i + 2] % 2;
+        const length = all[i + 1], several = all[i + 2] % 2, [look, room, ...texts] = data.said[all[i + 2] >> 1];
         const [label, name, detail] = texts.map((text) => data.texts[text]);
-        at += all[i];
         const [count, busy] = several ? all.slice(i + 3, i + 5) : [1, length];
+        at += all[i];
         row.all.push({ from: at, to: at + length, count, busy, look, label, room, name, detail });
         i += 2 * several;
       }
@@ -52,7 +52,7 @@
         if (end < 0 || start >= wide) continue;
         if (width < 1) {
           const own = (columns[one.look] ??= new Float32Array(wide)), first = start | 0;
-          const busy = (one.busy * wide) / (to - from), part = Math.min(1, (first + 1 - start) / (width || 1));
+          const busy = Math.min(width, (one.busy * wide) / (to - from)), part = Math.min(1, (first + 1 - start) / (width || 1));
           own[first] += part * busy;
           own[first + 1] += (1 - part) * busy;
           continue;
@@ -106,8 +106,9 @@
       const pixel = (to - from) / wide, near = row.all.filter((one) => one.from <= at + pixel && one.to >= at - pixel);
       const under = near.filter((one) => one.to - one.from >= pixel && one.from <= at && one.to >= at);
       const here = under.length ? [under.sort((a, b) => a.to - a.from - b.to + b.from)[0]] : near, [one] = here;
+      if (!one) return "";
       if (here.length === 1 && one.count === 1)
-        return `${one.name}\n${one.detail ? `${one.detail}\n` : ""}at ${lasts(one.from, 7)}, for ${lasts(one.to - one.from)}`;
+        return [one.name, one.detail, `at ${lasts(one.from, 7)}, for ${lasts(one.to - one.from)}`].filter(Boolean).join("\n");
       const kinds = {}, length = under.length ? one.to - one.from : 2 * pixel;
       let count = 0, busy = 0;
       for (const own of here) {

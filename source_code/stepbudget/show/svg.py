@@ -65,7 +65,7 @@ HATCHES = {cause: style.HATCHES[look.hatch] for cause, look in palette.CAUSES.it
 HATCHES[f"pageable_{FROM_GPU}"] = style.HATCHES["x"]
 
 _SOURCE = resources.files(__package__).joinpath("live.js").read_text(encoding="utf-8").splitlines()
-SCRIPT = "\n".join(line.strip() for line in _SOURCE if not line.startswith("//"))
+SCRIPT = " ".join(line.strip() for line in _SOURCE if not line.startswith("//"))
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ def _patterns(rows: Sequence[Row]) -> str:
     strokes = "fill='none' stroke='#22262B' stroke-opacity='.35'"
     return "".join(
         f"<pattern id='{IDENT}-{look}' {place}><rect width='7' height='7' fill='{COLOURS[look]}' "
-        f"style='fill:var(--{look},{COLOURS[look]});stroke:none'/><g {strokes}>{style.STROKES[HATCHES[look]]}</g></pattern>"
+        f"style='fill:var(--{look},{COLOURS[look]});stroke:none'/>"
+        f"<g {strokes}>{style.STROKES[HATCHES[look]]}</g></pattern>"
         for look in looks
     ).replace('"', "'")
 
@@ -368,9 +369,9 @@ def _data(window: Window, rows: Sequence[Row], tops: Sequence[int], span_ns: int
     """What the script draws from, as JSON; the numbers of a row as ``_packed``.
 
     An event is three numbers: its start since the one before and its length, both in units, and twice the number of
-    what it is (in ``said``: numbers of its look and, among ``texts``, of its label, name and detail, and the pixels that the label takes). One that stands
-    for several has one more there, and two numbers behind: how many, and for how many units any of them ran. A curve is
-    thousandths of the row's height.
+    what it is (in ``said``: of its look, the pixels that its label takes, and among ``texts`` its label, name and
+    detail). One that stands for several has one more there, and two numbers behind: how many, and for how many units
+    any of them ran. A curve is thousandths of the row's height.
     """
     unit = 1
     while span_ns / unit > UNITS:
@@ -384,7 +385,7 @@ def _data(window: Window, rows: Sequence[Row], tops: Sequence[int], span_ns: int
         if row.events is not None:
             bars = merged(row.events, resolution)
             what = [
-                said.of((looks.of(look), texts.of(label), texts.of(name[:NAME]), texts.of(detail), round(width(label))))
+                said.of((looks.of(look), round(width(label)), texts.of(label), texts.of(name[:NAME]), texts.of(detail)))
                 for look, label, name, detail in zip(bars.look, bars.label, bars["name"], bars.detail, strict=True)
             ]
             start, end, busy = (bars[column].to_numpy(dtype=np.int64) // unit for column in ("start", "end", "busy"))
