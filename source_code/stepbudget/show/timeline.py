@@ -90,6 +90,13 @@ def timeline(
     all but the queue). ``title``: "" for none; ``marked_by``: what marked the phases, for their row's name.
 
     ReportError where a row is unknown, where nothing lies between two times, or where ``report`` is none.
+
+    >>> import stepbudget
+    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
+    >>> print(stepbudget.timeline(report, (2063, 2069), rows=["phases", "copies"]))
+    Timeline of main_baseline_nvtx: training from 2063 ms (6.0 ms)
+      phases (NVTX): 7 ranges
+      GPU copies: 3 copies
     """
     if not isinstance(report, Report):
         given = "nothing" if report is None else f"a {type(report).__name__}"
