@@ -69,16 +69,6 @@ def pytest_unconfigure(config) -> None:
         shutil.rmtree(_own.pop(), ignore_errors=True)
 
 
-def pytest_collectstart(collector) -> None:
-    """nbval leaves plotly's JSON out of the comparison, as it does with PNG.
-
-    It is compared by the fingerprint in the same output's text, which covers every bar and word. The JSON itself
-    changes with plotly's version, and live with every run; the sanitizer cannot mask a number in base64.
-    """
-    if hasattr(collector, "skip_compare"):
-        collector.skip_compare += ("application/vnd.plotly.v1+json",)
-
-
 LONGEST_FIRST = (
     "test_pages_as_stored.py",
     "test_machines.py", "test_recording_ranks.py", "test_distributed.py", "test_only_reading.py",

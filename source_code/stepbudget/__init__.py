@@ -30,6 +30,7 @@ _ROOMS = {
     "load_ipython_extension": ("magic", None),
     "open": ("report", "open_report"),
     "open_report": ("report", None),
+    "timeline": ("show.timeline", None),
 }
 
 __all__ = sorted({*_ROOMS} - {"load_ipython_extension"})

@@ -249,6 +249,34 @@ def short(name: str, width: int = 60) -> str:
     return own if len(own) <= width else own[: width - 1] + "…"
 
 
+# A single step's kernels, in a word or two. First match wins; else the kernel's short name.
+NICKNAMES = [
+    ("conv forward", r"fprop|implicit_convolve"),
+    ("conv dgrad", r"dgrad"),
+    ("conv wgrad", r"wgrad|Wgrad"),
+    ("matmul", r"gemm|nvjet"),
+    ("pool backward", r"max_pool_backward"),
+    ("pool", r"max_pool_forward"),
+    ("layout", r"nchwToNhwc|nhwcToNchw"),
+    ("FFT", r"^(void )?fft2d"),
+    ("dropout", r"dropout"),
+    ("ReLU", r"launch_clamp_scalar"),
+    ("ReLU backward", r"threshold_kernel"),
+    ("sum", r"reduce_kernel"),
+    ("fill", r"FillFunctor"),
+    ("add", r"CUDAFunctor_add"),
+    ("optimizer", r"multi_tensor_apply"),
+    ("loss", r"nll_loss"),
+    ("softmax", r"softmax"),
+]
+
+
+def nickname(name: str) -> str:
+    """A kernel's name in a word or two, for a bar: ``conv wgrad``, ``matmul``, ``pool``."""
+    found = next((nick for nick, pattern in NICKNAMES if re.search(pattern, name)), None)
+    return found or re.sub(r"<.*", "", short(name)).rpartition("::")[2]
+
+
 def _parts(name: str) -> tuple[str, str, str]:
     """The library that a kernel names as its own (``cudnn::``; none for PyTorch), its name, its template arguments."""
     name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", RETURNS.sub("", name.strip()))

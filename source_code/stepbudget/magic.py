@@ -21,7 +21,7 @@ from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError, printable
 from stepbudget.export import nsys, profile
 from stepbudget.report import open_report
-from stepbudget.show import files, page, summary, terminal, timeline
+from stepbudget.show import files, page, pictures, summary, terminal
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def answer(path: Path, name: str | None = None, occurrence: int = 1, gpu: int | 
         found = summary.summary(report, window, own)
         lines = "\n".join(terminal.answer(found))
         found = summary.plain(found)
-        return Answer(lines, page.fragment(found, [timeline.draw(report, own)]), found)
+        return Answer(lines, page.fragment(found, [pictures.draw(report, own)]), found)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -249,7 +249,7 @@ def test_the_drawing_has_each_tile_where_its_program_makes_it():
     drawn = ElementTree.parse(paths.ROOT / "images" / "order_of_tiles.svg").iter("{http://www.w3.org/2000/svg}text")
     numbers = [int(text.text) for text in drawn if text.text.isdigit()]
     for group, programs in ((1, numbers[:64]), (4, numbers[64:])):
-        assert programs == sorted(range(64), key=lambda program: readings.tile_of(program, 8, 8, group))
+        assert programs == sorted(range(64), key=lambda program: products.tile_of(program, 8, 8, group))
 
 
 def test_the_order_of_tiles_matters_for_large_matrices_only():

@@ -66,19 +66,18 @@ def test_the_sites_own_bars_take_the_place_of_a_labs(lab: course.Lab):
     assert "ModuleNotFoundError" in "".join(between) and "ModuleNotFoundError" not in "".join(shown)
 
 
-def test_a_picture_has_words_and_the_interactive_timeline_its_picture():
+def test_a_picture_has_words():
     outputs = [
-        (cell, output["data"])
+        cell
         for notebook in NOTEBOOKS
         for cell in read(notebook)
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
     assert len(outputs) > len(course.LABS)
-    for cell, data in outputs:
+    for cell in outputs:
         words = cell["metadata"]["mystnb"]["image"]["alt"]
         assert words.strip() and "drawn data" not in words
-        assert prepare.INTERACTIVE not in data
 
 
 def test_an_anchor_in_html_becomes_one_that_sphinx_knows():

@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -19,7 +18,6 @@ from labkit.display import charts, style
 from labkit.display import show as showing
 from labkit.display import table as tables
 from labkit.display.charts import bars as bars_of
-from labkit.display.charts import timelines
 from labkit.display.fingerprint import drawn_data
 from labkit.display.spread import Spread, without_marks
 from labkit.display.table import short_kernel, table
@@ -324,7 +322,7 @@ def test_a_shown_figure_is_sharp_as_wide_as_its_drawing_and_told_in_words(monkey
     assert {style.PAPER.lower(), style.BLUE.lower()} <= seen, "a palette keeps the colours"
 
 
-# --- timeline -----------------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------------------
 
 
 def test_steps_go_from_one_loading_of_data_to_the_next(report):
@@ -347,89 +345,6 @@ def test_without_ranges_there_are_no_steps(tmp_path):
     made = SyntheticReport(tmp_path / "bare.sqlite").kernel(0, 10, "k")
     with Report(made.write()) as report:
         assert step_windows(report) == []
-
-
-def test_pick_counts_from_the_start_of_training(report):
-    window = charts.pick(report, 1, 2.5)
-    assert window.start == report.window().start + 1_000_000
-    assert window.duration_ms == pytest.approx(1.5)
-    assert charts.pick(report, 3, 99).end == report.window().end
-    with pytest.raises(ValueError, match="lasts 3 ms"):
-        charts.pick(report, 4, 5)
-
-
-def collections(ax, colour: str) -> list[tuple[float, float]]:
-    """From where to where, in ms, the row's bars of this colour reach."""
-    wanted = [c for c in ax.collections if isinstance(c, PolyCollection) and _hex(c) == to_hex(colour)]
-    extents = [path.get_extents() for collection in wanted for path in collection.get_paths()]
-    return [(round(box.x0, 2), round(box.x1, 2)) for box in extents]
-
-
-def _hex(collection) -> str:
-    return to_hex(collection.get_facecolor()[0])
-
-
-def test_a_step_is_drawn_where_it_happened(report):
-    step = step_windows(report)[1]
-    fig = charts.timeline(report, step)
-    phases, calls, kernels, copies, active = fig.axes
-    assert collections(phases, timelines.phase_colour("data loading")) == [(0, 0.39)]
-    assert collections(calls, style.VERMILION) == [(0.8, 0.96)]
-    assert collections(kernels, style.BLUE) == [(0.5, 0.6)]
-    assert collections(kernels, style.GREEN) == [(0.6, 0.9)]
-    assert collections(copies, style.ORANGE) == [(0.42, 0.44)]
-    assert active.get_ylim() == (0, 100) and "100 %" in [label.get_text() for label in active.get_yticklabels()]
-    assert {"data loading", "matmul", "perhaps Tensor Cores", "from pageable memory"} <= {*texts(fig)}
-    assert phases.get_xlim() == (0, 1)
-    assert phases.get_title(loc="left") == "tiny: step 2 (1.0 ms)"
-
-
-def test_rows_without_content_say_so(tmp_path):
-    made = SyntheticReport(tmp_path / "cpu.sqlite").range(0, 100, "training").api(1, 2, "cudaFree_v3020")
-    with Report(made.write()) as report:
-        said = texts(charts.timeline(report))
-        with pytest.raises(LabError, match="no such row: memory"):
-            charts.timeline(report, rows=("memory",))
-    assert {"no NVTX ranges in this report", "no kernels in this stretch", "Tensor Active was not sampled"} <= {*said}
-
-
-def test_of_nested_ranges_the_innermost_is_drawn(tmp_path):
-    made = SyntheticReport(tmp_path / "nested.sqlite").range(0, 100, "training")
-    made.range(0, 80, "forward").range(20, 40, "loss")
-    with Report(made.write()) as report:
-        phases = charts.timeline(report, rows=["phases"]).axes[0]
-    pixel = 0.1 / timelines.PIXELS
-    spans = collections(phases, timelines.phase_colour("forward"))
-    assert spans == [(0, 0.02), (0.04, 0.08)] and pixel < 0.005
-
-
-def test_what_is_too_dense_for_bars_becomes_a_share_of_time(tmp_path):
-    made = SyntheticReport(tmp_path / "dense.sqlite").range(0, 20_000, "training")
-    for number in range(2000):  # busy for 4 of each 10 µs, half of that on Tensor Cores
-        made.kernel(10 * number, 10 * number + 2, GEMM).kernel(10 * number + 2, 10 * number + 4, FILL)
-    with Report(made.write()) as report:
-        kernels = charts.timeline(report, rows=["kernels"]).axes[0]
-    green, blue = ([path.vertices[:, 1].max() for path in c.get_paths()] for c in kernels.collections)
-    assert max(green) == pytest.approx(0.2, abs=0.1)  # a pixel holds two or three of the 10 µs
-    assert max(blue) == pytest.approx(2 * max(green))
-    assert {"100 %"} == {label.get_text() for label in kernels.get_yticklabels()}
-
-
-@pytest.mark.parametrize("which", ["epoch", "step"])
-def test_a_timeline_is_the_same_each_time(report, which):
-    window = step_windows(report)[0] if which == "step" else None
-    first = charts.timeline(report, window)
-    said = drawn_data(first)
-    first.savefig(io.BytesIO(), format="png")
-    assert drawn_data(first) == said == drawn_data(charts.timeline(report, window))
-    assert said != drawn_data(charts.timeline(report, charts.pick(report, 0.1, 0.9)))
-
-
-def test_shares_of_busy_time():
-    edges = np.array([0, 10, 20, 30, 40])
-    busy = np.array([[5, 12], [18, 30]])
-    assert timelines._share(busy, edges).tolist() == pytest.approx([0.5, 0.4, 1, 0])
-    assert timelines._share(busy[:0], edges).tolist() == [0, 0, 0, 0]
 
 
 # --- charts -------------------------------------------------------------------------------------------------
@@ -540,9 +455,8 @@ def test_a_changed_number_changes_the_fingerprint(draw, data, other):
     assert said != drawn_data(draw(other))
 
 
-def test_drawing_leaves_matplotlibs_settings_alone(report):
+def test_drawing_leaves_matplotlibs_settings_alone():
     before = dict(plt.rcParams)
-    charts.timeline(report)
     charts.ladder(STEPS)
     assert dict(plt.rcParams) == before
     assert not plt.get_fignums()

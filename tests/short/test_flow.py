@@ -1,17 +1,14 @@
-"""The pictures of the queue and of the steps: drawn where it happened, and the same each time."""
+"""The picture of the steps: drawn where it happened, and the same each time."""
 
 import io
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from labkit.display import style
 from labkit.display.charts import flow
 from labkit.display.fingerprint import drawn_data
 from labkit.display.show import described
-from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
 from synthetic import SyntheticReport
 
@@ -35,42 +32,6 @@ def texts(fig) -> list[str]:
     return [text.get_text() for ax in fig.axes for text in ax.texts] + keys
 
 
-def test_the_queue_is_drawn_where_it_was(report):
-    fig = flow.queue_depth(report, step_windows(report)[2])
-    phases, kernels, depth = fig.axes
-    assert phases.get_title(loc="left") == "tiny: work queued for the GPU, step 3"
-    assert depth.get_xlim() == (0, 1)
-    assert [label.get_text() for label in depth.get_yticklabels()] == ["0", "2"]
-    filled, dry = depth.collections
-    corners = {(round(x, 3), int(y)) for x, y in filled.get_paths()[0].vertices}
-    assert {(0.65, 1), (0.67, 2), (0.8, 1), (0.9, 0)} <= corners
-    boxes = [path.get_extents() for path in dry.get_paths()]
-    assert [(round(box.x0, 3), round(box.x1, 3)) for box in boxes] == [(0, 0.65), (0.9, 1)]
-    assert to_hex(dry.get_facecolor()[0]) == to_hex(style.VERMILION)
-    said = "on average 0.4 queued; nothing queued 75 % of the time; a kernel 100.0 µs, a launch 20.0 µs (medians)"
-    assert said in texts(fig)
-    assert len(kernels.collections) == 1
-
-
-def test_the_queue_of_a_usual_step_by_default(report):
-    title = flow.queue_depth(report).axes[0].get_title(loc="left")
-    assert "step" in title
-
-
-def test_a_long_window_keeps_its_highest_queue(tmp_path):
-    made = SyntheticReport(tmp_path / "dense.sqlite").range(0, 100_000, "training")
-    for number in range(5000):
-        at = 20 * number
-        made.kernel(at + 5, at + 8, "k", call=(at, at + 1))
-    for number in range(7):  # for 2 of 100,000 µs there are seven more
-        made.kernel(50_011 + number / 7, 50_012 + number / 7, "k", call=(50_010 + number / 10, 50_011), stream=9)
-    with Report(made.write()) as report:
-        depth = flow.queue_depth(report, report.window()).axes[-1]
-    filled = depth.collections[0].get_paths()[0].vertices
-    assert len(filled) < 6 * flow.PIXELS
-    assert filled[:, 1].max() == int(depth.get_yticklabels()[-1].get_text()) >= 6
-
-
 def test_a_bar_a_step_and_its_rhythm(report):
     fig = flow.step_chart({"one": report, "again": report})
     assert len(fig.axes) == 2
@@ -87,8 +48,6 @@ def test_a_report_without_steps_says_so(report, tmp_path):
     with Report(SyntheticReport(tmp_path / "bare.sqlite").kernel(0, 10, "k").write()) as bare:
         assert "no NVTX range says where a step begins" in texts(flow.step_chart({"tiny": report, "bare": bare}))
         assert "no NVTX range says where a step begins" in texts(flow.step_chart({"bare": bare}))
-        said = texts(flow.queue_depth(bare))
-    assert any(words.startswith("not looked at: ") for words in said)
 
 
 def test_steps_without_a_loader_s_range(tmp_path):
@@ -101,15 +60,9 @@ def test_steps_without_a_loader_s_range(tmp_path):
         fig.savefig(io.BytesIO(), format="png")
 
 
-@pytest.mark.parametrize("draw", [flow.queue_depth, lambda report: flow.step_chart({"tiny": report})])
-def test_a_figure_is_the_same_each_time(report, draw):
-    first = draw(report)
+def test_a_figure_is_the_same_each_time(report):
+    first = flow.step_chart({"tiny": report})
     said = drawn_data(first)
     first.savefig(io.BytesIO(), format="png")
-    assert drawn_data(first) == said == drawn_data(draw(report))
+    assert drawn_data(first) == said == drawn_data(flow.step_chart({"tiny": report}))
     assert said in described(first)
-
-
-def test_another_window_is_another_figure(report):
-    steps = step_windows(report)
-    assert drawn_data(flow.queue_depth(report, steps[2])) != drawn_data(flow.queue_depth(report, steps[4]))

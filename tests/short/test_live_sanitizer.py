@@ -23,7 +23,7 @@ def sanitized(text: str) -> str:
 def test_every_entry_is_read():
     """nbval ignores a malformed entry without a word."""
     text = (Path(__file__).parents[1] / "live_sanitizer.cfg").read_text()
-    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 14
+    assert len(PATTERNS) == len(re.findall(r"^\[", text, re.MULTILINE)) == 16
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,14 @@ def test_every_entry_is_read():
         ),
         ("FP16 with GradScaler, 590 steps, a run a row\n", "FP16 with GradScaler, 177 steps, a run a row\n"),
         ("Ten epochs, medians over the runs\n", "3 epochs, medians over the runs\n"),
+        (
+            "Timeline of main: step 21 (62.3 ms)\n  phases (NVTX): 8 ranges\n  GPU copies: 3 copies\n",
+            "Timeline of main: step 21 (9.1 ms)\n  GPU copies: no copies in this stretch\n",
+        ),
+        (
+            '<div class="stepbudget-timeline"><img src="data:image/svg+xml,one"><script>a</script></div>',
+            '<div class="stepbudget-timeline"><img src="data:image/svg+xml,two"><script>a</script></div>',
+        ),
         ("main: step 21 (62.3 ms) [drawn data: ~f5acf9c167a4]", "main: step 21 (9.1 ms) [drawn data: ~000000000000]"),
     ],
 )

@@ -7,10 +7,11 @@ import inspect
 import pandas as pd
 import pytest
 
+import stepbudget as sb
 from labkit import lab
 from labkit.course import DEFAULT_MACHINE
 from labkit.display import given, tables
-from labkit.display.charts import explorer, flow, timelines
+from labkit.display.charts import flow
 from labkit.errors import LabError, near
 from labkit.paths import RECORDED
 from labkit.source import running
@@ -43,7 +44,7 @@ def recorded_mode(monkeypatch):
         (lambda: lab.cold_run(""), "there is no script called "),
         (lambda: lab.table(FEW, formats={"ms_": "{:.1f}"}), "the table has no column ms_. Near it: ms."),
         (lambda: lab.table(FEW, measured=["moon"]), "the table has no column moon. There are: step, ms."),
-        (lambda: timelines.timeline(a_report(), rows=["kernel"]), "no such row: kernel. Near it: kernels."),
+        (lambda: sb.timeline(a_report(), rows=["kernel"]), "no such row: kernel. Near it: kernels."),
         (lambda: tables.phases(a_report(), by="text"), "phases are told by process or by thread, not by text."),
         (lambda: lab.runs(["main_opt1.py --epochs 77"]), "was not recorded on the NVIDIA H200: run the lab live"),
     ],
@@ -57,7 +58,7 @@ def test_what_there_is_not(ask, said, capsys):
 
 QUESTIONS = [
     question
-    for module in (tables, timelines, flow, explorer)
+    for module in (tables, flow)
     for question in vars(module).values()
     if hasattr(question, "__wrapped__") and question.__code__.co_filename == given.__file__
 ]
@@ -65,7 +66,7 @@ QUESTIONS = [
 
 def test_the_questions_on_reports_are_all_there():
     asked = {question.__name__ for question in QUESTIONS}
-    assert asked >= {"phases", "idle", "budget", "kernels", "timeline", "explore", "queue_depth", "step_chart"}
+    assert asked >= {"phases", "idle", "budget", "kernels", "step_chart"}
     for module in (tables, flow):
         for name, one in vars(module).items():
             takes = inspect.isfunction(one) and one.__module__ == module.__name__ and not name.startswith("_")

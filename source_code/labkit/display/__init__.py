@@ -1,4 +1,4 @@
-"""How does a result look? Tables, timelines, bars, listings."""
+"""How does a result look? Tables, bars, listings."""
 
 from labkit.display import own_folder
 

@@ -76,15 +76,11 @@ def without_steering(fig: Figure) -> None:
 
 
 def _png(fig: Figure) -> str:
-    return packed_png(fig, style.SHARP * style.CSS_PX)
-
-
-def packed_png(fig: Figure, dpi: int) -> str:
     """The figure as PNG in base64, which is how a notebook keeps it; with a palette, which no eye sees."""
     drawn, packed = io.BytesIO(), io.BytesIO()
     without_steering(fig)
     with style.house_style():
-        fig.savefig(drawn, format="png", dpi=dpi)
+        fig.savefig(drawn, format="png", dpi=style.SHARP * style.CSS_PX)
     image = Image.open(drawn).convert("RGB").quantize(style.COLOURS_KEPT, dither=Image.Dither.NONE)
     image.save(packed, "png", optimize=True)
     return base64.b64encode(packed.getvalue()).decode("ascii")

@@ -26,6 +26,7 @@ from stepbudget.show.palette import (  # noqa: F401 – the colours are read fro
     SKY,
     VERMILION,
     YELLOW,
+    tint,
 )
 
 # What a thing is decides its colour, in every figure.
@@ -37,6 +38,12 @@ COLOURS = {
     "api": SKY,
     "idle": IDLE,
 }
+
+
+def phase_colour(name: str) -> str:
+    """A phase's colour: the palette's, thinned, since the same colours at full strength are GPU work."""
+    return tint(COLOURS.get(name, MUTED), 0.55)
+
 
 WIDTH_IN = 9.0  # inches
 DPI = 110  # pixels an inch while a figure is laid out

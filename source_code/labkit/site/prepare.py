@@ -15,7 +15,6 @@ BAR = "[← Previous]("
 HELP = re.compile(r"\n*<!-- catalogue: another Python -->.*?<!-- end -->", re.DOTALL)  # nothing runs here
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
 DRAWN = re.compile(r" \[drawn data: [^]]*\]$")  # the tests' fingerprint behind a picture's words
-INTERACTIVE = "application/vnd.plotly.v1+json"
 PROMPT = {"code_prompt_show": "Folded: predict first, then open", "code_prompt_hide": "Fold it again"}
 
 
@@ -57,8 +56,6 @@ def _shown(cell: dict) -> None:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
         own |= PROMPT
     pictures = [output for output in cell["outputs"] if "image/png" in output.get("data", {})]
-    for picture in pictures:
-        picture["data"].pop(INTERACTIVE, None)  # its picture is there, and a page without a script a third of the size
     if pictures:
         own["image"] = {"alt": " ".join(map(_words, pictures))}
     if own:

@@ -48,7 +48,7 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     kernels = report.kernels
     launched = (kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)
     kernels = kernels[launched & threads.of(kernels, window)]
-    names = _launched_in(report, window, ranges, kernels, by)
+    names = launched_in(report, window, ranges, kernels, by)
     work = pd.DataFrame({"phase": names, "ns": (kernels["end"] - kernels["start"]).to_numpy()})
     launched = work.groupby("phase")["ns"].agg(["count", "sum"])
     rows = []
@@ -74,7 +74,9 @@ def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
     return ranges
 
 
-def _launched_in(report: Report, window: Window, ranges: pd.DataFrame, kernels: pd.DataFrame, by: str) -> np.ndarray:
+def launched_in(
+    report: Report, window: Window, ranges: pd.DataFrame, kernels: pd.DataFrame, by: str = "process"
+) -> np.ndarray:
     """For each kernel the name of the phase in which it was launched; ``kernels`` are those whose call is known."""
     names = np.full(len(kernels), OUTSIDE, dtype=object)
     at = kernels["api_start"].to_numpy(dtype=np.int64)

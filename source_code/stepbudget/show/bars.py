@@ -11,26 +11,20 @@ from urllib.parse import quote
 
 import numpy as np
 
-from stepbudget.show import palette
+from stepbudget.show import palette, style
 from stepbudget.show.words import escaped, three
 
 SAFE = " !$'()*+,-./:;=?@_~"  # what a quoted address holds as it is
 FONT = "system-ui,sans-serif"
 NARROW, LETTER = 560, 6.6  # px: a bar's width on the narrowest page, and an upper estimate of a letter's
 COLUMNS, HIGH = 1000, 100  # the box of the columns
-STROKES = {  # a hatch → its strokes in a square of 7
-    "/": "<path d='M-1 8L8 -1M-1 1L1 -1M6 8L8 6'/>",
-    "\\": "<path d='M-1 -1L8 8M-1 6L1 8M6 -1L8 1'/>",
-    "x": "<path d='M-1 8L8 -1M-1 -1L8 8'/>",
-    ".": "<circle cx='3.5' cy='3.5' r='1.2'/>",
-}
 GOOD, BAD, SAME = "good", "bad", "quiet"  # colours of a change, by the palette's names
 
 
 def swatch(look: str) -> str:
     """A small square in a cause's colour, with its hatch, to stand before its name."""
-    style = "display: inline-block; vertical-align: -1px; margin: 0 0.4em 0 0; width: 12px; height: 12px"
-    return _img(_document([_box(look)], [look], "width='12' height='12'"), "", style)
+    css = "display: inline-block; vertical-align: -1px; margin: 0 0.4em 0 0; width: 12px; height: 12px"
+    return _img(_document([_box(look)], [look], "width='12' height='12'"), "", css)
 
 
 def bar(parts: Sequence[tuple[str, str, float]], whole: float, label: str) -> str:
@@ -66,8 +60,8 @@ def columns(parts: Mapping[str, Sequence[float]], highest: float, label: str) ->
         shapes += [f"<path class='{look}' d='{path}'/>"] if path else []
         below = above
     box = f"viewBox='0 0 {COLUMNS} {HIGH}' preserveAspectRatio='none' width='100%' height='110'"
-    style = "display: block; width: 100%; height: 110px; margin: 6px 0"
-    return _img(_document(shapes, list(parts), box), label, style)
+    css = "display: block; width: 100%; height: 110px; margin: 6px 0"
+    return _img(_document(shapes, list(parts), box), label, css)
 
 
 def whisker(low: float, middle: float, high: float, reach: float) -> str:
@@ -90,7 +84,7 @@ def _box(look: str) -> str:
     """All of a place in a cause's colour, with its hatch."""
     hatch = palette.CAUSES[look].hatch if look in palette.CAUSES else ""
     ground = f"<rect class='{look}' width='100%' height='100%'/>"
-    return ground + (f"<rect fill='url(#{_hatch(hatch)})' width='100%' height='100%'/>" if hatch else "")
+    return ground + (f"<rect fill='url(#{style.HATCHES[hatch]})' width='100%' height='100%'/>" if hatch else "")
 
 
 def _document(shapes: Iterable[str], looks: Sequence[str], size: str) -> str:
@@ -99,14 +93,15 @@ def _document(shapes: Iterable[str], looks: Sequence[str], size: str) -> str:
     light, dark = (_rules(looks, is_dark) for is_dark in (False, True))
     hatches = [*dict.fromkeys(palette.CAUSES[look].hatch for look in looks if look in palette.CAUSES)]
     patterns = "".join(
-        f"<pattern id='{_hatch(own)}' patternUnits='userSpaceOnUse' width='7' height='7'>{STROKES[own]}</pattern>"
+        f"<pattern id='{style.HATCHES[own]}' patternUnits='userSpaceOnUse' width='7' height='7'>"
+        f"{style.STROKES[style.HATCHES[own]]}</pattern>"
         for own in hatches
         if own
     )
-    style = f"text{{font:12px {FONT}}}pattern{{fill:none}}.between{{stroke-width:7;stroke-opacity:.4}}{light}"
-    style += f"@media(prefers-color-scheme:dark){{{dark}}}"
+    css = f"text{{font:12px {FONT}}}pattern{{fill:none}}.between{{stroke-width:7;stroke-opacity:.4}}{light}"
+    css += f"@media(prefers-color-scheme:dark){{{dark}}}"
     defs = f"<defs>{patterns}</defs>" if patterns else ""
-    return f"<svg xmlns='http://www.w3.org/2000/svg' {size}><style>{style}</style>{defs}{''.join(shapes)}</svg>"
+    return f"<svg xmlns='http://www.w3.org/2000/svg' {size}><style>{css}</style>{defs}{''.join(shapes)}</svg>"
 
 
 def _rules(looks: Sequence[str], is_dark: bool) -> str:
@@ -121,13 +116,9 @@ def _rules(looks: Sequence[str], is_dark: bool) -> str:
     return rules + f"pattern *{{stroke:{theme['strokes']};fill:none}}.zero{{stroke:{theme['quiet']}}}"
 
 
-def _hatch(hatch: str) -> str:
-    return f"hatch{[*STROKES].index(hatch)}"
-
-
 def _fits(text: str, share: float) -> bool:
     return LETTER * len(text) + 14 < NARROW * share / 100
 
 
-def _img(document: str, label: str, style: str) -> str:
-    return f'<img alt="{escaped(label)}" src="data:image/svg+xml,{quote(document, SAFE)}" style="{style}">'
+def _img(document: str, label: str, css: str) -> str:
+    return f'<img alt="{escaped(label)}" src="data:image/svg+xml,{quote(document, SAFE)}" style="{css}">'

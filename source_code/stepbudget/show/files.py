@@ -11,7 +11,7 @@ from pathlib import Path
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError, printable
 from stepbudget.report import Report
-from stepbudget.show import page, timeline
+from stepbudget.show import page, pictures
 from stepbudget.show import trace as traces
 from stepbudget.window import Window
 
@@ -29,7 +29,7 @@ def written(
     sizes = {}
     if html:
         longest_ms = max(own.window.duration_ms for _, own in looked_at)
-        drawn = [timeline.draw(report, own, longest_ms) for report, own in looked_at]
+        drawn = [pictures.draw(report, own, longest_ms) for report, own in looked_at]
         sizes[html] = write(html, [page.page(found, drawn)], kept)
     if trace:
         told = {key: found[key] for key in ("report", "gpu", "nsys_version", "range", "start_ns", "end_ns")}

@@ -1,4 +1,4 @@
-"""How does an answer travel? As one HTML file that opens anywhere: no network, no script, on light and on dark ground.
+"""How does an answer travel? As one HTML file that opens anywhere: no network, on light and on dark ground.
 
 All words come from the same object as the text's (stepbudget.show.summary); only the pictures look at the report again.
 A notebook shows the same without the page around it.
@@ -6,12 +6,14 @@ A notebook shows the same without the page around it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 
-from stepbudget.ask.budget import CAUSES, WORK
-from stepbudget.show import picture, sections, style
+from stepbudget.ask.budget import WORK
+from stepbudget.show import sections, style, svg
 from stepbudget.show.blocks import Block
-from stepbudget.show.timeline import Pictures
+from stepbudget.show.pictures import Pictures
 from stepbudget.show.words import escaped, percent, sentence
 
 PAGE = """<!DOCTYPE html>
@@ -20,7 +22,7 @@ PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="{allowed}">
 <title>{title} – step budget</title>
 </head>
 <body>
@@ -28,6 +30,8 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+SCRIPT = base64.b64encode(hashlib.sha256(svg.SCRIPT.encode()).digest()).decode()  # the only one that may run
+ALLOWED = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{SCRIPT}'"
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
@@ -37,7 +41,7 @@ def page(found: dict, drawn: Sequence[Pictures]) -> str:
     """The file. ``found``: stepbudget.show.summary's object, plain; ``drawn``: of the report and the other."""
     compared = found.get("comparison")
     title = f"{compared['before']} → {compared['after']}" if compared else found["report"]
-    return PAGE.format(title=escaped(title), content=fragment(found, drawn))
+    return PAGE.format(title=escaped(title), allowed=ALLOWED, content=fragment(found, drawn))
 
 
 def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
@@ -52,8 +56,8 @@ def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
         more = f"{drawn[0].steps}{drawn[0].one_step}" if title == "Steps" else ""
         parts.append(_section(title, _blocks(blocks) + more))
         parts += [_timelines(drawn)] if title == sections.NEXT else []
-    parts.append(_foot(found))
-    return f'<style>{style.sheet()}</style><main class="stepbudget">{style.PATTERNS}\n{"".join(parts)}</main>'
+    parts += [_foot(found), f"<script>{svg.SCRIPT}</script>"]
+    return f'<style>{style.sheet()}</style><main class="stepbudget">{"".join(parts)}</main>'
 
 
 # --- parts --------------------------------------------------------------------------------------------------
@@ -101,14 +105,11 @@ def _timelines(drawn: Sequence[Pictures]) -> str:
     whose = [f"<figcaption><b>{side}</b> {_code(own.name)}</figcaption>" for side, own in sides]
     whose = whose if len(drawn) > 1 else [""]
     figures = [f"<figure>{words}{own.timeline}</figure>" for words, own in zip(whose, drawn, strict=True)]
-    meant = {look: words for own in drawn for look, words in own.keys.items()}
-    order = [look for look in (*CAUSES, style.CALL, style.FILL) if look in meant]
-    keys = "".join(f"<li>{_keyed(look, meant[look])}</li>" for look in order)
     note = (
-        f"Time runs to the right. What is shorter than a {picture.COLUMNS:,}th of the window is drawn as the share of "
-        "the time in which it ran: the higher, the busier. Point at a bar to read what it is."
+        "Time runs to the right. What is thinner than a pixel is as high as the share of the time in which it ran: the "
+        "higher, the busier. Point at a bar to read what it is; drag over a stretch to zoom into it."
     )
-    return _section("Timeline", f"{''.join(figures)}<ul class='keys'>{keys}</ul><p class='note'>{note}</p>")
+    return _section("Timeline", f"{''.join(figures)}<p class='note'>{note}</p>")
 
 
 def _foot(found: dict) -> str:
@@ -129,12 +130,6 @@ def _blocks(blocks: Sequence[Block]) -> str:
 
 def _items(texts: Sequence[str]) -> str:
     return "".join(f"<li>{escaped(text)}</li>" for text in texts)
-
-
-def _keyed(look: str, words: str) -> str:
-    """Words with a cause's colour before them."""
-    swatch = f"<svg class='swatch' width='12' height='12' aria-hidden='true'>{picture.box(look)}</svg>"
-    return f"<span class='keyed'>{swatch}{escaped(words)}</span>"
 
 
 def _code(name: str) -> str:

@@ -21,7 +21,7 @@ from stepbudget.window import Window
 CAUSES, RANGES, CALLS, OS_CALLS, WORK = "causes", "ranges", "calls", "os_calls", "work"
 
 WAITING, COPYING = re.compile(WAITING_CALLS), re.compile("Memcpy")
-OF_WORK = ["start", "end", "name", "look", "gpu", "stream", "api_start", "api_thread", "bytes"]
+OF_WORK = ["start", "end", "name", "look", "gpu", "stream", "process", "api_start", "api_thread", "bytes"]
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,6 @@ STROKES = {
     "crossed": '<path d="M-1 8L8 -1M-1 -1L8 8"/>',
     "dotted": '<circle cx="3.5" cy="3.5" r="1.2"/>',
 }
-PATTERN = '<pattern id="stepbudget-{name}" patternUnits="userSpaceOnUse" width="7" height="7">{shape}</pattern>'
-PATTERNS = (
-    '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>'
-    + "".join(PATTERN.format(name=name, shape=shape) for name, shape in STROKES.items())
-    + "</defs></svg>"
-)
 
 
 def sheet() -> str:
@@ -37,15 +31,10 @@ def sheet() -> str:
     fills = "".join(
         f".{look}{{fill:var(--{look})}}.on.{look}{{fill:var(--on-{look})}}" for look in looks(is_dark=False)
     )
-    strokes = "".join(
-        f".{cause}.hatch{{fill:url(#stepbudget-{HATCHES[look.hatch]})}}"
-        for cause, look in palette.CAUSES.items()
-        if look.hatch
-    )
     return (
         f".stepbudget{{{light}}}@media(prefers-color-scheme:dark){{.stepbudget{{{dark}}}}}"
         f"{_chosen('true', 'light')}{{{light}}}{_chosen('false', 'dark')}{{{dark}}}"
-        f"{WHOLE}{_within(fills + '.hatch{fill:none}' + strokes + RULES)}"
+        f"{WHOLE}{_within(fills + RULES)}"
         f"@media print{{.stepbudget,{_chosen('false', 'dark')}{{{light}{PRINTED}}}{_within(PRINTED_RULES)}}}"
     ).replace("\n", "")
 
@@ -121,65 +110,19 @@ small{color:var(--quiet);font-size:12.5px}
 footer{margin-top:44px;padding-top:12px;border-top:1px solid var(--line);color:var(--quiet);font-size:12.5px;
 overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;table-layout:auto;width:100%;margin:0;font:inherit;font-size:14px;font-variant-numeric:tabular-nums;
-color:inherit}
-caption{caption-side:top;text-align:left;color:var(--quiet);font-size:13px;padding:10px 0 4px}
+table{width:100%;font:inherit;font-size:14px;font-variant-numeric:tabular-nums}
 tr,tbody tr:nth-child(n),tbody tr:hover{background:none}
-th,td{padding:5px 14px 5px 0;vertical-align:top;text-align:left;font-weight:400;border:0;
-border-bottom:1px solid var(--line);max-width:none;white-space:normal}
-thead th{color:var(--quiet);font-size:12.5px;white-space:nowrap;vertical-align:bottom}
-tbody th{overflow-wrap:anywhere;min-width:9em}
-.n{text-align:right;white-space:nowrap}
-td.t{color:var(--quiet);font-size:13px;overflow-wrap:anywhere;min-width:8em}
-td.w{min-width:140px;vertical-align:middle}
-th.w{text-align:center}
-th:last-child,td:last-child{padding-right:0}
-tfoot td{color:var(--quiet);border:0}
-.swatch{display:inline-block;margin-right:9px;vertical-align:-1px;border-radius:2px}
-.stacked rect,.swatch rect{stroke:var(--strokes);stroke-width:1}
-.keyed{display:inline-block;padding-left:21px;text-indent:-21px}
-.stacked{border-radius:3px;background:var(--ground)}
-.side{display:grid;grid-template-columns:52px 1fr 84px;gap:10px;align-items:center;margin:0 0 6px;font-size:13px;
-font-variant-numeric:tabular-nums}
-.side span:last-child{text-align:right}
-.advice{margin:0;padding:0;list-style:none;counter-reset:one}
-.advice li{counter-increment:one;position:relative;padding:12px 0 4px 34px;border-top:1px solid var(--line)}
-.advice li::before{content:counter(one);position:absolute;left:0;top:12px;width:22px;height:22px;border-radius:50%;
-background:var(--ground);color:var(--quiet);font-size:12px;line-height:22px;text-align:center}
-.advice p:last-child{color:var(--quiet);font-size:13.5px}
-.lab{margin-left:8px;padding:1px 7px;border-radius:9px;background:var(--ground);color:var(--quiet);font-size:12px;
-font-weight:400}
-.bound{display:flex;flex-wrap:wrap;align-items:center;gap:10px;margin:0 0 2px;font-size:13.5px;
-font-variant-numeric:tabular-nums}
-.meter{width:120px;height:6px;border-radius:3px;background:var(--ground);overflow:hidden}
-.meter i{display:block;height:100%;background:var(--ink)}
+th,td{border:0;max-width:none;white-space:normal}
+th{font-weight:600}
+td,th,li{overflow-wrap:anywhere}
 figure{margin:0 0 18px}
 figcaption{margin:4px 0 6px}
 figcaption b{color:var(--ink)}
-.timeline{display:grid;gap:3px}
-.lane{display:grid;grid-template-columns:clamp(96px,14vw,150px) 1fr;gap:12px;align-items:center}
-.lane>span{color:var(--quiet);font-size:12px;line-height:1.2;text-align:right;overflow-wrap:anywhere}
-.lane>div{width:calc(100%*var(--part,1));height:22px;background:var(--ground);border-radius:2px;overflow:hidden}
-.lane.causes>div{height:36px}
-.lane.work>div,.lane.counter>div{height:28px}
-.lane.time>div{background:none;overflow:visible}
-.lane.time svg{overflow:visible}
-.grid{fill:none;stroke:var(--line);vector-effect:non-scaling-stroke}
-.time text{fill:var(--quiet)}
-.each-step{background:var(--ground);border-radius:2px}
-.keys{display:flex;flex-wrap:wrap;gap:2px 18px;margin:8px 0 12px;padding:0 0 0 clamp(108px,calc(14vw + 12px),162px);
-list-style:none;color:var(--quiet);font-size:12.5px}
-.whisker{color:var(--quiet);shape-rendering:auto}
-.whisker.less{color:var(--good)}
-.whisker.more{color:var(--bad)}
-.whisker line{stroke:currentColor;stroke-width:7;stroke-opacity:.4}
-.whisker circle{fill:currentColor}
-.whisker .zero{stroke:var(--quiet);stroke-width:1}
 """
 
 PRINTED = "padding:0;background:#fff;font-size:10.5pt"
 PRINTED_RULES = """
-figure,tr,.advice li{break-inside:avoid}
+figure,tr,li{break-inside:avoid}
 h2,caption,thead{break-after:avoid}
 .scroll{overflow:visible}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts import bars
-from labkit.display.charts.timelines import phase_colour
 from stepbudget import intervals
 from stepbudget.ask import collectives, iterations
 from stepbudget.ask.ranks import Rank, Ranks
@@ -64,7 +63,7 @@ def _phases(ax: Axes, y: float, rank: Rank, start: int, end: int) -> dict[str, s
         at = [place for place, other in enumerate(names[:-1]) if other == name]
         spans = np.column_stack([edges[at], edges[[place + 1 for place in at]]])
         if len(intervals.clip(spans, start, end)):
-            drawn[name] = phase_colour(LIKE.get(name, name))
+            drawn[name] = style.phase_colour(LIKE.get(name, name))
             _lane(ax, y, spans, start, end, drawn[name])
     return drawn
 
