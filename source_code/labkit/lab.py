@@ -5,7 +5,7 @@
 
     lab.start(2)
     report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
-    tables.phases(report)
+    sb.phases(report)
 
 All else a notebook imports from its room: ``stepbudget.ask`` questions a report, ``labkit.display`` has the tables and
 charts of runs and reports, ``labkit.labs`` what one lab alone needs, ``labkit.subjects`` what several share.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from labkit import checks, exercises, labs, predictions, source, without_torch
+from labkit import checks, course, exercises, labs, predictions, source, without_torch
 from labkit.checks import conclude
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
@@ -30,6 +30,7 @@ from labkit.source import kinds, quick
 from labkit.subjects.ladder import wall_clock
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
+from stepbudget.show import answers
 
 __all__ = [
     "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",
@@ -44,6 +45,7 @@ def start(number: int | None = None) -> None:
     labs.begin(number)
     predictions.begin(number)
     without_torch.begin()
+    answers.teach(course.TREATED_IN)
     print(source.current().greeting)
     bring_rules()
 

@@ -20,8 +20,8 @@ import importlib
 __version__ = "0.2.0"
 
 _VERBS = (
-    *("advice", "bounds", "budget", "compare", "copies", "eligible", "idle", "kernels", "launches", "phases", "ranks"),
-    *("sampled", "steps", "tensor_cores"),
+    *("advice", "bounds", "budget", "compare", "copies", "eligible", "idle", "kernels", "launches", "operations"),
+    *("phases", "ranks", "sampled", "steps", "tensor_cores"),
 )
 _ROOMS = {
     **dict.fromkeys(_VERBS, ("show.answers", None)),

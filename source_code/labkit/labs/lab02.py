@@ -275,7 +275,7 @@ def _times(report: Report, without_ms: float) -> float:
 LOADER_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
-    "more than all idle time): tables.bounds(after) has it.",
+    "more than all idle time): sb.bounds(after) has it.",
     right=lambda report: bound(report, budget(report), "loader").at_most_times,
     wrong={
         "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (

@@ -218,7 +218,7 @@ def copies(report: Report, window: Window | None = None) -> Answer:
 
 
 @asked
-def kernels(report: Report, window: Window | None = None, top: int = 8) -> Answer:
+def kernels(report: Report, top: int = 8, window: Window | None = None) -> Answer:
     """The kernels that take most of a window's GPU time, whether they used Tensor Cores, and what says so.
 
     ``frame`` has all kernels, of which ``top`` are shown. ReportError where the report is damaged.
@@ -235,7 +235,7 @@ def kernels(report: Report, window: Window | None = None, top: int = 8) -> Answe
 
 
 @asked
-def eligible(report: Report, window: Window | None = None, top: int = 8) -> Answer:
+def eligible(report: Report, top: int = 8, window: Window | None = None) -> Answer:
     """The operations that could use Tensor Cores, longest first: whether they do, and the likely reason if not.
 
     ``frame`` has all of them, of which ``top`` are shown. ReportError where the report is damaged.
@@ -259,11 +259,11 @@ def eligible(report: Report, window: Window | None = None, top: int = 8) -> Answ
 
 
 @asked
-def idle(reports: Report | Mapping[str, Report], seconds: Mapping[str, float] | None = None) -> Answer:
+def idle(reports: Report | Mapping[str, Report], without_ms: Mapping[str, float] | None = None) -> Answer:
     """How the training range divides into GPU work and none, a report a row.
 
-    ``seconds``: name → the same range without the profiler, to stand beside it. The answer is a mapping, name →
-    ``ask.idle.Idle``. ReportError where a report is damaged.
+    ``without_ms``: name → ms of the same range without the profiler, to stand beside it. The answer is a mapping, name
+    → ``ask.idle.Idle``. ReportError where a report is damaged.
 
     >>> import stepbudget as sb
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
@@ -273,11 +273,11 @@ def idle(reports: Report | Mapping[str, Report], seconds: Mapping[str, float] | 
     found = {name: idling.idle(report) for name, report in _several(reports).items()}
     rows = [
         (name, one.window.duration_ms, one.busy_ms, one.idle_ms, 100 * one.idle_share,
-         *([1e3 * seconds[name]] if seconds else []))
+         *([without_ms[name]] if without_ms else []))
         for name, one in found.items()
     ]  # fmt: skip
     columns = ["report", "range ms", "GPU busy ms", "GPU idle ms", "idle %"]
-    columns += ["without profiler ms"] if seconds else []
+    columns += ["without profiler ms"] if without_ms else []
     formats = dict.fromkeys(columns[1:], "{:,.0f}") | {"idle %": "{:.1f}"}
     return Answer(found, [table(pd.DataFrame(rows, columns=columns), "The training range, as profiled", formats)])
 
@@ -334,34 +334,43 @@ def launches(reports: Report | Mapping[str, Report]) -> Answer:
 
 @asked
 def tensor_cores(reports: Report | Mapping[str, Report]) -> Answer:
-    """Kernel time by verdict, the sampled counter, and operations that could use Tensor Cores and do; a report a row.
+    """Kernel time by Tensor Core verdict, and what the counter Tensor Active read; a report a row.
 
-    The answer is a mapping, name → what ``--json`` says of it under ``tensor_cores`` and ``operations``. ReportError
-    where a report is damaged.
+    The answer is a mapping, name → what ``--json`` says of it under ``tensor_cores``. ReportError where a report is
+    damaged.
 
     >>> import stepbudget as sb
     >>> found = sb.tensor_cores({name: sb.open(f"main_{name}.sqlite.xz") for name in ("opt2", "opt3")})
     >>> found["opt2"]["yes_ms"] < found["opt3"]["yes_ms"]
     True
     """
-    found, kernels_of, operations_of = {}, [], []
-    for name, report in _several(reports).items():
-        known, used = summary.of_tensor_cores(report, report.window()), ops.summary(report)
-        found[name] = known | {"operations": used}
-        kernels_of.append((name, *known.values()))
-        efficiency = None if used.efficiency is None else 100 * used.efficiency
-        operations_of.append(
-            {"report": name, **used.instances, "efficiency %": efficiency, "at stake ms": used.at_stake_ms}
-        )
+    found = {name: summary.of_tensor_cores(report, report.window()) for name, report in _several(reports).items()}
     times = ["Tensor Core kernels ms", "other kernels ms", "unknown ms"]
     columns = ["report", *times, "Tensor Active mean %", "max %", "samples"]
+    frame = pd.DataFrame([(name, *own.values()) for name, own in found.items()], columns=columns)
     formats = dict.fromkeys(times, "{:,.1f}") | {"Tensor Active mean %": "{:.2f}", "max %": "{:.0f}"}
-    kernels_table = table(
-        pd.DataFrame(kernels_of, columns=columns), "Kernels of the training range, as profiled", formats
-    )
-    caption = "Its operations, and the kernel time of those that could use Tensor Cores and do not"
+    return Answer(found, [table(frame, "Kernels of the training range, as profiled", formats)])
+
+
+@asked
+def operations(reports: Report | Mapping[str, Report]) -> Answer:
+    """Operations by whether they can use Tensor Cores and do, a report a row; DLProf's partition.
+
+    The answer is a mapping, name → ``ask.ops.Summary``. ReportError where a report is damaged.
+
+    >>> import stepbudget as sb
+    >>> found = sb.operations(sb.open("main_opt3_ops.sqlite.xz"))
+    >>> found["main_opt3_ops"].instances["using"] == found.frame["using"][0] > 0
+    True
+    """
+    found = {name: ops.summary(report) for name, report in _several(reports).items()}
+    rows = []
+    for name, one in found.items():
+        efficiency = None if one.efficiency is None else 100 * one.efficiency
+        rows.append({"report": name, **one.instances, "efficiency %": efficiency, "at stake ms": one.at_stake_ms})
+    caption = "Operations of the training range, and the kernel time of those that could use Tensor Cores and do not"
     formats = dict.fromkeys(("efficiency %", "at stake ms"), "{:,.1f}")
-    return Answer(found, [kernels_table, table(pd.DataFrame(operations_of), caption, formats)])
+    return Answer(found, [table(pd.DataFrame(rows), caption, formats)])
 
 
 @asked

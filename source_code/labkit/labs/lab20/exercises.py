@@ -19,11 +19,11 @@ from stepbudget.report import Report
 THEN = {
     "loader": "then the row 'waiting for the loader' would be large, on each GPU that comes late",
     "cpu work": "then CPU code that launches nothing would hold up the GPU: does it?",
-    "copies": "then copies from pageable memory would take much of the time: tables.copies says how much",
+    "copies": "then copies from pageable memory would take much of the time: sb.copies says how much",
     "waiting": "then numbers would come back from the GPU in the middle of a step, one by one, and the program wait",
-    "launches": "then short kernels would find the GPU empty, one after another: tables.launch says so, or not",
-    "precision": "then the longest products would be in kernels that use no Tensor Cores: see tables.kernels",
-    "sizes": "then Tensor Core kernels for badly aligned memory would run (align1, align2): see tables.kernels",
+    "launches": "then short kernels would find the GPU empty, one after another: sb.launches says so, or not",
+    "precision": "then the longest products would be in kernels that use no Tensor Cores: see sb.kernels",
+    "sizes": "then Tensor Core kernels for badly aligned memory would run (align1, align2): see sb.kernels",
     "debugging": "then something would run in each step that no training needs: a check, a range for each operator",
     "healthy": "a cure gains more than a tenth of the time here: which row of the budget is too large?",
 }
@@ -42,7 +42,7 @@ ALMOST = {  # patient → a word that comes near → what speaks against it
         "waiting": "true as far as it goes: after each operation a result is fetched. Who would want that?",
         "launches": "there are many, yes: which kernels run as often as results are fetched?",
     },
-    10: {"healthy": "the Tensor Cores are busy, but with what kind of kernels? See tables.kernels"},
+    10: {"healthy": "the Tensor Cores are busy, but with what kind of kernels? See sb.kernels"},
 }
 
 
@@ -70,7 +70,7 @@ def _fix_ms(report: Report, fix: str) -> float:
 
 TENSOR_CORES_MS = Number(
     BOUND,
-    "A row of tables.bounds: the fix that puts matrix products on Tensor Cores.",
+    "A row of sb.bounds: the fix that puts matrix products on Tensor Cores.",
     right=lambda report: _fix_ms(report, "mixed_precision"),
     wrong={
         "that is the window at best, once the cure works: what does it gain?": lambda report: (
@@ -93,7 +93,7 @@ def _phase(report: Report, name: str, column: str = "cpu_ms") -> float:
 
 OPTIMIZER_MS = Number(
     BOUND,
-    "What the CPU spends in one phase, at most, comes sooner: tables.phases.",
+    "What the CPU spends in one phase, at most, comes sooner: sb.phases.",
     right=lambda report: _phase(report, "optimizer"),
     wrong={
         "that is for all launches: those of forward and backward stay as they are": lambda report: _fix_ms(
@@ -154,7 +154,7 @@ def _fetched(report: Report) -> float:
 
 FETCHED = Number(
     READ,
-    "tables.copies counts the copies from device to host, over three steps.",
+    "sb.copies counts the copies from device to host, over three steps.",
     right=lambda report: _fetched(report) / STEPS,
     wrong={
         "that is in all: the report holds three steps": _fetched,
@@ -171,7 +171,7 @@ def _aligned_ms(report: Report, pattern: str = "align1") -> float:
 
 ALIGN_MS = Number(
     BOUND,
-    "All of their time, at most: the kernels in tables.kernels whose names end in align1.",
+    "All of their time, at most: the kernels in sb.kernels whose names end in align1.",
     right=_aligned_ms,
     wrong={
         "that is all Tensor Core kernels: the others are as fast as they can be": lambda report: _ms(

@@ -21,7 +21,7 @@ from stepbudget.report import Report
 
 TROUBLE = Choice(
     READ,
-    "tables.budget says that the GPU is busy; tables.kernels says with what, and whether Tensor Cores take part.",
+    "sb.budget says that the GPU is busy; sb.kernels says with what, and whether Tensor Cores take part.",
     right=lambda: "precision",
     wrong={
         "loader": "the row 'waiting for the loader' would be large: two workers are enough for a few numbers a sample",
@@ -52,7 +52,7 @@ def _both(report: Report) -> float:
 
 OPTIMIZER_MS = Number(
     BOUND,
-    "Its row in tables.phases: the CPU's time for it, and its kernels' time on the GPU; of one step of the ten.",
+    "Its row in sb.phases: the CPU's time for it, and its kernels' time on the GPU; of one step of the ten.",
     right=_both,
     wrong={
         "that is for all captured steps: of one step is asked": lambda report: _steps(report) * _both(report),
