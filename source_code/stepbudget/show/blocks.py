@@ -14,7 +14,7 @@ from stepbudget.show.words import escaped, sentence
 QUIET = "opacity: 0.7; font-size: 0.93em"
 ITEM = "margin: 0 0 0.9em; padding: 0"
 METER = "display: inline-block; vertical-align: 1px; width: 120px; height: 6px; border-radius: 3px; margin-right: 10px"
-TRACK, FILL = "rgba(128, 128, 128, 0.25)", "display: block; height: 6px; border-radius: 3px; background: currentColor"
+TRACK, FILL = "rgba(128, 128, 128, 0.25)", "display: block; height: 6px; border-radius: 3px; background: #7A828C"
 
 
 class Block(Protocol):
