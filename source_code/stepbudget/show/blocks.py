@@ -38,7 +38,7 @@ class Words:
     quiet: bool = False
 
     def text(self) -> list[str]:
-        return textwrap.wrap(self.words, WIDTH)
+        return textwrap.wrap(self.words.replace("\u00a0", " "), WIDTH)
 
     def html(self) -> str:
         style = f"margin: 0.4em 0{'; ' + QUIET if self.quiet else ''}"
