@@ -5,13 +5,13 @@ What needs a GPU is skipped without one; the Triton kernels then run in Triton's
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support import interpreted
+from support.fp64 import assert_rate, error
 
 from labkit.kernels import triton_or_not
 from labkit.kernels.block import BlockNet, block, block_gradients
@@ -27,19 +27,6 @@ HOT = ("conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias")
 # As in test_limit: rounding also moves which of a window's outputs is the largest. Two nets in BF16 differ by more than
 # each of them from FP64, so that both are held against it, never against each other.
 BOUND_BF16, BOUND_FP32 = 1e-1, 2e-3
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The relative error; NaN passes no bound."""
-    found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
-    assert found.shape == expected.shape
-    return float((found - expected).norm() / expected.norm())
-
-
-def assert_rate(dropped: torch.Tensor, of: torch.Tensor, rate: float) -> None:
-    """A share within four standard deviations of its expectation."""
-    dropped, of = int(dropped), int(of)
-    assert abs(dropped / of - rate) < 4 * math.sqrt(rate * (1 - rate) / of)
 
 
 def inputs(device: torch.device = DEVICE, count: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

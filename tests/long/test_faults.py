@@ -95,7 +95,7 @@ def test_every_script_refuses_what_it_does_not_know(start, tmp_path, script):
         ("benchmarks/bench_deep.py", "--iterations", "-1"), ("benchmarks/bench_underflow.py", "--epochs", "0"),
         ("benchmarks/bench_launches.py", "--repeats", "many"), ("benchmarks/bench_nvml.py", "--only", "main_moon.py"),
         ("benchmarks/bench_nvml.py", "--period", "0"), ("benchmarks/bench_ranks.py", "--accuracy", "main_moon.py"),
-        ("benchmarks/bench_report.py", "--runs", "0"), ("benchmarks/bench_startup.py", "--repeats", "0"),
+        ("benchmarks/bench_startup.py", "--repeats", "0"),
     ],
 )  # fmt: skip
 def test_a_benchmark_refuses_a_senseless_value_by_name(start, tmp_path, script, flag, value):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from support.fp64 import assert_rate, error
 
 from labkit.errors import LabError
 from labkit.kernels import hopper, nvrtc
@@ -108,18 +108,6 @@ class Case:
             *second,
             *conv1_gradient_reference(self.images, self.order, hidden, upstream, winner, weight2, kept),
         ]
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The relative error; NaN passes no bound."""
-    assert found.shape == expected.shape
-    return float((found.double() - expected).norm() / expected.norm())
-
-
-def assert_rate(dropped: torch.Tensor, of: torch.Tensor, rate: float) -> None:
-    """A share within four standard deviations of its expectation."""
-    dropped, of = int(dropped), int(of)
-    assert abs(dropped / of - rate) < 4 * math.sqrt(rate * (1 - rate) / of)
 
 
 def test_on_the_cpu_they_are_the_references():

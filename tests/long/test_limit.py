@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import interpreted
+from support.fp64 import assert_rate, error
 from support.scripts import script
 
 from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
@@ -45,13 +46,6 @@ OF_BYTES = ("main_opt6_block.py", *OWN_KERNELS)  # whose first kernel gathers an
 # Bounds on the relative error of gradients and changes, ‖found - expected‖ / ‖expected‖. Rounding also moves which of a
 # window's outputs is the largest, and with it a gradient as a whole: errors are larger than those of the sums alone.
 BOUND_BF16, BOUND_FP32 = 1e-1, 2e-3
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The relative error; NaN passes no bound."""
-    found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
-    assert found.shape == expected.shape
-    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.fixture(scope="module")
@@ -170,12 +164,6 @@ def test_dropout_has_the_right_rates(network):
         before, after = seen[name]
         alive = before > 0
         assert_rate((alive & (after == 0)).sum(), alive.sum(), rate)
-
-
-def assert_rate(dropped: torch.Tensor, of: torch.Tensor, rate: float) -> None:
-    """A share within four standard deviations of its expectation."""
-    dropped, of = int(dropped), int(of)
-    assert abs(dropped / of - rate) < 4 * math.sqrt(rate * (1 - rate) / of)
 
 
 # Each kernel, against its reference

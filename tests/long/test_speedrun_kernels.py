@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import interpreted
+from support.fp64 import error
 
 from labkit.kernels import adam, muon, pooled, triton_or_not
 from labkit.kernels.adam import Adam, adam_reference
@@ -19,13 +20,6 @@ from labkit.training.model import Net
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
 GPU = torch.cuda.is_available()
-
-
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The relative error, ‖found - expected‖ / ‖expected‖; NaN passes no bound."""
-    found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
-    assert found.shape == expected.shape
-    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def overview() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def handed_in(paths: list[Path], run: bool = False) -> dict[str, list[results.Result]]:
+def handed_in(paths: list[Path]) -> dict[str, list[results.Result]]:
     """Reader → results, in the labs' order; what cannot be read is said, and left out. LabError where nothing can."""
     files = results.notebooks(paths)
     whose, found = results.readers(files), {}
@@ -45,8 +45,7 @@ def handed_in(paths: list[Path], run: bool = False) -> dict[str, list[results.Re
             continue
         lab = results.lab_of(notebook, file)
         if lab is not None:
-            own = results.run(notebook, lab) if run else results.results(notebook, lab, file)
-            found.setdefault(whose[file], []).extend(own)
+            found.setdefault(whose[file], []).extend(results.results(notebook, lab, file))
     if not found:
         raise LabError("none of these notebooks is a lab of this course.")
     return {reader: sorted(own, key=lambda one: one.lab) for reader, own in found.items()}
@@ -56,25 +55,20 @@ def main() -> None:
     speak_any_encoding()
     parser = argparse.ArgumentParser(
         prog="python3 -m labkit.exercises",
-        description="Without notebooks: all exercises. With them: what is right, wrong, not tried or in doubt in them, "
+        description="Without notebooks: all exercises. With them: what is right, wrong or not tried in them, "
         "by their stored outputs, which runs nothing. Several readers get a row each.",
     )
     parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks handed in, or folders of them")
     parser.add_argument("--csv", action="store_true", help="a row a reader, a column an exercise, separated by commas")
-    parser.add_argument(
-        "--run",
-        action="store_true",
-        help="run the answers, in the course's own labs in recorded mode: their code runs on this machine, as you",
-    )
     args = parser.parse_args()
     if not args.notebooks:
-        if args.csv or args.run:
-            parser.error("--csv and --run need notebooks")
+        if args.csv:
+            parser.error("--csv needs notebooks")
         found = overview()
         print(table(found, f"Exercises and their wrong answers, {found['wrong answers'].sum()} in all"))
         return
     try:
-        found = handed_in(args.notebooks, args.run)
+        found = handed_in(args.notebooks)
     except LabError as error:
         parser.error(str(error))
     if args.csv:

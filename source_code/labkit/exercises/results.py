@@ -1,68 +1,44 @@
-"""How far did readers come? Each exercise of the notebooks they hand in: right, wrong, not tried, or in doubt.
+"""How far did readers come? Each exercise of the notebooks they hand in: right, wrong or not tried.
 
 What counts is the line that the check printed below the answer when the reader ran it. Nothing of hers is run: a
-stranger's notebook is a stranger's program. A stored output proves little by itself: it has to fit its cell. The cell
-asks what the lab asks, was changed and was run; a number or word that stands there, of an exercise that needs no
-report, is checked again. What does not fit is *in doubt*: look at it. A function that was changed after its last run is
-not noticed, nor is a reader who is set on deceiving.
-
-``run`` is for readers who are trusted: the course's own notebook in recorded mode, with the reader's answers in it.
+stranger's notebook is a stranger's program. What was changed after its last run is not noticed, nor is a reader who is
+set on deceiving.
 """
 
 from __future__ import annotations
 
-import ast
-import io
-import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import nbformat
 import pandas as pd
-from IPython.core.inputtransformer2 import TransformerManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from labkit import course, lines
 from labkit.course import Lab
 from labkit.errors import LabError
 from labkit.exercises import exercises_of
-from labkit.exercises.kinds import CODE
 from labkit.paths import ROOT
 
-RIGHT, WRONG, NOT_TRIED, DOUBT = "right", "wrong", "not tried", "in doubt"
-STATES = (RIGHT, WRONG, NOT_TRIED, DOUBT)
-STORED, AGAIN, RUN = "stored output", "checked again", "run"  # how it was told
+RIGHT, WRONG, NOT_TRIED = STATES = ("right", "wrong", "not tried")
+CHECK = re.compile(r"""exercise\(\s*["'](\d[\d.]*)["']""")  # in a cell
 LINE = re.compile(r"^(?:(?P<ok>\[ok\] )?exercise (?P<number>\d[\d.]*\d)(?P<said>$|: .*|, a hint: .*))$", re.MULTILINE)
 NOT_YET = ": not yet – "
-SAYS_NOTHING = object()  # an answer that only running it would tell
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one reader did in one exercise: the state (of STATES), how that was told, and a word on why."""
+    """How one reader did in one exercise: the state (of STATES), and a word on why."""
 
     lab: int
     exercise: str
     kind: str
     state: str
-    how: str = ""
     note: str = ""
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A check as it stands in a cell: the answer's expression, what else it is given, and the cell."""
-
-    answer: ast.expr | None
-    context: str
-    tree: ast.Module
-    cell: nbformat.NotebookNode
 
 
 def notebooks(paths: Iterable[Path]) -> list[Path]:
@@ -91,53 +67,23 @@ def lab_of(notebook: nbformat.NotebookNode, file: Path) -> Lab | None:
     for lab in course.LABS:
         if lab.name in file.stem:
             return lab
-    asked = {int(number.partition(".")[0]) for number in _calls(notebook)}
+    asked = {int(number.partition(".")[0]) for number in _checks(notebook)}
     return next((lab for lab in course.LABS if lab.number in asked), None)
 
 
-def results(notebook: nbformat.NotebookNode, lab: Lab, file: Path | None = None, how: str = STORED) -> list[Result]:
+def results(notebook: nbformat.NotebookNode, lab: Lab, file: Path | None = None) -> list[Result]:
     """How each exercise of a lab stands in a notebook, by its stored outputs.
 
     ``file``: where it lies, since the course's own notebook may be the one that was answered in.
     """
-    starts = _calls(_shipped(lab, file)) if how == STORED else {}
-    starts = {number: start for number, start in starts.items() if _printed(number, start.cell)[0] != RIGHT}
-    calls = _calls(notebook)
+    starts, cells = _checks(_shipped(lab, file)), _checks(notebook)
     found = []
     for number, exercise in exercises_of(lab.number).items():
-        if number in calls:
-            state, told, note = _judged(number, calls[number], starts.get(number), how)
-        else:
-            state, told, note = NOT_TRIED, "", "its check is not in the notebook"
-        found.append(Result(lab.number, number, exercise.kind, state, told, _plain(note)))
+        state, note = NOT_TRIED, "its check is not in the notebook"
+        if number in cells:
+            state, note = _judged(number, cells[number], starts.get(number))
+        found.append(Result(lab.number, number, exercise.kind, state, _plain(note)))
     return found
-
-
-def run(notebook: nbformat.NotebookNode, lab: Lab) -> list[Result]:
-    """The same, from the lab as the course has it, run in recorded mode with the reader's answer cells in it.
-
-    This runs the reader's code. An answer that needs other cells of hers stops with a NameError.
-    """
-    from labkit.recording.notebooks import CELL_TIMEOUT_S  # it imports torch, which reading does without
-
-    answered, calls = _shipped(lab), _calls(notebook)
-    for number, start in _calls(answered).items():
-        if number in calls:
-            start.cell.source = calls[number].cell.source
-    environment = {**os.environ, "LAB_MODE": "recorded", "LAB_PREDICTIONS": "off"}
-    client = NotebookClient(
-        answered,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        allow_errors=True,
-        resources={"metadata": {"path": str(ROOT / "labs")}},
-    )
-    try:
-        client.execute(env=environment)
-    except (CellTimeoutError, DeadKernelError) as error:
-        why = f"the lab did not run to its end ({type(error).__name__})"
-        return [Result(lab.number, *one, DOUBT, RUN, why) for one in _kinds(lab)]
-    return results(answered, lab, how=RUN)
 
 
 def readers(files: list[Path]) -> dict[Path, str]:
@@ -161,8 +107,8 @@ def readers(files: list[Path]) -> dict[Path, str]:
 
 def exercise_rows(found: list[Result]) -> pd.DataFrame:
     """One reader's results: a row an exercise."""
-    columns = ["lab", "exercise", "kind", "result", "told by", "note"]
-    rows = [(one.lab, one.exercise, one.kind, one.state, one.how, one.note) for one in found]
+    columns = ["lab", "exercise", "kind", "result", "note"]
+    rows = [(one.lab, one.exercise, one.kind, one.state, one.note) for one in found]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -183,31 +129,13 @@ def reader_rows(found: dict[str, list[Result]], by_exercise: bool = False) -> pd
     return table[["reader", *STATES, *(name for name in order if name in table)]]
 
 
-def _judged(number: str, call: _Call, start: _Call | None, how: str) -> tuple[str, str, str]:
-    """State, how it was told, and a word."""
-    cell = call.cell
-    state, note = _printed(number, cell)
-    if how == RUN:
-        return state, RUN, note
-    if start is not None and cell.source.strip() == start.cell.source.strip():
-        return (DOUBT, how, "the cell is the lab's own, and yet right") if state == RIGHT else (NOT_TRIED, "", "")
-    if state == NOT_TRIED and not _has_line(number, cell):
-        return NOT_TRIED, "", "answered, but never run" if start is not None else ""
-    if start is not None and call.context != start.context:
-        return DOUBT, how, "the check is given something else than in the lab"
-    if cell.execution_count is None:
-        return DOUBT, how, "an output of a cell that was never run"
-    answer = _literal(call)
-    if answer is SAYS_NOTHING:
-        return state, how, note
-    if (answer is None) != (state == NOT_TRIED) and not _is_hint(answer):
-        return DOUBT, how, "changed after its last run"
-    exercise = exercises_of(int(number.partition(".")[0]))[number]
-    if answer is None or _is_hint(answer) or exercise.kind == CODE or call.context or start is None:
-        return state, how, note
-    with redirect_stdout(io.StringIO()):
-        is_right = exercise.check(number, answer)
-    return (state, AGAIN, note) if is_right == (state == RIGHT) else (DOUBT, AGAIN, "changed after its last run")
+def _judged(number: str, cell: nbformat.NotebookNode, start: nbformat.NotebookNode | None) -> tuple[str, str]:
+    """State and a word; a check may refuse what the lab starts from, which is no answer until it is changed."""
+    if start is not None and cell.source.strip() == start.source.strip():
+        return NOT_TRIED, ""
+    if start is not None and not _lines(number, cell) and not _errors(cell):
+        return NOT_TRIED, "answered, but never run"
+    return _printed(number, cell)
 
 
 def _printed(number: str, cell: nbformat.NotebookNode) -> tuple[str, str]:
@@ -221,12 +149,12 @@ def _printed(number: str, cell: nbformat.NotebookNode) -> tuple[str, str]:
             state, note = WRONG, said.removeprefix(NOT_YET)
         else:
             state, note = NOT_TRIED, "asked for the hint" if ", a hint" in said else ""
-    errors = [output.get("ename", "an error") for output in cell.outputs if output.output_type == "error"]
+    errors = _errors(cell)
     return (WRONG, f"the cell stops with {errors[0]}") if errors and state != RIGHT else (state, note)
 
 
-def _has_line(number: str, cell: nbformat.NotebookNode) -> bool:
-    return bool(_lines(number, cell)) or any(output.output_type == "error" for output in cell.outputs)
+def _errors(cell: nbformat.NotebookNode) -> list[str]:
+    return [output.get("ename", "an error") for output in cell.outputs if output.output_type == "error"]
 
 
 def _lines(number: str, cell: nbformat.NotebookNode) -> list[re.Match]:
@@ -234,55 +162,14 @@ def _lines(number: str, cell: nbformat.NotebookNode) -> list[re.Match]:
     return [line for line in LINE.finditer(lines.joined(printed)) if line["number"] == number]
 
 
-def _calls(notebook: nbformat.NotebookNode) -> dict[str, _Call]:
-    """The checks of a notebook: number → where it stands; of several the last that was answered."""
-    found: dict[str, _Call] = {}
+def _checks(notebook: nbformat.NotebookNode) -> dict[str, nbformat.NotebookNode]:
+    """The checks of a notebook: number → the cell; of several the last that was answered."""
+    found: dict[str, nbformat.NotebookNode] = {}
     for cell in notebook.cells:
-        if cell.cell_type != "code" or "exercise" not in cell.source:
-            continue
-        for number, call in _checks(cell):
+        for number in CHECK.findall(cell.source) if cell.cell_type == "code" else ():
             if number not in found or _printed(number, cell)[0] != NOT_TRIED:
-                found[number] = call
+                found[number] = cell
     return found
-
-
-def _checks(cell: nbformat.NotebookNode) -> Iterator[tuple[str, _Call]]:
-    try:
-        tree = ast.parse(TransformerManager().transform_cell(cell.source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # its check is looked for in the text
-        for number in re.findall(r'lab\.exercise\("([\d.]+)"', cell.source):
-            yield number, _Call(None, "", ast.Module([], []), cell)
-        return
-    for node in ast.walk(tree):
-        is_check = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "exercise"
-        if is_check and node.args and isinstance(number := getattr(node.args[0], "value", None), str):
-            context = ", ".join(map(ast.unparse, [*node.args[2:], *(one.value for one in node.keywords)]))
-            yield number, _Call(node.args[1] if len(node.args) > 1 else None, context, tree, cell)
-
-
-def _literal(call: _Call) -> object:
-    """The answer where it stands in the cell as a plain value, without running anything; else SAYS_NOTHING."""
-    value = call.answer
-    if isinstance(value, ast.Name):
-        given = [
-            node.value
-            for node in ast.walk(call.tree)
-            if isinstance(node, ast.Assign) and any(_is_name(target, value.id) for target in node.targets)
-        ]
-        others = sum(_is_name(node, value.id) and isinstance(node.ctx, ast.Store) for node in ast.walk(call.tree))
-        value = given[0] if len(given) == 1 == others else None
-    if value is not None:
-        with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return ast.literal_eval(value)
-    return SAYS_NOTHING
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _is_hint(answer: object) -> bool:
-    return isinstance(answer, str) and answer.strip().casefold() == "hint"
 
 
 def _shipped(lab: Lab, file: Path | None = None) -> nbformat.NotebookNode:
@@ -304,10 +191,6 @@ def _committed(lab: Lab) -> str:
     with suppress(OSError):
         return subprocess.run(command, capture_output=True, text=True).stdout
     return ""
-
-
-def _kinds(lab: Lab) -> list[tuple[str, str]]:
-    return [(number, one.kind) for number, one in exercises_of(lab.number).items()]
 
 
 def _plain(text: str) -> str:

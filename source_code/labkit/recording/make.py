@@ -38,7 +38,6 @@ from stepbudget.export.slim import slim
 from stepbudget.ncu import counters
 from stepbudget.report import open_report
 
-# What makes the files that ship of what the tools wrote: a change there makes them anew.
 _warmed: set[str] = set()  # commands that this session has run: what they compile is in the caches
 
 

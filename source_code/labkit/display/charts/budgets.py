@@ -7,19 +7,16 @@ explain in hatched grey. Neighbours in a bar differ in lightness or hatch too, s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.budget import CAUSES, Budget
 from stepbudget.show import palette
 from stepbudget.show.palette import ink_on
-
-if TYPE_CHECKING:
-    from stepbudget.ask.budget import Budget
+from stepbudget.show.words import three
 
 HATCHES = {"": None, "/": "////", "\\": "\\\\\\", "x": "xxx", ".": "..."}  # for matplotlib: the more, the denser
 LOOKS: dict[str, tuple[str, str | None]] = {  # colour and hatch
@@ -42,7 +39,7 @@ def budget_bars(budgets: Mapping[str, Budget]) -> Figure:
     occur, in the budgets' order.
     """
     longest = max(budget.window.duration_ms for budget in budgets.values())
-    ends = {name: f"{_number(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
+    ends = {name: f"{three(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
     ms = {name: budget.ms for name, budget in budgets.items()}
     return _bars(ms, longest, ends, "milliseconds", "", "Where the training epoch's time goes")
 
@@ -50,7 +47,7 @@ def budget_bars(budgets: Mapping[str, Budget]) -> Figure:
 def budget_share_bars(budgets: Mapping[str, Budget]) -> Figure:
     """The same, each bar scaled to 100 % of its window: how the causes' shares move from step to step."""
     shares = {name: {cause: 100 * part for cause, part in own.fractions.items()} for name, own in budgets.items()}
-    ends = {name: f"of {_number(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
+    ends = {name: f"of {three(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
     return _bars(shares, 100, ends, "per cent of the window", " %", "What the training epoch's time goes to")
 
 
@@ -85,7 +82,7 @@ def _bars(
                 length = own.get(cause, 0.0)
                 if length > 0:
                     _segment(ax, y, start, length, cause)
-                    number = f"{length:.1f}{unit}" if unit else _number(length)
+                    number = f"{length:.1f}{unit}" if unit else three(length)
                     _label(ax, start + length / 2, y, length / reach * wide, cause, number)
                 start += length
             ax.annotate(ends[name], (start, y), (7, 0), textcoords="offset points", va="center", size=SMALL + 0.5)
@@ -138,9 +135,3 @@ def _key(fig: Figure, causes: list[str]) -> None:
         borderpad=0,
         borderaxespad=0,
     )
-
-
-def _number(value: float) -> str:
-    """Three significant digits below 1,000, whole numbers above: 3.91, 45.2, 498, 3,912."""
-    decimals = next((d for d, limit in enumerate((100, 10, 1)) if value >= limit), 2)
-    return f"{value:,.{decimals}f}"

@@ -10,16 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.display import style
-from labkit.display.given import on_reports
 from stepbudget.ask.iterations import loader_period, steps
 from stepbudget.report import Report
+from stepbudget.show.answers import asked
 
 TOP_IN, AXIS_IN, KEY_IN = 0.62, 0.47, 0.3  # heights of the title, the time axis, the key
 PANEL_IN, PANEL_GAP_IN = 1.15, 0.46
 WAIT, BUSY = style.phase_colour("data loading"), style.COLOURS["kernel"]
 
 
-@on_reports
+@asked
 def step_chart(reports: Mapping[str, Report]) -> Figure:
     """One panel a report, one bar a step: how long the program waits for the loader; the GPU's busy time as a line.
 

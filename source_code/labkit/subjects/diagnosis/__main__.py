@@ -7,7 +7,7 @@ import argparse
 from labkit import course
 from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED
-from labkit.subjects.diagnosis import page, tables
+from labkit.subjects.diagnosis import tables
 
 
 def main() -> None:
@@ -15,9 +15,10 @@ def main() -> None:
     parser.add_argument("--machine", default=course.DEFAULT_MACHINE, help="the folder in reports/recorded/")
     args = parser.parse_args()
     with one_sentence():
-        if not (RECORDED / args.machine).is_dir():
+        folder = RECORDED / args.machine
+        if not folder.is_dir():
             raise LabError(f"nothing was recorded on {args.machine}.")
-        print(page.page(tables.diagnose(RECORDED / args.machine), RECORDED / args.machine), end="")
+        print(tables.recorded_on(folder), tables.markdown(tables.diagnose(folder)), sep="\n\n", end="")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from labkit.cases import CASES, Case
 from labkit.recording.tools import TOOLS
 from labkit.source import originals
-from labkit.subjects.diagnosis import answers, words
+from labkit.subjects.diagnosis import answers
 from labkit.subjects.diagnosis.answers import Answer
 from stepbudget.errors import printable
 from stepbudget.report import open_report
@@ -87,6 +87,16 @@ def diagnose(folder: Path) -> Diagnoses:
     return Diagnoses(found, versions)
 
 
+def recorded_on(folder: Path) -> str:
+    """On which GPU, with what, and when the cases in a machine's folder were recorded."""
+    reports = [originals.read(folder / "profiles" / f"{case.report}.json") for case in CASES]
+    days = sorted({record["run_at"][:10] for record in reports})
+    systems = sorted({f"Nsight Systems {record['nsys']}, driver {record['driver']}" for record in reports})
+    gpus = sorted({record["gpu"] for record in reports})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"Recorded on: {', '.join(gpus)} ({'; '.join(systems)}; {when})."
+
+
 def planted(case: Case) -> str:
     """What a case was made for."""
     return case.planted or HEALTHY
@@ -124,7 +134,7 @@ def markdown(diagnoses: Diagnoses) -> str:
         lines += [*_table(["tool", "named first", "and nothing else", "alarms at healthy programs"], rows), ""]
     if diagnoses.missing:
         lines += [f"Not recorded, so not scored: {', '.join(diagnoses.missing)}.", ""]
-    return "\n".join([*lines, "Not asked:", "", *(f"- {tool}: {why}." for tool, why in words.NOT_ASKED.items())])
+    return "\n".join(lines)
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> list[str]:

@@ -40,20 +40,6 @@ RULES = {name: causes for names, causes in RULES.items() for name in names}
 
 LATE = re.compile(r"\b(?:rank|GPU|device) ?(\d+)\b[^.]*\b(?:straggl|slow|late|last|behind)", re.IGNORECASE)
 
-# Tools that are not asked, and why. What installs was looked for in November 2026.
-NOT_ASKED = {
-    "HolisticTraceAnalysis 0.5.0": "reads traces of PyTorch's profiler, no reports of Nsight Systems, and answers with "
-    "tables of idle and kernel time: the cause is left to the reader",
-    "nsys recipe (Nsight Systems)": "makes tables and charts over reports; what of them is wrong is left to the reader",
-    "nsys-tui 0.1.5": "shows a timeline in the terminal and diagnoses nothing; its author wrote nsys-ai",
-    "nsys2prv 0.5.8": "converts reports for another viewer",
-    "nsys-parser 0.0.1": "reads tables; no diagnosis",
-    "nsight-python 1.1.0": "measures kernels that it launches itself; reads no report",
-    "nsightful": "converts and shows reports; not on PyPI",
-    "nsys-llm-explainer": "reads the export, but is not on PyPI",
-    "TraceLens (AMD)": "reads traces of PyTorch's profiler, and is not on PyPI, where the name is another program's",
-}
-
 
 def named(text: str) -> tuple[str, ...]:
     """The causes of which a text speaks, in order of NAMES."""

@@ -26,7 +26,6 @@ own timed runs there is among them: links, and what a second rank costs the CPU,
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable
 from contextlib import suppress
@@ -44,7 +43,6 @@ FP32 = 4  # bytes
 OTHER = {"digits": "text_fsdp", "transformer": "ddp_on_gpu"}  # network → whose collectives its score may rest on
 AHEAD = (4, 8, 64, 1024)
 SCALINGS = ("strong", "weak")
-PREDICTED = Path(__file__).with_name("predicted.json")  # before there were runs on more than two GPUs
 
 
 @dataclass(frozen=True)
@@ -285,13 +283,6 @@ def _runs(where: Path | None) -> pd.DataFrame:
     return pd.concat(runs, ignore_index=True)
 
 
-def scored_later(where: Path) -> pd.DataFrame:
-    """What was said before (``PREDICTED``) against what was measured since on more GPUs; columns as ``scored``'s."""
-    rows = json.loads(PREDICTED.read_text())["steps"]
-    said = [tuple(row[name] for name in ("program", "scaling", "gpus", "step_ms", "gpu_ms", "binds")) for row in rows]
-    return _beside(said, readings.frame(readings.records(where)))
-
-
 def _beside(said: list[tuple], runs: pd.DataFrame) -> pd.DataFrame:
     keys = ["program", "scaling", "ranks"]
     found = runs.groupby(keys)["step_ms"].agg(measured_ms="median", low_ms="min", high_ms="max").reset_index()
@@ -319,31 +310,6 @@ def efficiency(found: Step, of_one: Step) -> float:
     return found.share / found.step_s / (of_one.share / of_one.step_s)
 
 
-def predicted(where: Path | None = None) -> dict:
-    """What was said before the runs: each step on ``AHEAD`` GPUs, rounded, and what it rests on."""
-    where = where or readings.MACHINE_FOLDER
-    found = ahead(where)
-    of_one = {(one.job.program, one.scaling): one for one in found if one.n == 1}
-    link, off = network(where).inside, scored(where).set_index(["program", "scaling"])["off_pct"]
-    rows = []
-    for one in [one for one in found if one.n in AHEAD]:
-        own = one.job.program, one.scaling
-        ms = {"step_ms": 1e3 * one.step_s, "gpu_ms": 1e3 * one.gpu_s, "exposed_ms": 1e3 * one.exposed.total_s}
-        told = ms | {"efficiency": efficiency(one, of_one[own])}
-        rows.append(
-            {"program": one.job.program, "scaling": one.scaling, "gpus": one.n, "samples_a_gpu": one.share}
-            | {name: _rounded(value) if one.is_possible else None for name, value in told.items()}
-            | {"binds": one.binds, "off_on_two_pct": round(off[own])}
-        )
-    made_of = {
-        "machine": where.name,
-        "rounds": max(number for _, number in readings.records(where)),
-        "latency_us": _rounded(1e6 * link.latency_s),
-        "gb_per_s": _rounded(link.bytes_per_s / 1e9),
-    }
-    return {"made_of": made_of, "steps": rows}
-
-
 def bound_by(found: Iterable[Step]) -> list[str]:
     """A sentence a program and scaling: what binds on how many GPUs."""
     by: dict[tuple[str, str], dict[str, list[int]]] = {}
@@ -355,7 +321,3 @@ def bound_by(found: Iterable[Step]) -> list[str]:
         + "."
         for (program, scaling), binds in by.items()
     ]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")

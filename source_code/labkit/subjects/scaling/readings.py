@@ -22,9 +22,7 @@ from labkit.errors import NotRecorded
 from labkit.paths import RECORDED
 from labkit.recording.plan import SCALING, SIZES
 from labkit.source import kinds, originals, recorded
-from labkit.source.quick import FULL_ROUNDS
 from stepbudget.ask import collectives, phases, ranks
-from stepbudget.ask.launch import launch
 from stepbudget.ask.ranks import Ranks
 
 MACHINE_FOLDER = RECORDED / "h200-x2"  # the host whose recordings the text is written from
@@ -191,30 +189,6 @@ def buckets(found: Records) -> dict[str, list[int]]:
     }
 
 
-def missing(found: Records, rounds: int = FULL_ROUNDS) -> list[str]:
-    """What a whole recording of this host would hold beside, a sentence each."""
-    gpus = max(record["gpus"] for record in found.values())
-    said = []
-    for size in [size for size in SIZES if size <= gpus]:
-        gone = [number for number in range(1, rounds + 1) if (size, number) not in found]
-        if gone:
-            which = f"round{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of {rounds}"
-            said.append(f"{_gpus(size)}: {which} {'are' if len(gone) > 1 else 'is'} missing.")
-    for (size, number), record in found.items():
-        there = {program_of(row) for row in record["rows"]}
-        said += [
-            f"{_gpus(size)}, round {number}: {program.label} is missing."
-            for name, program in PROGRAMS.items()
-            if name not in there and not program.apart
-        ]
-    said += [f"{_gpus(size)}: not recorded, as this host has {gpus}." for size in SIZES if size > gpus]
-    return said
-
-
-def _gpus(size: int) -> str:
-    return f"{size} GPU{'s' * (size > 1)}"
-
-
 @dataclass(frozen=True)
 class Profiled:
     """What the reports of a program's ranks say of a step: milliseconds and counts, of each rank or their mean."""
@@ -225,10 +199,7 @@ class Profiled:
     step_ms: float  # as profiled, which slows the CPU's code
     works_ms: tuple[float, ...]  # of each rank's GPU: kernels other than collectives
     optimizer_ms: float  # of the GPU, in the phase "optimizer step"
-    launches: float
-    collectives: float
     idle_for_cpu_ms: tuple[float, ...]  # of each rank: the GPU had nothing to do, as its own CPU was not so far
-    last: tuple[int, ...]  # of each rank: collectives to which it came last
     messages: pd.DataFrame  # of ``messages``
 
     @property
@@ -246,7 +217,6 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
     found = ranks.together([stepbudget.open_report(originals.original(file)) for file in files])
     tables = [phases.phases(rank.report, rank.window).set_index("phase") for rank in found.ranks]
     count = int(tables[0].loc["forward", "count"])
-    launched = [launch(rank.report, rank.window).launches for rank in found.ranks]
     budgets = [rank.budget.ms for rank in found.ranks]
     return Profiled(
         program=program,
@@ -255,10 +225,7 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
         step_ms=_mean(rank.window.duration_ms for rank in found.ranks) / count,
         works_ms=tuple(sum(own[cause] for cause in KERNELS) / count for own in budgets),
         optimizer_ms=_mean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
-        launches=_mean(launched) / count,
-        collectives=_mean(rank.communication["kernels"] for rank in found.ranks) / count,
         idle_for_cpu_ms=tuple(sum(own[cause] for cause in ON_CPU) / count for own in budgets),
-        last=tuple(rank.communication["last"] for rank in found.ranks),
         messages=messages(found.table),
     )
 

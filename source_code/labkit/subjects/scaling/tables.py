@@ -75,53 +75,6 @@ def _range(of: Spread) -> str:
     return f"{MEASURED}{of.low:.2f}–{of.high:.2f}"
 
 
-def messages(where: Path | None = None) -> Table:
-    """Collectives of two ranks by size: how long they take, and by the links fitted to all and to the others."""
-    parts = {name: readings.profiled(name, 2, where).messages for name in model.OTHER.values()}
-    links = {"all": model.network(where)} | {name: model.network(where, [name]) for name in parts}
-    rows = []
-    for name, found in parts.items():
-        (other,) = [one for one in parts if one != name]
-        for one in found.itertuples():
-            us = {of: 1e6 * links[of].cost(one.function, one.bytes, one.ranks).total_s for of in ("all", other)}
-            rows.append((PROGRAMS[name].label, one.function, one.bytes / 1e6, one.count, one.us, us["all"], us[other]))
-    columns = ["report", "collective", "MB in all", "count", "µs", "by all µs", "by the other report µs"]
-    said = "; ".join(
-        f"{'all' if name == 'all' else PROGRAMS[name].label}: ~{1e6 * link.inside.latency_s:.1f} µs a step and "
-        f"~{link.inside.bytes_per_s / 1e9:.0f} GB/s"
-        for name, link in links.items()
-    )
-    formats = {"MB in all": "{:,.2f}"} | dict.fromkeys(columns[4:], "{:,.1f}")
-    return table(
-        pd.DataFrame(rows, columns=columns), f"Links fitted to collectives of two ranks: {said}", formats, columns[4:]
-    )
-
-
-def ranks(size: int = 2, where: Path | None = None) -> Table:
-    """A step of each rank as profiled: the GPU's work, and how long it has none as its own CPU is not so far."""
-    rows = [
-        {
-            "program": about.label,
-            "rank": rank,
-            "a profiled step ms": found.step_ms,
-            "GPU's work ms": work_ms,
-            "idle, as its CPU is behind ms": idle_ms,
-            "launches": found.launches,
-            "came last to": last,
-            "of": round(found.collectives * found.steps),
-        }
-        for name, about in PROGRAMS.items()
-        if about.report
-        for found in [readings.profiled(name, size, where)]
-        for rank, (work_ms, idle_ms, last) in enumerate(
-            zip(found.works_ms, found.idle_for_cpu_ms, found.last, strict=True)
-        )
-    ]
-    frame = pd.DataFrame(rows)
-    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"came last to": "{:,}"}
-    return table(frame, f"A step of each of {size} ranks, in their reports", formats, list(formats))
-
-
 def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> Table:
     """The step budgets of the ranks side by side: a row a cause, a column a rank."""
     ms = {f"rank {rank.number}": rank.budget.ms for rank in found.ranks}
@@ -135,7 +88,7 @@ def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> T
 
 
 def predictions(found: pd.DataFrame, caption: str) -> Table:
-    """Predicted against measured: what ``scored`` or ``scored_later`` found."""
+    """Predicted against measured: what ``scored`` found."""
     labels = [PROGRAMS[program].label for program in found["program"]]
     frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
     frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
@@ -163,9 +116,9 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
     return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
 
 
-def on_paper(kind: str, where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+def on_paper(kind: str, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     """The model's steps, ``strong`` or ``weak``, from one GPU to a thousand, and what binds."""
-    found = [one for one in model.ahead(where) if one.scaling == kind and one.job.program in programs]
+    found = [one for one in model.ahead() if one.scaling == kind and one.job.program in programs]
     of_one = {one.job.program: one for one in found if one.n == 1}
     rows = [
         {
