@@ -38,7 +38,7 @@ from labkit.paths import ROOT
 RIGHT, WRONG, NOT_TRIED, DOUBT = "right", "wrong", "not tried", "in doubt"
 STATES = (RIGHT, WRONG, NOT_TRIED, DOUBT)
 STORED, AGAIN, RUN = "stored output", "checked again", "run"  # how it was told
-LINE = re.compile(r"^(?:(?P<ok>\[ok\] )?exercise (?P<number>\d[\d.]*\d)(?P<said>$|: .*|, a hint: .*))$", re.MULTILINE)
+LINE = re.compile(r"^(?:(?P<ok>✓ )?exercise (?P<number>\d[\d.]*\d)(?P<said>$|: .*|, a hint: .*))$", re.MULTILINE)
 NOT_YET = ": not yet – "
 SAYS_NOTHING = object()  # an answer that only running it would tell
 
