@@ -77,7 +77,7 @@ def test_right_and_wrong_answers_and_none(tmp_path):
     good, bad = f"my_intensity = {RIGHT_9_1!r}", "my_intensity = 1.0"
     none = "my_intensity = None"
     ok, no = printed("9.1", RIGHT_9_1), printed("9.1", 1.0)
-    roof = ("9.4", "my_times = None", "my_times = 1 + 0.3", "[ok] exercise 9.4\n")
+    roof = ("9.4", "my_times = None", "my_times = 1 + 0.3", "✓ exercise 9.4\n")
     assert told(hand_in(tmp_path / "a", 9, ("9.1", none, good, ok), roof)) == {
         "9.1": (RIGHT, AGAIN), "9.2": (NOT_TRIED, ""), "9.3": (NOT_TRIED, ""), "9.4": (RIGHT, STORED),
     }  # fmt: skip
@@ -99,12 +99,12 @@ def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "output", "why"),
     [
-        ("my_intensity = None", "my_intensity = 1.0", "[ok] exercise 9.1\n", "changed after its last run"),
+        ("my_intensity = None", "my_intensity = 1.0", "✓ exercise 9.1\n", "changed after its last run"),
         ("my_intensity = None", f"my_intensity = {RIGHT_9_1!r}", "exercise 9.1: not yet – no\n", "changed after"),
         ("my_intensity = None", "my_intensity = 1.0", None, "changed after its last run"),
-        ("my_intensity = None", "my_intensity = None  # ?", "[ok] exercise 9.1\n", "changed after its last run"),
-        ("my_intensity = None", "my_intensity = None", "[ok] exercise 9.1\n", "the cell is the lab's own"),
-        ("my_intensity)", "my_intensity, 7)", "[ok] exercise 9.1\n", "something else than in the lab"),
+        ("my_intensity = None", "my_intensity = None  # ?", "✓ exercise 9.1\n", "changed after its last run"),
+        ("my_intensity = None", "my_intensity = None", "✓ exercise 9.1\n", "the cell is the lab's own"),
+        ("my_intensity)", "my_intensity, 7)", "✓ exercise 9.1\n", "something else than in the lab"),
     ],
 )
 def test_an_output_that_does_not_belong_to_its_answer_is_in_doubt(old, new, output, why, tmp_path):
@@ -119,7 +119,7 @@ def test_more_that_can_stand_in_a_notebook(tmp_path):
     error = nbformat.v4.new_output("error", ename="SyntaxError", evalue="", traceback=[])
     cell_of(notebook, "9.1").outputs = [error]
     cell_of(notebook, "9.4").execution_count = None
-    answer(notebook, "9.4", "my_times = None", "my_times = peaks.roof()", "[ok] exercise 9.4\n")
+    answer(notebook, "9.4", "my_times = None", "my_times = peaks.roof()", "✓ exercise 9.4\n")
     answer(notebook, "9.3", "= None", "= 1.5", "exercise 9.3: not yet – \x1b[2Jgone\n")
     notebook.cells.remove(cell_of(notebook, "9.2"))
     nbformat.write(notebook, folder / LAB[9].file)
@@ -137,7 +137,7 @@ def test_reading_runs_nothing(tmp_path):
 
 
 def test_running_tells_what_a_function_does_now_whatever_its_output_says(tmp_path):
-    folder = hand_in(tmp_path, 1, ("1.3", "my_least_ms = None", "my_least_ms = 0.001", "[ok] exercise 1.3\n"))
+    folder = hand_in(tmp_path, 1, ("1.3", "my_least_ms = None", "my_least_ms = 0.001", "✓ exercise 1.3\n"))
     notebook = nbformat.read(folder / LAB[1].file, as_version=4)
     cell = cell_of(notebook, "1.2")
     after = notebook.cells[notebook.cells.index(cell) :]
