@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labkit import source
-from labkit.display.spread import MEASURED
 from labkit.errors import LabError
 from labkit.lines import say
 from stepbudget.signs import signed
@@ -56,10 +55,10 @@ _differences: list[Difference] = []  # of this notebook, in order
 
 
 def invariant(claim: str, holds: bool, found: object = None) -> None:
-    """What holds on every machine: print ``[ok] claim``; raise CheckFailed where it does not hold."""
+    """What holds on every machine: print ``✓ claim``; raise CheckFailed where it does not hold."""
     if not holds:
         raise CheckFailed(signed(f"does not hold here: {claim}" + (f" (found: {found})" if found is not None else "")))
-    say(f"[ok] {signed(claim)}")
+    say(f"✓ {signed(claim)}")
 
 
 def expect(claim: str, holds: bool, found: object = None, *, because: str, so: str) -> None:
@@ -118,5 +117,5 @@ def finish() -> None:
 
 
 def _shown(found: object) -> str:
-    text = f"{MEASURED}{found:.3g}" if isinstance(found, float) else str(found)
+    text = f"{found:.3g}" if isinstance(found, float) else str(found)
     return "no number" if NO_NUMBER.search(text) else text

@@ -23,7 +23,6 @@ from labkit.display.printed import bring_rules
 from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
-from labkit.display.table import table
 from labkit.labs import check
 from labkit.predictions import compare_prediction
 from labkit.source import kinds, quick
@@ -31,6 +30,7 @@ from labkit.subjects.ladder import wall_clock
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 from stepbudget.show import answers
+from stepbudget.show.table import table
 
 __all__ = [
     "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labkit import course, paths
-from labkit.display.spread import MEASURED
 from labkit.lines import say
 from labkit.numbers import NotANumber, number, shown
 from stepbudget.signs import signed
@@ -58,14 +57,14 @@ class Prediction:
         return str(self.predicted).casefold() == str(self.measured).casefold()
 
     def score(self) -> str:
-        """``over by a factor of ~1.85``"""
+        """``over by a factor of 1.85``"""
         if self.off is None:
             return "right" if self.is_right else "not so"
-        return f"{'over' if self.predicted > self.measured else 'under'} by a factor of {MEASURED}{self.off:.2f}"
+        return f"{'over' if self.predicted > self.measured else 'under'} by a factor of {self.off:.2f}"
 
     def __str__(self) -> str:
         return f"{self.of}: you predicted {_said(self.predicted, self.unit)}; measured: " + (
-            f"{MEASURED}{_said(self.measured, self.unit)} – {self.score()}"
+            f"{_said(self.measured, self.unit)} – {self.score()}"
         )
 
 
@@ -98,7 +97,7 @@ def compare_prediction(
     words = isinstance(measured, str)
     bounds = measured if isinstance(measured, tuple) else (measured, measured)
     nothing = not words and any(map(math.isnan, bounds))
-    least, most = (f"{MEASURED}{_said(one, unit)}" for one in bounds)
+    least, most = (_said(one, unit) for one in bounds)
     between = f"between {least} and {most}" if isinstance(measured, tuple) else least
     answer = "not measured here" if nothing else f"measured: {between}"
     if predicted is None:
@@ -179,7 +178,7 @@ def by_lab(predictions: Sequence[Prediction]) -> list[str]:
         own = [one for one in predictions if one.lab == lab]
         right = sum(one.is_right for one in own)
         off = [one.off for one in own if one.off is not None]
-        factor = f", off by a factor of {MEASURED}{statistics.median(off):.2f} (median)" if off else ""
+        factor = f", off by a factor of {statistics.median(off):.2f} (median)" if off else ""
         lines.append(f"lab {lab}: {right} of {len(own)} right{factor}")
     return lines
 
@@ -201,7 +200,7 @@ def trend(predictions: Sequence[Prediction]) -> str:
     if late > early / 0.95:
         verdict = "further off than before: the later labs are harder, or you dare more"
     return (
-        f"{so_far}. Off by a factor of {MEASURED}{early:.2f} in the first {half}, {MEASURED}{late:.2f} in the "
+        f"{so_far}. Off by a factor of {early:.2f} in the first {half}, {late:.2f} in the "
         f"last {half} (medians): {verdict}."
     )
 

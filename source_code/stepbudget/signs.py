@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 MINUS = "−"
-_SIGN = re.compile(r"(?<![^\s(~|>])[+-](?=(\d[\d,]*(?:\.\d+)?)(?![\w.-]*\w))")  # at a word's start: no date, no flag
+_SIGN = re.compile(r"(?<![^\s(|>])[+-](?=(\d[\d,]*(?:\.\d+)?)(?![\w.-]*\w))")  # at a word's start: no date, no flag
 
 
 def signed(text: str) -> str:

@@ -168,7 +168,7 @@ def test_on_a_machine_without_any_of_it_the_whole_lab_runs(alone, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     first, second, *rest = printed(nbformat.read(alone, as_version=4))
     assert "Installed: " in first and "numpy" in first and "torch" not in first
-    assert "Recorded mode" in second and any("[ok]" in said for said in rest)
+    assert "Recorded mode" in second and any("✓" in said for said in rest)
 
 
 def test_what_is_installed_is_what_pyproject_says_without_the_service_s_own():

@@ -353,4 +353,4 @@ def test_the_counters_chart_draws_what_was_sampled(tmp_path):
     assert means[:, 1].max() == 50 and samples[:, 1].max() == 100, "the mean of a ms, and each sample"
     assert [text.get_text() for text in fig.axes[2].texts] == ["SMs Active was not sampled"]
     shown = str(lab17.counters({name: lab17.counted(one) for name, one in found.items()})).splitlines()
-    assert "~49.7" in shown[-2] and shown[-1].count("–") == 5, "a share that begins with the first busy sample"
+    assert "49.7" in shown[-2] and shown[-1].count("–") == 5, "a share that begins with the first busy sample"

@@ -330,7 +330,7 @@ def test_what_was_just_recorded_is_current(ran):
         ("main_opt4.py", '"""', '"""Once more: ', []),
         ("main_opt7.py", "loss", "loss_", []),
         ("labkit/kernels/conv1.py", "BLOCK", "BLOCKS", []),
-        ("labkit/display/table.py", "def ", "def new_", []),
+        ("labkit/display/spread.py", "def ", "def new_", []),
     ],
     ids=str,
 )

@@ -75,7 +75,7 @@ def test_right_and_wrong_answers_and_none(tmp_path):
     good, bad = f"my_intensity = {RIGHT_9_1!r}", "my_intensity = 1.0"
     none = "my_intensity = None"
     ok, no = printed("9.1", RIGHT_9_1), printed("9.1", 1.0)
-    roof = ("9.4", "my_times = None", "my_times = 1 + 0.3", "[ok] exercise 9.4\n")
+    roof = ("9.4", "my_times = None", "my_times = 1 + 0.3", "✓ exercise 9.4\n")
     assert told(hand_in(tmp_path / "a", 9, ("9.1", none, good, ok), roof)) == {
         "9.1": RIGHT, "9.2": NOT_TRIED, "9.3": NOT_TRIED, "9.4": RIGHT,
     }  # fmt: skip
@@ -99,7 +99,7 @@ def test_more_that_can_stand_in_a_notebook(tmp_path):
     notebook = nbformat.read(folder / LAB[9].file, as_version=4)
     error = nbformat.v4.new_output("error", ename="SyntaxError", evalue="", traceback=[])
     cell_of(notebook, "9.1").outputs = [error]
-    answer(notebook, "9.4", "my_times = None", "my_times = peaks.roof()", "[ok] exercise 9.4\n")
+    answer(notebook, "9.4", "my_times = None", "my_times = peaks.roof()", "✓ exercise 9.4\n")
     answer(notebook, "9.3", "= None", "= 1.5", "exercise 9.3: not yet – \x1b[2Jgone\n")
     notebook.cells.remove(cell_of(notebook, "9.2"))
     nbformat.write(notebook, folder / LAB[9].file)

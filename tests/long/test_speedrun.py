@@ -602,8 +602,8 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
     assert chosen["mean_pct"] == 99.1 and searches.first_round(found, chosen)["mean_pct"] == 99.2
     assert searches.is_recipe_of(chosen, {"recipe": {"batch": 1, "epochs": 3}})
     assert not searches.is_recipe_of(chosen, {"recipe": {"batch": 2}})
-    assert searches.recipes([found]).cells() == [["mine", "~99.100", "~0.010", "1"]]
-    assert searches.cost([found]).cells() == [["mine", "9", "~2", "~1", "~9", "~0.1", "~1.5", "~7"]]
+    assert searches.recipes([found]).cells() == [["mine", "99.100", "0.010", "1"]]
+    assert searches.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "1.5", "7"]]
     found["rows"] = found["rows"][:2]
     assert searches.chosen(found)["settings"] == two, "without a second round the first"
 
@@ -614,7 +614,7 @@ def test_the_added_seeds_are_told_from_the_first_ones():
         found["rows"] += tries((number, one, mean, 0.02, 9.0))["rows"]
         found["rows"][-1]["seeds"] = seeds
     assert searches.added_pct(found, searches.chosen(found)) == pytest.approx(99.1)
-    assert searches.rounds([found]).cells() == [["mine", "3", "~99.300", "~0.020", "9", "~99.100", "~+0.200"]]
+    assert searches.rounds([found]).cells() == [["mine", "3", "99.300", "0.020", "9", "99.100", "+0.200"]]
     found["rows"] = found["rows"][:1]
     assert searches.rounds([found]).cells()[0][4:] == ["0", "–", "–"], "without a second round"
     assert searches.rounds([tries()]).cells() == [["mine", "0", "–", "–", "0", "–", "–"]]
@@ -640,7 +640,7 @@ def test_the_chart_of_a_search_has_every_recipe_and_rings_the_chosen_one():
 def test_a_record_without_a_seed_has_no_numbers():
     closed = record(rows=[])
     assert entries.standing([closed]).cells()[-1][4:] == ["–", "–", "–", "0"]
-    assert entries.hidden([closed | {"process_s": 3.0}]).cells() == [["mine", "–", "–", "–", "10", "~0.21", "~3"]]
+    assert entries.hidden([closed | {"process_s": 3.0}]).cells() == [["mine", "–", "–", "–", "10", "0.21", "3"]]
 
 
 def test_operations_of_the_course_s_network_are_those_that_pytorch_counts():

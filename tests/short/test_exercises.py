@@ -166,7 +166,7 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypa
         counts[number] = refused(number, *context)
         odd_answers_get_words(number, *context)
         for again in like(answer):
-            assert answered(number, again, *context) == (True, f"[ok] exercise {number}\n")
+            assert answered(number, again, *context) == (True, f"✓ exercise {number}\n")
         return check(number, answer, *context)
 
     monkeypatch.setattr(exercises, "exercise", checked)
@@ -177,7 +177,7 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypa
     asked = [number for cell in notebook.cells if cell.cell_type == "code" for number in CALL.findall(cell.source)]
     assert asked
     for number in asked:
-        assert f"[ok] exercise {number}\n" in told
+        assert f"✓ exercise {number}\n" in told
     if path.stem not in NEW_KERNEL:
         assert list(counts) == asked
         for number, count in counts.items():  # on the recorded machine, all but those that happen to be right there
@@ -486,7 +486,7 @@ def test_a_size_may_be_any_whole_number():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(64.0, "[ok]"), (32.0, "too small"), (6, "that is the exponent"), (-6, "below zero")]
+    ("answer", "said"), [(64.0, "✓"), (32.0, "too small"), (6, "that is the exponent"), (-6, "below zero")]
 )
 def test_the_smallest_scale(answer, said, capsys):
     exercises.exercise("15.2", answer, [0.02, 0.48, 0.5], -30)

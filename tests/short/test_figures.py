@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import re
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,15 +15,15 @@ from PIL import Image
 
 from labkit.display import charts, style
 from labkit.display import show as showing
-from labkit.display import table as tables
 from labkit.display.charts import bars as bars_of
 from labkit.display.fingerprint import drawn_data
-from labkit.display.spread import Spread, without_marks
-from labkit.display.table import short_kernel, table
-from labkit.errors import LabError
+from labkit.display.spread import Spread
 from labkit.labs import lab02, lab03
 from stepbudget.ask.iterations import step_windows
+from stepbudget.errors import ReportError
+from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
+from stepbudget.show.table import table
 from synthetic import AUTOGRAD, SyntheticReport
 
 GEMM = "sm80_xmma_gemm_f16f16_f16f32_f32_nn_n_tilesize64x64x64_stage3_tensor16x8x16_execute_kernel__5x_cublas"
@@ -82,71 +81,31 @@ NUMBERS = pd.DataFrame(
 )
 
 
-def test_a_table_writes_marks_and_aligns_its_cells():
-    shown = table(NUMBERS, "All runs", {"speedup": "{:.1f}×"}, measured=["seconds", "speedup"])
+def test_a_table_writes_and_aligns_its_cells():
+    shown = table(NUMBERS, "All runs", {"speedup": "{:.1f}×"})
     assert shown.cells() == [
-        ["main_baseline", "3", "~61.2", "–", "no"],
-        ["main_opt1", "1,200", "~4.5", "~13.6×", "yes"],
+        ["main_baseline", "3", "61.2", "–", "no"],
+        ["main_opt1", "1,200", "4.5", "13.6×", "yes"],
     ]
     assert str(shown).splitlines() == [
         "All runs",
         "step            runs  seconds  speedup  faster",
         "─────────────  ─────  ───────  ───────  ──────",
-        "main_baseline      3    ~61.2        –  no",
-        "main_opt1      1,200     ~4.5   ~13.6×  yes",
+        "main_baseline      3     61.2        –  no",
+        "main_opt1      1,200      4.5    13.6×  yes",
     ]
 
 
 def test_a_table_is_html_too_and_always_the_same():
     formats = {"step": lambda name: name[:6] + "…"}
-    made = [table(NUMBERS.copy(), "a < b", formats, ["seconds"])._repr_mimebundle_() for _ in range(2)]
+    made = [table(NUMBERS.copy(), "a < b", formats)._repr_mimebundle_() for _ in range(2)]
     assert made[0] == made[1]
     html = made[0]["text/html"]
-    assert html.startswith('<table class="measured"')
     assert "a &lt; b</caption>" in html
-    assert html.count("<tr>") == 3 and html.count("<td ") == 10
+    assert html.startswith("<table ") and html.count("<tr>") == 3 and html.count("<td ") == 10
     assert 'title="main_baseline">main_b…</td>' in html
     assert html.count("text-align: right") == 9  # three columns of numbers, three rows with the head
     assert "#" not in html  # no fixed colours: it takes the page's
-    assert '<table class="exact"' in table(NUMBERS)._repr_mimebundle_()["text/html"]
-
-
-CELL = re.compile(r'<(?:td|caption)( class="measured")? [^>]*>([^<]*)<')
-
-
-def test_in_html_a_measured_cell_has_a_class_in_the_place_of_its_mark():
-    found = NUMBERS.assign(words=["after ~60 of 590 epochs", "in ~/here"])
-    shown = table(found, "of ~7 ms", {"speedup": "{:.1f}×"}, ["seconds", "speedup"])
-    cells = [(text, bool(kind)) for kind, text in CELL.findall(shown._repr_mimebundle_()["text/html"])]
-    assert cells == [
-        ("of 7 ms", True),
-        *(("main_baseline", False), ("3", False), ("61.2", True), ("–", False), ("no", False)),
-        ("after 60 of 590 epochs", True),
-        *(("main_opt1", False), ("1,200", False), ("4.5", True), ("13.6×", True), ("yes", False)),
-        ("in ~/here", False),
-    ]
-    assert str(shown).count("~") == 6
-
-
-def test_a_tooltip_has_no_marks_either():
-    long = pd.DataFrame({"found": ["~60 of many epochs"]})
-    html = table(long, formats={"found": lambda text: text[:4] + "…"})._repr_mimebundle_()["text/html"]
-    assert ' class="measured"' in html and 'title="60 of many epochs">60 …</td>' in html
-
-
-@pytest.mark.parametrize(
-    ("marked", "plain"),
-    [
-        ("~13.4 s (13.1–13.9)", "13.4 s (13.1–13.9)"),
-        ("N ~5.40 times (~+3.7 %), error ~<0.0001", "N 5.40 times (+3.7 %), error <0.0001"),
-        ("~its step on one GPU", "its step on one GPU"),
-        ("in ~/.cache", "in ~/.cache"),
-        ("Pool::~Pool()", "Pool::~Pool()"),
-        ("about ~", "about ~"),
-    ],
-)
-def test_marks_are_left_out_and_nothing_else(marked, plain):
-    assert without_marks(marked) == plain
 
 
 @pytest.mark.parametrize(
@@ -157,7 +116,7 @@ def test_marks_are_left_out_and_nothing_else(marked, plain):
         ([250.26, None], ["250", "–"]),
         ([None, None], ["–", "–"]),
         ([np.int64(3), np.float64(2.5)], ["3.00", "2.50"]),
-        (["~1.0 s (0.9–1.1)", None], ["~1.0 s (0.9–1.1)", "–"]),
+        (["1.0 s (0.9–1.1)", None], ["1.0 s (0.9–1.1)", "–"]),
     ],
 )
 def test_cells_without_a_format(values, shown):
@@ -166,8 +125,8 @@ def test_cells_without_a_format(values, shown):
 
 
 def test_a_table_refuses_columns_that_it_does_not_have():
-    with pytest.raises(LabError, match=r"no column secnods\. Near it: seconds\."):
-        table(NUMBERS, measured=["secnods"])
+    with pytest.raises(ReportError, match=r"no column secnods\. There are: seconds\."):
+        table(NUMBERS, formats={"secnods": "{:.1f}"})
 
 
 def test_an_empty_table_shows_its_head():
@@ -290,11 +249,9 @@ def test_a_shown_figure_carries_its_fingerprint(monkeypatch):
     fig = line_figure()
     showing.show(fig)
     showing.show(line_figure(1.5), "Another\nline")
-    showing.show(line_figure(), measured=False)
     words = [bundle["text/plain"] for bundle in displayed]
-    assert words[0] == f"A line [drawn data: ~{drawn_data(fig)}]"
-    assert words[1].startswith("Another line [drawn data: ~") and words[1][-13:] != words[0][-13:]
-    assert words[2] == words[0].replace("~", "")
+    assert words[0] == f"A line [drawn data: {drawn_data(fig)}]"
+    assert words[1].startswith("Another line [drawn data: ") and words[1][-13:] != words[0][-13:]
     assert base64.b64decode(displayed[0]["image/png"]).startswith(b"\x89PNG")
     json.dumps(displayed)  # a notebook can keep it
     assert not plt.get_fignums()
@@ -464,7 +421,3 @@ def test_drawing_leaves_matplotlibs_settings_alone():
 
 def test_numbers_on_bars_have_three_digits():
     assert [bars_of.seconds(value) for value in (0.0312, 4.338, 13.44, 134.2)] == ["0.031", "4.34", "13.4", "134"]
-
-
-def test_tables_and_timings_mark_measured_numbers_alike():
-    assert tables.MEASURED == "~"

@@ -12,12 +12,12 @@ import pytest
 import stepbudget as sb
 from labkit.display import show
 from labkit.display.charts import budgets, flow
-from labkit.display.table import table
 from labkit.errors import LabError
 from stepbudget.__main__ import main
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError, visible
 from stepbudget.report import Report, open_report
+from stepbudget.show.table import table
 from synthetic import SyntheticReport
 
 EVIL = "\x1b[31m\x9b1m\u202e$\\frac{x$ $_$ <script>alert(1)</script><b>&amp; %{x}`|` @all"

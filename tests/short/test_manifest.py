@@ -158,7 +158,7 @@ def test_where_there_is_no_git_the_commit_is_told(monkeypatch, told, commit, cle
 
 def test_a_record_is_outdated_once_its_code_is_another_or_nobody_knows_it(tmp_path):
     (tmp_path / "a.py").write_text("x = 1")
-    modules = {"a.py": manifest.hash_of(b"x = 1"), "gone.py": "0" * 16, "labkit/display/table.py": "0" * 16}
+    modules = {"a.py": manifest.hash_of(b"x = 1"), "gone.py": "0" * 16, "labkit/display/spread.py": "0" * 16}
     assert manifest.changed(modules, tmp_path) == {"gone.py": ("0" * 16, None)}
     (tmp_path / "a.py").write_text("x = 2  # two")
     assert set(manifest.changed(modules, tmp_path)) == {"a.py", "gone.py"}

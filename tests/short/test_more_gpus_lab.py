@@ -330,7 +330,7 @@ def test_other_cures_are_as_good(capsys):
 
     for number, answer in (("21.5", counted_from_one), ("21.6", one_backward)):
         assert exercises.exercise(number, answer)
-    assert capsys.readouterr().out == "[ok] exercise 21.5\n[ok] exercise 21.6\n"
+    assert capsys.readouterr().out == "✓ exercise 21.5\n✓ exercise 21.6\n"
 
 
 def test_the_average_has_to_hold_the_forward_pass(capsys):

@@ -190,7 +190,7 @@ def test_the_distance_to_the_floor_is_a_product_of_three():
 def test_the_tables_of_the_lab():
     points = [steps.step_point("main_opt7", 4e-4, pd.DataFrame({"kernel": ["a"], "bytes": [3.3e8]}))]
     assert "Nsight Compute" in str(steps.points(points, PEAKS))
-    assert "BF16" in str(steps.roofs(PEAKS)) and "~200" in str(steps.roofs(PEAKS))
+    assert steps.roofs(PEAKS).cells()[-1] == ["BF16", "800", "200"]
     assert "42.9 TFLOP" in str(steps.floor_table(PEAKS))
     limits = roofline.limits_table(roofline.limits(counted(), PEAKS), top=3)
     assert limits.frame["kernel"].tolist()[3:] == ["2 more kinds"] and limits.frame["µs"].tolist()[3] == 250
@@ -417,7 +417,7 @@ def test_the_figures_fingerprint_is_the_same_after_drawing_and_differs_with_a_nu
     assert drawn_data(figure.roofline(PEAKS, faster)) != before
     uncounted = [*POINTS[:2], Point("main_opt7", "bf16", 73e9, 3.3e8, 4e-4)]
     assert figure.roofline(PEAKS, uncounted) is not None
-    assert described(fig).startswith("How close each step comes to what the GPU can do [drawn data: ~")
+    assert described(fig).startswith("How close each step comes to what the GPU can do [drawn data: ")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -465,7 +465,7 @@ def test_the_table_of_zeros_says_how_many_and_where():
     rows = [product(0.0, mhz=1500.0, watts=700.0), product(0.75, "both", mhz=None, watts=None), {"what": "copy"}]
     shown = steps.zeros([{"gpu": "a GPU", "rows": rows}])
     assert shown.frame["zeros"].tolist() == ["none", "75 % of both factors"]
-    assert shown.cells()[0] == ["none", "~700", "~1,500", "~700"]
+    assert shown.cells()[0] == ["none", "700", "1,500", "700"]
     assert shown.frame["MHz"].isna().tolist() == [False, True]
 
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from labkit.checks import conclude, invariant
-from labkit.display.table import table
 from labkit.recording.notebooks import files
+from stepbudget.show.table import table
 from stepbudget.signs import signed
 
 
@@ -16,7 +16,7 @@ from stepbudget.signs import signed
     ("typed", "printed"),
     [
         ("by -3,370 ms, +0.0 %", "by −3,370 ms, 0.0 %"),
-        ("~-0.7 to ~+0.31", "~−0.7 to ~+0.31"),
+        ("-0.7 to +0.31", "−0.7 to +0.31"),
         ("(-2.5 ms) -0 -0.00 +0", "(−2.5 ms) 0 0.00 0"),
         ("| -0.9 | +0.0 |", "| −0.9 | 0.0 |"),
         ("-3.2, -5.", "−3.2, −5."),
@@ -31,11 +31,11 @@ def test_signs_as_they_are_printed(typed, printed):
 
 def test_tables_and_sentences_print_them_so(capsys):
     changes = pd.DataFrame({"cause": ["a -1", "b"], "ms": [-3370.4, -0.04], "%": [-1.0, 0.0]})
-    shown = table(changes, formats={"ms": "{:+,.1f}", "%": "{:+.0f}"}, measured=["ms"])
-    assert shown.cells() == [["a -1", "~−3,370.4", "−1"], ["b", "~0.0", "0"]]
-    conclude(f"the epoch: ~{-3.2:+.1f} ms, ~{-0.0:+.1f} %")
+    shown = table(changes, formats={"ms": "{:+,.1f}", "%": "{:+.0f}"})
+    assert shown.cells() == [["a -1", "−3,370.4", "−1"], ["b", "0.0", "0"]]
+    conclude(f"the epoch: {-3.2:+.1f} ms, {-0.0:+.1f} %")
     invariant(f"{-2} is less", True)
-    assert capsys.readouterr().out == "→ the epoch: ~−3.2 ms, ~0.0 %\n[ok] −2 is less\n"
+    assert capsys.readouterr().out == "→ the epoch: −3.2 ms, 0.0 %\n✓ −2 is less\n"
 
 
 def words_of(output: nbformat.NotebookNode) -> str:

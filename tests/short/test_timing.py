@@ -83,8 +83,8 @@ def test_the_middle_is_the_median_and_the_spread_is_the_range():
 
 
 def test_a_spread_is_shown_marked_as_measured_with_its_unit():
-    assert Spread.of([13.4, 13.9, 13.1]).text() == "~13.4 s (13.1–13.9)"
-    assert Spread.of([0.25, 0.5]).text("ms", 3) == "~0.375 ms (0.250–0.500)"
+    assert Spread.of([13.4, 13.9, 13.1]).text() == "13.4 s (13.1–13.9)"
+    assert Spread.of([0.25, 0.5]).text("ms", 3) == "0.375 ms (0.250–0.500)"
 
 
 def test_no_measurement_has_no_spread():

@@ -136,8 +136,8 @@ def test_what_is_measured_and_typed_stands_in_an_output(path: Path):
 OUTPUT = """Epochs of the ladder
 step   epoch ms  share %
 ────   ────────  ───────
-opt1     ~446.8     ~9.1
-→ the copies take ~1,234 µs
+opt1     446.8     9.1
+→ the copies take 1,234 µs
 """
 
 

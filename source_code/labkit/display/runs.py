@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import special
 
-from labkit.display.spread import MEASURED, Spread, paired
+from labkit.display.spread import Spread, paired
 from stepbudget.signs import signed
 
 
@@ -24,7 +24,7 @@ def in_rounds(ratio: Spread) -> str:
 
     ``ratio``: as ``paired`` returns it.
     """
-    times = f"{MEASURED}{ratio.median:.2f} times as fast"
+    times = f"{ratio.median:.2f} times as fast"
     if ratio.n == 1:
         return f"{times} in one round; another may say otherwise"
     times = f"{times} ({ratio.low:.2f}–{ratio.high:.2f})"
@@ -71,7 +71,7 @@ def difference(ratio: Spread) -> str:
     They differ where that is beyond noise.
     """
     values = (ratio.low, ratio.median, ratio.high)
-    low, middle, high = (signed(f"{MEASURED}{100 * (value - 1):+.1f} %") for value in values)
+    low, middle, high = (signed(f"{100 * (value - 1):+.1f} %") for value in values)
     if ratio.n == 1:
         return f"{middle} in a single round, in which a few per cent mean nothing"
     if is_beyond_noise(ratio):

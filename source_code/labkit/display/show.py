@@ -16,27 +16,24 @@ from PIL import Image
 
 from labkit.display import style
 from labkit.display.fingerprint import FINGERPRINT_MARK, drawn_data
-from labkit.display.spread import MEASURED
 from stepbudget.errors import visible
 
 
-def show(fig: Figure, text: str | None = None, measured: bool = True) -> None:
+def show(fig: Figure, text: str | None = None) -> None:
     """Display the figure in the notebook, then close it.
 
-    ``text`` says in one line what it shows (default: its title); the fingerprint of what is drawn stands behind it,
-    marked with ``~`` unless ``measured=False`` says that it is the same on every machine.
+    ``text`` says in one line what it shows (default: its title); the fingerprint of what is drawn stands behind it.
     """
-    bundle = {"image/png": _png(fig), "text/plain": described(fig, text, measured)}
+    bundle = {"image/png": _png(fig), "text/plain": described(fig, text)}
     about = {"width": round(style.CSS_PX * fig.get_figwidth()), "alt": alternative(fig, text)}
     plt.close(fig)
     display(bundle, raw=True, metadata={"image/png": about})
 
 
-def described(fig: Figure, text: str | None = None, measured: bool = True) -> str:
-    """``<what it shows> [drawn data: ~<fingerprint>]``, on one line."""
+def described(fig: Figure, text: str | None = None) -> str:
+    """``<what it shows> [drawn data: <fingerprint>]``, on one line."""
     words = visible(" ".join((text or title(fig)).split()))
-    mark = MEASURED if measured else ""
-    return f"{words} {FINGERPRINT_MARK}{mark}{drawn_data(fig)}]"
+    return f"{words} {FINGERPRINT_MARK}{drawn_data(fig)}]"
 
 
 def title(fig: Figure) -> str:

@@ -1,4 +1,4 @@
-"""How are repeated measurements shown and compared? Median and range, speedups, and the mark of a measured number.
+"""How are repeated measurements shown and compared? Median and range, and speedups.
 
 The middle is the median, the spread is the range. Steps that are compared ran alternately (A B A B …), so that a
 machine that warms up or is busy for a while slowed both.
@@ -6,13 +6,9 @@ machine that warms up or is busy for a while slowed both.
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-MEASURED = "~"  # in front of every measured number that the labs print: on another machine it will differ
-_MARKED = re.compile(rf"(?<![^\s(]){MEASURED}(?=[^\s/])")  # at the start of a word that is not a path
 
 
 @dataclass(frozen=True)
@@ -32,13 +28,8 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values), len(values), tuple(values))
 
     def text(self, unit: str = "s", digits: int = 1) -> str:
-        """``~13.4 s (13.1–13.9)``"""
-        return f"{MEASURED}{self.median:.{digits}f} {unit} ({self.low:.{digits}f}–{self.high:.{digits}f})"
-
-
-def without_marks(text: str) -> str:
-    """``~13.4 s of ~20`` → ``13.4 s of 20``: as a reader sees it where markup says what was measured."""
-    return _MARKED.sub("", text)
+        """``13.4 s (13.1–13.9)``"""
+        return f"{self.median:.{digits}f} {unit} ({self.low:.{digits}f}–{self.high:.{digits}f})"
 
 
 def spread(records: Sequence[dict], field: str = "process_s") -> Spread:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from labkit import course
-from labkit.display.table import table
 from labkit.errors import LabError, speak_any_encoding
 from labkit.exercises import exercises_of, results
 from labkit.exercises.kinds import KINDS
+from stepbudget.show.table import table
 
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet would work out a name that begins like this
 

@@ -175,7 +175,7 @@ def say(exercise: str, wrong: str | None) -> bool:
     elif wrong:
         lines.say(f"exercise {exercise}: not yet – {wrong}")
     else:
-        lines.say(f"[ok] exercise {exercise}")
+        lines.say(f"✓ exercise {exercise}")
     return wrong == ""
 
 

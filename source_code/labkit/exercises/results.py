@@ -26,7 +26,7 @@ from labkit.paths import ROOT
 
 RIGHT, WRONG, NOT_TRIED = STATES = ("right", "wrong", "not tried")
 CHECK = re.compile(r"""exercise\(\s*["'](\d[\d.]*)["']""")  # in a cell
-LINE = re.compile(r"^(?:(?P<ok>\[ok\] )?exercise (?P<number>\d[\d.]*\d)(?P<said>$|: .*|, a hint: .*))$", re.MULTILINE)
+LINE = re.compile(r"^(?:(?P<ok>✓ )?exercise (?P<number>\d[\d.]*\d)(?P<said>$|: .*|, a hint: .*))$", re.MULTILINE)
 NOT_YET = ": not yet – "
 
 

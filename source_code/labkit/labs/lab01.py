@@ -88,12 +88,12 @@ def in_words(report: Report) -> Iterator[Claim | str]:
     top = found.table().nlargest(1, "share_of_idle").iloc[0]
     percent = 100 * found.idle_ms / found.window.duration_ms
     yield (
-        f"The GPU stands still for ~{percent:.0f} % of the epoch, and the largest cause "
-        f"of it is '{top['cause']}', with ~{100 * top['share_of_idle']:.0f} % of that time."
+        f"The GPU stands still for {percent:.0f} % of the epoch, and the largest cause "
+        f"of it is '{top['cause']}', with {100 * top['share_of_idle']:.0f} % of that time."
     )
     yield (
-        f"The program waited for the GPU for ~{found.held_ms.get('synchronisation', 0.0):.1f} ms; "
-        f"because of it the GPU stood still for ~{found.ms['synchronisation']:.1f} ms."
+        f"The program waited for the GPU for {found.held_ms.get('synchronisation', 0.0):.1f} ms; "
+        f"because of it the GPU stood still for {found.ms['synchronisation']:.1f} ms."
     )
 
 

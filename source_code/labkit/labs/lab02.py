@@ -32,8 +32,8 @@ def starved(before: Report) -> Iterator[Claim | str]:
     found = budget(before)
     whole_ms = found.window.duration_ms
     yield Note(
-        f"An epoch of ~{whole_ms:,.0f} ms, of which the GPU stands still for ~{found.idle_ms:,.0f} ms; "
-        f"the row of the loader: ~{found.ms['loader']:,.0f} ms."
+        f"An epoch of {whole_ms:,.0f} ms, of which the GPU stands still for {found.idle_ms:,.0f} ms; "
+        f"the row of the loader: {found.ms['loader']:,.0f} ms."
     )
     share, waiting = found.idle_ms / whole_ms, found.ms["loader"] / found.idle_ms if found.idle_ms else 0.0
     yield Claim(
@@ -54,10 +54,10 @@ def most_to_gain(before: Report) -> Iterator[Claim | str]:
     found = bounds(before, budget(before))
     loader, ranked = found["loader"], sorted(found.values(), key=lambda own: -own.at_most_ms)
     names = [FIXES[own.fix].label for own in ranked]
-    yield f"No waiting for the loader: at most ~{loader.at_most_ms:,.0f} of ~{loader.of_ms:,.0f} ms."
+    yield f"No waiting for the loader: at most {loader.at_most_ms:,.0f} of {loader.of_ms:,.0f} ms."
     yield (
-        f"Most to gain: {names[0]}, at most ~{ranked[0].at_most_times:.2f} times as fast. "
-        f"Next: {names[1]}, at most ~{ranked[1].at_most_times:.2f} times."
+        f"Most to gain: {names[0]}, at most {ranked[0].at_most_times:.2f} times as fast. "
+        f"Next: {names[1]}, at most {ranked[1].at_most_times:.2f} times."
     )
 
 
@@ -79,11 +79,11 @@ def more_workers(seconds: Mapping[int, Sequence[float]], spare: int, record: dic
     most = max(seconds)
     if most > spare:
         ratio = Spread.of([few / many for few, many in zip(seconds[spare], seconds[most], strict=True)])
-        yield f"~{most} workers instead of ~{spare}: {in_rounds(ratio)}."
+        yield f"{most} workers instead of {spare}: {in_rounds(ratio)}."
     else:
-        yield f"More than ~{spare} workers were not tried: one quick round could not tell."
+        yield f"More than {spare} workers were not tried: one quick round could not tell."
     best, images = _best({count: Spread.of(list(own)) for count, own in seconds.items()}, record)
-    yield f"The best median is that of --workers {best}: ~{images:,.0f} images a second."
+    yield f"The best median is that of --workers {best}: {images:,.0f} images a second."
 
 
 def _best(spreads: Mapping[int, Spread], record: dict) -> tuple[int, float]:
@@ -98,7 +98,7 @@ def bound_held(
     """No more was gained than the loader's bound; ``timed_…``: runs without the profiler, for the noise."""
     made, bound = compare(before, after), bounds(before, budget(before))["loader"]
     noise_ms = epoch_noise_ms(timed_before, timed_after)
-    yield f"Noise of an epoch, before and after added: ~{noise_ms:,.0f} ms."
+    yield f"Noise of an epoch, before and after added: {noise_ms:,.0f} ms."
     yield Claim(
         "the two reports are comparable", made.comparable, "; ".join(made.obstacles),
         because="a training without a GPU leaves no kernels in a report",
@@ -106,8 +106,8 @@ def bound_held(
     )  # fmt: skip
     if score := made.score("loader", noise_ms=noise_ms):
         yield (
-            f"Gained: ~{score.gained_ms:,.0f} ms of at most ~{bound.at_most_ms:,.0f}, ~{100 * score.share:.0f} %; "
-            f"~{made.speedup:.1f} times as fast, of at most ~{bound.at_most_times:.1f}."
+            f"Gained: {score.gained_ms:,.0f} ms of at most {bound.at_most_ms:,.0f}, {100 * score.share:.0f} %; "
+            f"{made.speedup:.1f} times as fast, of at most {bound.at_most_times:.1f}."
         )
         yield Claim(
             "the bound held: no more was gained than predicted, give or take the noise", score.kept, score.share,
@@ -129,7 +129,7 @@ def same_work(before: Report, after: Report, cores: int) -> Iterator[Claim | str
     yield Claim(
         "the GPU does the same work in the same time as before, within 15 %",
         abs(busy_after_ms - busy_before_ms) <= 0.15 * busy_before_ms,
-        f"~{busy_before_ms:,.0f} ms before, ~{busy_after_ms:,.0f} ms after",
+        f"{busy_before_ms:,.0f} ms before, {busy_after_ms:,.0f} ms after",
         because="a GPU changes its clock rate with its load and heat, laptops most of all",
         so="compare times of kernels only between runs at one clock rate; trust the wall clock below",
     )
@@ -145,10 +145,10 @@ def waits(after: Report, spare: int) -> Iterator[Claim | str]:
     found = steps(after)["loader_wait_ms"].dropna()
     early_ms, late_ms = found.iloc[: len(found) // 2].sum(), found.iloc[len(found) // 2 :].sum()
     yield (
-        f"Of ~{found.sum():.0f} ms of waiting: the first step ~{found.iloc[:1].sum():.0f}, "
-        f"the first ~{spare} steps, a batch of each worker, ~{found.iloc[:spare].sum():.0f}."
+        f"Of {found.sum():.0f} ms of waiting: the first step {found.iloc[:1].sum():.0f}, "
+        f"the first {spare} steps, a batch of each worker, {found.iloc[:spare].sum():.0f}."
     )
-    halves = f"~{early_ms:.0f} ms in the first half of the epoch, ~{late_ms:.0f} in the second"
+    halves = f"{early_ms:.0f} ms in the first half of the epoch, {late_ms:.0f} in the second"
     if found.empty:
         yield "No range of this report marks the loader: nothing is known of the waits."
     elif late_ms < early_ms / 2:
@@ -163,7 +163,7 @@ def few_steps_wait(after: Report) -> Iterator[Claim | str]:
     few_ms = found.nlargest(len(found) // 4).sum()
     yield Claim(
         "a quarter of the steps hold more than half of the waiting", few_ms > 0.5 * found.sum(),
-        f"~{few_ms:.0f} of ~{found.sum():.0f} ms",
+        f"{few_ms:.0f} of {found.sum():.0f} ms",
         because="with one worker or two, every step waits about as long",
         so="there are no rounds to see, and the mean step tells no more than the median one",
     )  # fmt: skip
@@ -175,7 +175,7 @@ def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
     startup_s = spread(fast, "startup_s").median
     yield f"The training loop is {compared(slow, fast, 'training_s')}."
     yield f"The whole process is {compared(slow, fast)}."
-    yield f"Start-up: ~{startup_s:.0f} s; an epoch without the profiler: ~{epoch_ms(fast):.0f} ms."
+    yield f"Start-up: {startup_s:.0f} s; an epoch without the profiler: {epoch_ms(fast):.0f} ms."
     yield Claim(
         "the whole process is at least twice as fast", process.median > 2, process.median,
         because="few cores feed the GPU slowly, or a slow GPU had less to wait for",

@@ -42,9 +42,7 @@ def from_which_memory(report: Report) -> Iterator[Claim | str]:
         yield "No batch is copied: there is no GPU here, and tables of copies stay empty."
     for kind in found.itertuples():
         beside = 100 * kind.overlap_ms / kind.gpu_ms
-        yield (
-            f"From {kind.host_memory} memory: ~{kind.gb_per_s:.1f} GB/s, ~{beside:.0f} % of the time beside kernels."
-        )
+        yield f"From {kind.host_memory} memory: {kind.gb_per_s:.1f} GB/s, {beside:.0f} % of the time beside kernels."
 
 
 def four_kinds(done_us: Mapping[Kind, float], returned_us: Mapping[Kind, float]) -> Iterator[Claim | str]:
@@ -75,8 +73,8 @@ def cost_of_pinning(large: pd.DataFrame) -> Iterator[Claim | str]:
     """What it takes to pin a new buffer; ``large``: copies of 256 MB, by memory and ``non_blocking``."""
     pin_us, slow_us = 1e3 * large["first_pin_ms"]["pinned", False], large["done_us"]["pageable", False]
     yield (
-        f"To pin a new buffer of 256 MB takes ~{pin_us / slow_us:.1f} times as long as the slow copy: "
-        f"~{pin_us / 1e3:.0f} ms, with copying, to ~{slow_us / 1e3:.0f} ms."
+        f"To pin a new buffer of 256 MB takes {pin_us / slow_us:.1f} times as long as the slow copy: "
+        f"{pin_us / 1e3:.0f} ms, with copying, to {slow_us / 1e3:.0f} ms."
     )
 
 
@@ -84,11 +82,11 @@ def most_to_gain(before: Report, plain: Sequence[dict]) -> Iterator[Claim | str]
     """The bound of pinned copies, for an epoch and for a whole run; ``plain``: records of runs without them."""
     of_epoch, run_s, bound_s = bound(before, budget(before), "pinned_memory"), spread(plain), _bound_s(before, plain)
     between_s = run_s.high - run_s.low
-    yield f"An epoch: at most ~{of_epoch.at_most_ms:.0f} of ~{of_epoch.of_ms:.0f} ms less."
-    yield f"The program spends ~{_held_ms(before):.0f} ms of an epoch in the phase 'copy to device'."
+    yield f"An epoch: at most {of_epoch.at_most_ms:.0f} of {of_epoch.of_ms:.0f} ms less."
+    yield f"The program spends {_held_ms(before):.0f} ms of an epoch in the phase 'copy to device'."
     times = run_s.median / (run_s.median - bound_s)
-    yield f"The whole run: at most ~{bound_s:.1f} s less, that is ~{times:.2f} times as fast."
-    yield f"Runs of the same script differ by up to ~{between_s:.1f} s."
+    yield f"The whole run: at most {bound_s:.1f} s less, that is {times:.2f} times as fast."
+    yield f"Runs of the same script differ by up to {between_s:.1f} s."
     if run_s.n == 1:
         yield "One run tells nothing of the noise, and one more will tell nothing of the gain."
     elif bound_s > between_s:
@@ -104,7 +102,7 @@ def copies_are_pinned(before: Report, after: Report) -> Iterator[Claim | str]:
     yield Claim("no batch is copied from pageable memory", "pageable" not in set(now["host_memory"]))
     yield Claim(
         "the program is held for less than a fifth of the time", held_now_ms < held_ms / 5,
-        f"~{held_ms:.1f} ms before, ~{held_now_ms:.1f} ms after",
+        f"{held_ms:.1f} ms before, {held_now_ms:.1f} ms after",
         because="the GPU reads pageable memory by itself (GH200), or there is none to copy to",
         so=f"the program was held for {held_ms:.0f} ms of an epoch: there was no more to free",
     )  # fmt: skip
@@ -136,14 +134,14 @@ def gained(
     made, noise_ms = compare(before, after), epoch_noise_ms(timed_before, timed_after)
     change_ms = made.table().set_index("cause")["change_ms"]
     if change_ms.max() > 0:
-        yield f"What grew most: '{change_ms.idxmax()}', by ~{change_ms.max():+.1f} ms."
+        yield f"What grew most: '{change_ms.idxmax()}', by {change_ms.max():+.1f} ms."
     gone_ms = made.removed_ms("pinned_memory")
-    yield f"The causes that the fix treats: ~{-gone_ms:+.1f} ms; the epoch: ~{-made.gained_ms:+.1f} ms."
+    yield f"The causes that the fix treats: {-gone_ms:+.1f} ms; the epoch: {-made.gained_ms:+.1f} ms."
     if abs(made.gained_ms) > noise_ms:
-        yield f"That is more than epochs without the profiler differ by, ~{noise_ms:.0f} ms."
+        yield f"That is more than epochs without the profiler differ by, {noise_ms:.0f} ms."
     else:
         yield (
-            f"Without the profiler, too, epochs differ by ~{noise_ms:.0f} ms: "
+            f"Without the profiler, too, epochs differ by {noise_ms:.0f} ms: "
             "from two profiles nobody can tell what the epoch gained."
         )
 
@@ -157,14 +155,14 @@ def bound_held(
     gone_ms = made.removed_ms("pinned_memory")
     yield Claim(
         "the copies and the waits in them take less than half of what they took", gone_ms > took_ms / 2,
-        f"~{took_ms - gone_ms:.1f} of ~{took_ms:.1f} ms are left",
+        f"{took_ms - gone_ms:.1f} of {took_ms:.1f} ms are left",
         because="copies over a narrow link get hardly faster, and without a GPU there are none",
         so="what is left are the copies themselves: send less (lab 6 sends bytes, and once)",
     )  # fmt: skip
     if score := made.score("pinned_memory", noise_ms=noise_ms):
         yield Claim(
             "the epoch gains no more than was predicted, give or take the noise", score.kept,
-            f"~{score.gained_ms:.0f} ms, at most ~{score.bound.at_most_ms:.0f} predicted, noise ~{noise_ms:.0f}",
+            f"{score.gained_ms:.0f} ms, at most {score.bound.at_most_ms:.0f} predicted, noise {noise_ms:.0f}",
             because="the loader was quicker in one of the two profiled epochs",
             so="credit the pinning with no more than its own rows of the table",
         )  # fmt: skip
@@ -194,7 +192,7 @@ def saved_within_bound(before: Report, plain: Sequence[dict], pinned: Sequence[d
     noise_s = max(before_s.high - before_s.low, after_s.high - after_s.low, 0.1 * before_s.median)
     yield Claim(
         "what is saved is within the bound, give or take the noise", saved_s < bound_s + noise_s,
-        f"~{saved_s:.1f} s saved, at most ~{bound_s:.1f} predicted, noise ~{noise_s:.1f}",
+        f"{saved_s:.1f} s saved, at most {bound_s:.1f} predicted, noise {noise_s:.1f}",
         because="something slowed the machine down in the runs without pinning",
         so="run more rounds: the copies cannot save more than they took",
     )  # fmt: skip

@@ -29,9 +29,9 @@ def unused(before: Report) -> Iterator[Claim | str]:
     yield Claim(
         "in FP32, at most 1 % of the kernel time is on Tensor Cores", used_ms <= 0.01 * ms.sum(), ms.round(1).to_dict(),
         because="a library or an environment variable lets FP32 products use Tensor Cores after all",
-        so=f"~{used_ms:.0f} of ~{ms.sum():.0f} ms have already what this lab wants to give them",
+        so=f"{used_ms:.0f} of {ms.sum():.0f} ms have already what this lab wants to give them",
     )  # fmt: skip
-    used = f"of ~{ms.sum():.0f} ms of kernels, Tensor Cores work in ~{used_ms:.0f} ms"
+    used = f"of {ms.sum():.0f} ms of kernels, Tensor Cores work in {used_ms:.0f} ms"
     yield used if ms.sum() else "here are no kernels to hand over"
 
 
@@ -49,7 +49,7 @@ def handed_over(operators: Mapping[str, Report], reports: Mapping[str, Report]) 
     yield Claim(
         "TF32 leaves less than half of the milliseconds at stake", left_ms[TF32] < left_ms[FP32] / 2, left_ms,
         because="GPUs older than Ampere have no TF32, and not every library has kernels for it",
-        so=_here(reports[FP32], f"in TF32 there are still ~{left_ms[TF32]:.0f} ms to gain"),
+        so=_here(reports[FP32], f"in TF32 there are still {left_ms[TF32]:.0f} ms to gain"),
     )  # fmt: skip
     yield Claim(
         "in BF16, kernels run on Tensor Cores", (tensor_cores.verdicts(reports[BF16])["tensor_core"] == "yes").any(),
@@ -68,13 +68,13 @@ def work_within_bound(before: Report, after: Report, busy: Mapping[str, float]) 
     )  # fmt: skip
     bound, saved_ms = made.bounds["mixed_precision"], busy[FP32] - busy[FP16]
     share = saved_ms / bound.at_most_ms if bound.at_most_ms else 0.0
-    yield Note(f"At most ~{bound.at_most_ms:.0f} ms; the GPU works ~{saved_ms:.0f} ms less, ~{100 * share:.0f} %.")
+    yield Note(f"At most {bound.at_most_ms:.0f} ms; the GPU works {saved_ms:.0f} ms less, {100 * share:.0f} %.")
     yield Claim(
         "the GPU's work became shorter by no more than the bound", saved_ms <= bound.at_most_ms, saved_ms,
         because="the GPU ran at another clock rate in one of the two profiles",
         so="profile both again, one right after the other",
     )  # fmt: skip
-    yield f"The epoch is shorter by ~{made.gained_ms:.0f} ms."
+    yield f"The epoch is shorter by {made.gained_ms:.0f} ms."
     if made.gained_ms > bound.at_most_ms:
         yield "that is more than the bound: something else changed too, and the table below names it"
 
@@ -91,7 +91,7 @@ def less_work(before: Report, busy: Mapping[str, float]) -> Iterator[Claim | str
     yield Claim(
         "in FP16 the GPU needs at least 20 % less time for an epoch", saved_ms > 0.2 * busy[FP32], busy,
         because="kernels that move bytes gain at most half, and the GPU may have no Tensor Cores",
-        so=_here(before, f"the kernels save ~{max(0, saved_ms):.0f} ms an epoch; no run can gain more"),
+        so=_here(before, f"the kernels save {max(0, saved_ms):.0f} ms an epoch; no run can gain more"),
     )  # fmt: skip
     yield Claim(
         "BF16 needs about as long, within 15 %", abs(busy[BF16] - busy[FP16]) < 0.15 * busy[FP16], busy,
@@ -107,15 +107,15 @@ def what_grew(before: Report, after: Report, busy: Mapping[str, float]) -> Itera
     grew = {CAUSES[cause]: after_ms[cause] - before_ms[cause] for cause in made.before.idle_causes}
     most = [name for name in sorted(grew, key=grew.get, reverse=True)[:3] if grew[name] > 0.5]
     launched = [launch(report).launches for report in (before, after)]
-    yield f"Kernels launched: ~{launched[0]:,} before, ~{launched[1]:,} after."
-    epoch = f"the epoch is ~{abs(made.gained_ms):.0f} ms {'shorter' if made.gained_ms > 0 else 'longer'}"
-    yield _here(before, f"the GPU works ~{saved_ms:.0f} ms less; {epoch}")
-    yield ", ".join(f"{name} grew by ~{grew[name]:.0f} ms" for name in most) or "nothing grew"
+    yield f"Kernels launched: {launched[0]:,} before, {launched[1]:,} after."
+    epoch = f"the epoch is {abs(made.gained_ms):.0f} ms {'shorter' if made.gained_ms > 0 else 'longer'}"
+    yield _here(before, f"the GPU works {saved_ms:.0f} ms less; {epoch}")
+    yield ", ".join(f"{name} grew by {grew[name]:.0f} ms" for name in most) or "nothing grew"
     if saved_ms <= 0:
         yield _here(before, "mixed precision does not make this GPU's work shorter")
     elif made.gained_ms > 1.1 * saved_ms:
         fell = min(grew, key=grew.get)
-        yield f"the kernels did not give all of that: {fell} fell by ~{-grew[fell]:.0f} ms"
+        yield f"the kernels did not give all of that: {fell} fell by {-grew[fell]:.0f} ms"
     elif made.gained_ms < saved_ms / 2:
         yield "waiting took most of what the kernels gave: the epoch did not wait for them"
     else:
@@ -127,8 +127,8 @@ def loop_within_bound(slow: Sequence[dict], fast: Sequence[dict], made: Comparis
     saved_s = [one["training_s"] - other["training_s"] for one, other in zip(slow, fast, strict=False)]
     epochs = len(slow[0]["epochs"])
     bound_s = epochs * made.bounds["mixed_precision"].at_most_ms / 1e3
-    yield f"In a round, the training loop saves ~{min(saved_s):.2f} to ~{max(saved_s):.2f} s"
-    yield f"The bound of ~{epochs} epochs is ~{bound_s:.1f} s."
+    yield f"In a round, the training loop saves {min(saved_s):.2f} to {max(saved_s):.2f} s"
+    yield f"The bound of {epochs} epochs is {bound_s:.1f} s."
     yield Claim(
         "at least one round saves no more than the bound", min(saved_s) <= bound_s, saved_s,
         because="the machine was busier while the runs in FP32 were made",
@@ -144,7 +144,7 @@ def round_by_round(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
         if minutes < 10:
             yield f"{name}: the training loop is {in_rounds(ratio)}"
         else:
-            yield f"{name}: ~{ratio.median:.2f} times as fast, ~{minutes:.0f} minutes apart:"
+            yield f"{name}: {ratio.median:.2f} times as fast, {minutes:.0f} minutes apart:"
             yield "that may be the hour's doing and not the format's"
 
 

@@ -38,13 +38,13 @@ LEFT = {  # what part 2 treats, and the causes that it has
 def rung_by_rung(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """What each fix brought, and all of them: ``runs`` of each step, by its name, the baseline first."""
     first, *_, last = runs.values()
-    yield f"Each run: ~{len(first[0]['epochs'])} epochs."
+    yield f"Each run: {len(first[0]['epochs'])} epochs."
     for before, after in pairwise(runs):
         for part, field in {"training loop": "training_s", "whole process": "process_s"}.items():
             yield f"{after}: the {part} is {compared(runs[before], runs[after], field)}"
     yield f"all three: the whole process is {compared(first, last)}"
     first_s, last_s = (spread(own).median for own in (first, last))
-    yield f"Here ~{first_s:.0f} s, then ~{last_s:.0f} s; an older course: 113 s, then 85 s (1.3 times)."
+    yield f"Here {first_s:.0f} s, then {last_s:.0f} s; an older course: 113 s, then 85 s (1.3 times)."
 
 
 def workers_gained_most(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
@@ -63,7 +63,7 @@ def workers_gained_most(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | 
     others, most = gains["pinned copies"] * gains["mixed precision"], max(gains, key=gains.__getitem__)
     yield Claim(
         "the workers gained more than the other two together", gains["workers"] > others,
-        {name: f"~{gain:.2f}" if gain != 1 else "no difference" for name, gain in gains.items()},
+        {name: f"{gain:.2f}" if gain != 1 else "no difference" for name, gain in gains.items()},
         because="few cores leave little to gain from workers, a slow GPU much from shorter kernels",
         so=f"what matters most here: {most if gains[most] > 1 else 'none of the three'}",
     )  # fmt: skip
@@ -88,7 +88,7 @@ def largest_part(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
         run = median_run(runs[name])
         largest = max(PARTS, key=lambda part: run[PARTS[part]])
         share = run[PARTS[largest]] / run["process_s"]
-        yield f"{name}: the largest part is {largest}, ~{100 * share:.0f} % of the process"
+        yield f"{name}: the largest part is {largest}, {100 * share:.0f} % of the process"
 
 
 def idle_for(budgets: Mapping[str, Budget], reports: Mapping[str, Report]) -> Iterator[Claim | str]:
@@ -96,8 +96,8 @@ def idle_for(budgets: Mapping[str, Budget], reports: Mapping[str, Report]) -> It
     for name, own in budgets.items():
         cause = max(own.idle_causes, key=own.ms.__getitem__)
         share = 100 * own.idle_ms / own.window.duration_ms
-        idles = f"the GPU idles for ~{share:.0f} % of the epoch" if round(share, 6) < 100 else "no GPU worked"
-        yield f"{name}: {idles}, above all {CAUSES[cause]} (~{own.ms[cause]:,.0f} ms)"
+        idles = f"the GPU idles for {share:.0f} % of the epoch" if round(share, 6) < 100 else "no GPU worked"
+        yield f"{name}: {idles}, above all {CAUSES[cause]} ({own.ms[cause]:,.0f} ms)"
     both = zip(budgets.values(), reports.values(), strict=True)
     off_ms = [abs(sum(own.ms.values()) - report.window().duration_ms) for own, report in both]
     yield Claim("the rows of each budget add up to its epoch", max(off_ms) < 1e-3, off_ms)
@@ -114,7 +114,7 @@ def faster_kernels_more_idle(
         "mixed precision makes the GPU's own work at least 1.3 times as fast", fp32.busy_ms > 1.3 * amp.busy_ms,
         [round(one.busy_ms, 1) for one in (fp32, amp)],
         because="the GPU has no Tensor Cores for FP16, or its kernels mostly move bytes",
-        so=f"no more than ~{max(0, fp32.busy_ms - amp.busy_ms):.0f} ms an epoch can come from it",
+        so=f"no more than {max(0, fp32.busy_ms - amp.busy_ms):.0f} ms an epoch can come from it",
     )  # fmt: skip
     yield Claim(
         "mixed precision leaves the GPU idle for a larger share of the epoch", amp.idle_share > fp32.idle_share,
@@ -123,7 +123,7 @@ def faster_kernels_more_idle(
         so=f"what counts is the clock: the training loop is {loop}",
     )  # fmt: skip
     if fp32.busy_ms:
-        yield f"the GPU works ~{fp32.busy_ms:.0f} ms an epoch before, ~{amp.busy_ms:.0f} ms after"
+        yield f"the GPU works {fp32.busy_ms:.0f} ms an epoch before, {amp.busy_ms:.0f} ms after"
     yield f"the training loop: {loop}"
 
 
@@ -157,7 +157,7 @@ def amp_alone(baseline: Report) -> Iterator[Claim | str]:
     most = found.window.duration_ms / max(found.idle_ms, 1e-6)
     alone = bound(baseline, budget(baseline), "mixed_precision")
     if found.busy_ms:
-        yield f"with kernels that take no time, the baseline's epoch: ~{most:.2f} times as fast"
+        yield f"with kernels that take no time, the baseline's epoch: {most:.2f} times as fast"
         yield Claim(
             "no GPU, however fast, can make the baseline's epoch 1.5 times as fast", most < 1.5, most,
             because="a slow GPU works for a large part of the epoch, even with one worker",
@@ -174,7 +174,7 @@ def launches(last: Report) -> Iterator[Claim | str]:
     """Is the last step launch-bound?"""
     found = launch(last)
     if found.launches:
-        empty = f"~{100 * found.starved_share:.0f} % of ~{found.launches:,} launches"
+        empty = f"{100 * found.starved_share:.0f} % of {found.launches:,} launches"
         yield f"in mixed precision {empty} found the GPU with nothing to do: {found.verdict}"
     else:
         yield "no GPU worked: read this lab with LAB_MODE=recorded"
@@ -185,22 +185,22 @@ def still_idle(last: Report) -> Iterator[Claim | str]:
     ms, found = budget(last).ms, idle(last)
     if found.busy_ms:
         times = found.window.duration_ms / found.busy_ms
-        yield f"with no idle time at all, an epoch would be at most ~{times:.1f} times as fast"
+        yield f"with no idle time at all, an epoch would be at most {times:.1f} times as fast"
     left = {name: sum(ms[cause] for cause in causes) for name, causes in LEFT.items()}
     for name, own_ms in sorted(left.items(), key=lambda one: -one[1]):
         share = 100 * own_ms / max(found.idle_ms, 1e-6)
-        yield f"{name}: ~{own_ms:.0f} ms, ~{share:.0f} % of the idle time"
+        yield f"{name}: {own_ms:.0f} ms, {share:.0f} % of the idle time"
     first, launches_ms = max(left, key=left.__getitem__), left[CPU_WORK]
     yield Claim(
         "the loader is the largest cause of the idle time that is left", first == "the loader", first,
         because="enough cores, or a slower GPU, keep a batch ready at all times",
-        so=f"first on this machine: {first}, with ~{left[first]:.0f} ms of an epoch",
+        so=f"first on this machine: {first}, with {left[first]:.0f} ms of an epoch",
     )  # fmt: skip
     yield Claim(
         "the CPU's own work is more than 5 % of the idle time that is left", launches_ms > 0.05 * found.idle_ms,
         launches_ms,
         because="launches hide behind long kernels, or a starved GPU waits far longer for data",
-        so=f"fewer launches can gain ~{launches_ms:.0f} ms of an epoch at most: lab 7 can wait",
+        so=f"fewer launches can gain {launches_ms:.0f} ms of an epoch at most: lab 7 can wait",
     )  # fmt: skip
 
 

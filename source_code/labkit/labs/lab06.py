@@ -32,7 +32,7 @@ def idle_for(before: Report) -> Iterator[Claim | str]:
     """What the GPU is idle for most."""
     own = budget(before)
     cause = max(own.idle_causes, key=own.ms.__getitem__)
-    most = f"~{own.ms[cause]:.0f} of ~{own.idle_ms:.0f} ms"
+    most = f"{own.ms[cause]:.0f} of {own.idle_ms:.0f} ms"
     what = "what the GPU is idle for most" if len(before.kernels) else "no GPU worked; what took longest"
     yield f"{what}: {CAUSES[cause]}, {most}"
 
@@ -40,12 +40,12 @@ def idle_for(before: Report) -> Iterator[Claim | str]:
 def bus_is_fast(bus: pd.DataFrame, before: Report) -> Iterator[Claim | str]:
     """The loader's waits are not the bus's; ``bus``: milliseconds of an epoch over it, FP32 in the first row."""
     bus_ms, waits_ms = float(bus["ms from pinned memory"][0]), budget(before).ms["loader"]
-    yield f"An epoch in FP32: ~{bus_ms:.1f} ms on the bus, ~{waits_ms:.0f} ms idle for the loader."
+    yield f"An epoch in FP32: {bus_ms:.1f} ms on the bus, {waits_ms:.0f} ms idle for the loader."
     yield Claim(
         "the bus needs less than a tenth of the time that the loader costs", bus_ms < 0.1 * waits_ms,
         [round(bus_ms, 1), round(waits_ms, 1)],
         because="the bus is narrow (few lanes, an older generation), or the loader keeps up",
-        so=f"without a loader, an epoch in FP32 over the bus would still take ~{bus_ms:.0f} ms",
+        so=f"without a loader, an epoch in FP32 over the bus would still take {bus_ms:.0f} ms",
     )  # fmt: skip
 
 
@@ -53,8 +53,8 @@ def scaler_asks(before: Report) -> Iterator[Claim | str]:
     """How often the program copies a number from the GPU, and how long it waits for that."""
     found, batches = copies(before), len(step_windows(before))
     asked = found[found["direction"] == "device to host"][["count", "api_ms"]].sum()
-    held = f"{asked['count']:.0f} times in {batches} steps, and is held for ~{asked['api_ms']:.0f} ms"
-    yield f"FP16 with scaler: the program asks ~{held}."
+    held = f"{asked['count']:.0f} times in {batches} steps, and is held for {asked['api_ms']:.0f} ms"
+    yield f"FP16 with scaler: the program asks {held}."
     yield Claim(
         "with the scaler, the program asks the GPU in every step", asked["count"] >= batches, asked["count"],
         because="without a GPU nothing is copied from one",
@@ -78,21 +78,21 @@ def same_work_no_loader(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
         "the GPU idles for less than half as long as it did", last.idle_ms < 0.5 * first.idle_ms,
         [round(first.idle_ms, 1), round(last.idle_ms, 1)],
         because="the loader was not what it waited for, or the CPU launches too slowly",
-        so=f"~{last.idle_ms:.0f} ms of an epoch are idle still; the table below names the causes",
+        so=f"{last.idle_ms:.0f} ms of an epoch are idle still; the table below names the causes",
     )  # fmt: skip
     busy_ms = {name: round(idle(report).busy_ms, 1) for name, report in reports.items()}
     was_ms, *_, now_ms = busy_ms.values()
     yield Claim(
         "the GPU does the same work as before, within 15 %", abs(now_ms - was_ms) < 0.15 * was_ms, busy_ms,
         because="a laptop changes its clock, a shared GPU works for others too",
-        so=f"of the epoch's change, ~{was_ms - now_ms:.0f} ms are the GPU's own work",
+        so=f"of the epoch's change, {was_ms - now_ms:.0f} ms are the GPU's own work",
     )  # fmt: skip
 
 
 def loader_gained(made: Comparison) -> Iterator[Claim | str]:
     """What was gained, against the bound of the loader, and which rows of the budget shrank."""
     loader_ms, gained_ms, removed_ms = made.bounds["loader"].at_most_ms, made.gained_ms, made.removed_ms("loader")
-    yield f"At most ~{loader_ms:.0f} of ~{made.before.window.duration_ms:.0f} ms; gained: ~{gained_ms:.0f} ms."
+    yield f"At most {loader_ms:.0f} of {made.before.window.duration_ms:.0f} ms; gained: {gained_ms:.0f} ms."
     yield Claim(
         "the loader's waits made up most of what was gained", removed_ms > 0.5 * gained_ms, removed_ms,
         because="the loader kept up here, and what else the diff changed counts for more",
@@ -101,20 +101,20 @@ def loader_gained(made: Comparison) -> Iterator[Claim | str]:
     yield Claim(
         "the epoch is more than half of the loader's bound shorter", gained_ms > 0.5 * loader_ms, gained_ms,
         because="another cause took the loader's place: launches, or the kernels themselves",
-        so=f"~{gained_ms:.0f} of ~{loader_ms:.0f} ms came; the table names what took the rest",
+        so=f"{gained_ms:.0f} of {loader_ms:.0f} ms came; the table names what took the rest",
     )  # fmt: skip
     past_ms = gained_ms - loader_ms
-    yield f"the gain is ~{abs(past_ms):.0f} ms {'beyond' if past_ms > 0 else 'short of'} the bound of the loader"
+    yield f"the gain is {abs(past_ms):.0f} ms {'beyond' if past_ms > 0 else 'short of'} the bound of the loader"
     most = sorted(made.shrank_ms.items(), key=lambda one: -one[1])[:4]
-    yield ", ".join(f"{CAUSES[cause]}: ~{ms:.0f} ms less" for cause, ms in most if ms > 0.5) or "nothing less"
+    yield ", ".join(f"{CAUSES[cause]}: {ms:.0f} ms less" for cause, ms in most if ms > 0.5) or "nothing less"
 
 
 def as_fast(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
     """An epoch without the profiler, and each part of the process, by the clock."""
-    yield (f"A training epoch without the profiler: ~{epoch_ms(slow):.0f} ms before, ~{epoch_ms(fast):.0f} ms after.")
+    yield f"A training epoch without the profiler: {epoch_ms(slow):.0f} ms before, {epoch_ms(fast):.0f} ms after."
     parts = {"training loop": "training_s", "tests": "test_s", "whole process": "process_s"}
     for part, field in parts.items():
-        yield f"{part}, ~{len(fast[0]['epochs'])} epochs: {compared(slow, fast, field)}"
+        yield f"{part}, {len(fast[0]['epochs'])} epochs: {compared(slow, fast, field)}"
 
 
 def loop_and_tests_gain(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
@@ -138,7 +138,7 @@ def with_and_without_profiler(
     """How many times as fast an epoch became, in the reports and in the timed runs."""
     profiled = idle(before).window.duration_ms / idle(after).window.duration_ms
     unseen = epoch_ms(slow) / epoch_ms(fast)
-    yield f"profiled, the epoch is ~{profiled:.1f} times as fast; without: ~{unseen:.1f} times"
+    yield f"profiled, the epoch is {profiled:.1f} times as fast; without: {unseen:.1f} times"
 
 
 def process_gains(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
@@ -150,7 +150,7 @@ def process_gains(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim 
         so=f"the loop alone is {loop:.1f} times as fast: more epochs show more of it",
     )  # fmt: skip
     run = sorted(fast, key=lambda record: record["process_s"])[len(fast) // 2]
-    yield f"starting up is ~{100 * run['startup_s'] / run['process_s']:.0f} % of the process now"
+    yield f"starting up is {100 * run['startup_s'] / run['process_s']:.0f} % of the process now"
 
 
 def accuracy_kept(baseline: Sequence[float], opt4: Sequence[float]) -> Iterator[Claim | str]:
@@ -162,7 +162,7 @@ def memory(peak_mb: Sequence[float], samples: int) -> Iterator[Claim | str]:
     """What the data take on the GPU; ``peak_mb``: before and after, ``samples``: to train and to test."""
     reckoned_mb, (was_mb, now_mb) = samples * (PIXELS + LABEL) / 1e6, peak_mb
     yield f"Reckoned: {reckoned_mb:.1f} MB."
-    yield f"Peak of PyTorch's tensors: ~{was_mb:.0f} MB before, ~{now_mb:.0f} MB after."
+    yield f"Peak of PyTorch's tensors: {was_mb:.0f} MB before, {now_mb:.0f} MB after."
     yield Claim(
         "the peak grew by less than three times the data", now_mb - was_mb < 3 * reckoned_mb, now_mb - was_mb,
         because="libraries choose other algorithms, with other working space, where memory is ample",
@@ -174,8 +174,8 @@ def bus_could_carry(gb_per_s: float, digits: int, fast: Sequence[dict]) -> Itera
     """What the bus could carry in an epoch as short as ``fast`` made it."""
     took_ms = epoch_ms(fast)
     could_mb, bytes_mb = gb_per_s * took_ms, digits * PIXELS / 1e6
-    yield f"~{took_ms:.0f} ms an epoch, ~{gb_per_s:.0f} GB/s: time for ~{could_mb:,.0f} MB."
-    yield f"Our digits as bytes: {bytes_mb:.1f} MB, ~{100 * bytes_mb / could_mb:.1f} % of that."
+    yield f"{took_ms:.0f} ms an epoch, {gb_per_s:.0f} GB/s: time for {could_mb:,.0f} MB."
+    yield f"Our digits as bytes: {bytes_mb:.1f} MB, {100 * bytes_mb / could_mb:.1f} % of that."
     yield Claim(
         "the bus could carry the digits of an epoch ten times over", could_mb > 10 * bytes_mb, could_mb,
         because="the bus is narrow: few lanes, or an older generation",
@@ -191,7 +191,7 @@ def what_is_next(reports: Mapping[str, Report], fast: Sequence[dict]) -> Iterato
     cause = max(left.idle_causes, key=left.ms.__getitem__)
     timed = min(round(idle(last).busy_ms, 1) / epoch_ms(fast), 1.0)
     then = "fewer and shorter kernels" if timed > 0.75 else CAUSES[cause]
-    part = f"~{100 * busy:.0f} % of the profiled epoch, ~{100 * timed:.0f} % of a timed one"
+    part = f"{100 * busy:.0f} % of the profiled epoch, {100 * timed:.0f} % of a timed one"
     worked = f"the GPU's own work is {part}; next: {then}"
     yield worked if busy else "no GPU worked: read this lab with LAB_MODE=recorded"
     yield Claim(
@@ -199,7 +199,7 @@ def what_is_next(reports: Mapping[str, Report], fast: Sequence[dict]) -> Iterato
         busy == max(shares.values()) > min(shares.values()),
         shares,
         because="the CPU cannot launch as fast as this GPU computes",
-        so=f"it is idle for {CAUSES[cause]} most, ~{left.ms[cause]:.0f} ms of an epoch",
+        so=f"it is idle for {CAUSES[cause]} most, {left.ms[cause]:.0f} ms of an epoch",
     )
 
 

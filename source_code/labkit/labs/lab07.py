@@ -33,8 +33,8 @@ def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
     by_phase, gpu_ms = phases(opt4).set_index("phase")["cpu_ms"], idle(opt4).busy_ms
     cpu_ms = by_phase.reindex(LOOP).sum()
     yield Note(
-        f"An epoch of ~{opt4.window().duration_ms:.0f} ms: the CPU prepares and launches for ~{cpu_ms:.0f} ms, "
-        f"the GPU works for ~{gpu_ms:.0f} ms."
+        f"An epoch of {opt4.window().duration_ms:.0f} ms: the CPU prepares and launches for {cpu_ms:.0f} ms, "
+        f"the GPU works for {gpu_ms:.0f} ms."
     )
     yield Claim(
         "the CPU is at work for more than a tenth of the GPU's time: launches may matter",
@@ -56,21 +56,21 @@ def launches(opt4: Report) -> Iterator[Claim | str]:
     found, steps = launch(opt4), len(step_windows(opt4))
     yield f"{found.launches / steps:.0f} launches in each of {steps} steps."
     times = found.launch_us / found.kernel_us
-    yield f"From one launch to the next the CPU takes ~{times:.1f} times as long as the usual kernel runs."
+    yield f"From one launch to the next the CPU takes {times:.1f} times as long as the usual kernel runs."
 
 
 def bare_launch(bare_us: Mapping[str, float], opt4: Report) -> Iterator[Claim | str]:
     """The smallest kernel from Python and in a graph, in microseconds, and the usual kernel of ``opt4``."""
     python_us, graph_us, found = bare_us["python"], bare_us["graph"], launch(opt4)
-    yield f"A kernel with next to nothing to do: ~{python_us:.1f} µs from Python, ~{graph_us:.1f} µs in a graph."
+    yield f"A kernel with next to nothing to do: {python_us:.1f} µs from Python, {graph_us:.1f} µs in a graph."
     spared_ms = found.launches * (python_us - graph_us) / 1e3
     yield Claim(
         "in a graph a small kernel takes less than half as long", graph_us < python_us / 2, graph_us / python_us,
         because="the CPU is fast, or the GPU takes long to start any kernel",
-        so=f"at this rate a graph spares opt4's CPU ~{spared_ms:.0f} ms an epoch",
+        so=f"at this rate a graph spares opt4's CPU {spared_ms:.0f} ms an epoch",
     )  # fmt: skip
     times = python_us / found.kernel_us
-    yield f"The barest launch takes ~{times:.1f} times as long as the usual kernel of opt4 runs."
+    yield f"The barest launch takes {times:.1f} times as long as the usual kernel of opt4 runs."
 
 
 def old_names_moved(weights: Sequence[str]) -> Iterator[Claim | str]:
@@ -118,14 +118,14 @@ def graph_gained(opt4: Report, opt5: Report) -> Iterator[Claim | str]:
         return
     idle_ms, most_ms = made.before.idle_ms - made.after.idle_ms, score.bound.at_most_ms
     yield (
-        f"Predicted: at most ~{most_ms:.0f} of ~{score.bound.of_ms:.0f} ms; "
-        f"the epoch became ~{score.gained_ms:.0f} ms shorter."
+        f"Predicted: at most {most_ms:.0f} of {score.bound.of_ms:.0f} ms; "
+        f"the epoch became {score.gained_ms:.0f} ms shorter."
     )
     yield Claim(
         "the causes that the graph treats shrank to less than a quarter", score.removed_ms > 0.75 * most_ms,
         score.removed_ms,
         because="they were few milliseconds, and tracing node by node leaves gaps of its own",
-        so=f"of at most ~{most_ms:.1f} ms the graph took ~{score.removed_ms:.1f}",
+        so=f"of at most {most_ms:.1f} ms the graph took {score.removed_ms:.1f}",
     )  # fmt: skip
     before, calls = launch(opt4).launches, launch(opt5).launches
     yield Claim(
@@ -134,11 +134,11 @@ def graph_gained(opt4: Report, opt5: Report) -> Iterator[Claim | str]:
     yield Claim(
         "the GPU idles for less than half as long", made.after.idle_ms < made.before.idle_ms / 2, made.after.idle_ms,
         because="it hardly idled before: on a slow GPU launches are hidden",
-        so=f"the graph frees the CPU, and the epoch gains ~{idle_ms:.1f} ms of idle time by it",
+        so=f"the graph frees the CPU, and the epoch gains {idle_ms:.1f} ms of idle time by it",
     )  # fmt: skip
     yield (
-        f"Of ~{score.gained_ms:.0f} ms gained, ~{idle_ms:.0f} ms were idle time, "
-        f"~{score.gained_ms - idle_ms:.0f} ms the GPU's own work."
+        f"Of {score.gained_ms:.0f} ms gained, {idle_ms:.0f} ms were idle time, "
+        f"{score.gained_ms - idle_ms:.0f} ms the GPU's own work."
     )
 
 
@@ -158,8 +158,8 @@ def epoch_shorter(steps: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """An epoch by the clock; ``steps``: runs of opt4 and of opt5, by their names."""
     for name, runs in steps.items():
         yield (
-            f"{name}: a training epoch without the profiler ~{epoch_ms(runs):.0f} ms; "
-            f"the first one, left out here, ~{1e3 * first_epoch_longer_s(runs):.0f} ms more."
+            f"{name}: a training epoch without the profiler {epoch_ms(runs):.0f} ms; "
+            f"the first one, left out here, {1e3 * first_epoch_longer_s(runs):.0f} ms more."
         )
     faster = epoch_times(*steps.values())
     yield Claim(
@@ -178,7 +178,7 @@ def graph_alone(ways: pd.DataFrame) -> Iterator[Claim | str]:
         so="a graph frees your CPU, and shortens a training only where the kernels are shorter still",
     )  # fmt: skip
     yield (
-        f"Of 1,024 digits, the graph alone makes an epoch ~{full:.2f} times as fast: "
+        f"Of 1,024 digits, the graph alone makes an epoch {full:.2f} times as fast: "
         f"one by one, the {'CPU' if full > 1.2 else 'GPU'} is the slower side."
     )
 

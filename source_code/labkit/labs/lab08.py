@@ -18,13 +18,13 @@ from labkit.checks import Claim, Note
 from labkit.display import style
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import spread
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.subjects import accuracy
 from labkit.subjects.ladder import epoch_times
 from stepbudget.ask.budget import Budget
 from stepbudget.ask.idle import idle
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 BEST = ("the compiler's", "LeanNet")  # whose kernels, which network
 
@@ -40,8 +40,8 @@ def others_take_most(before: Budget) -> Iterator[Claim | str]:
         so=f"others take {others_ms:.0f} of {work_ms:.0f} ms of kernels: that is all there is to fuse",
     )  # fmt: skip
     yield (
-        f"They take ~{others_ms:.0f} of ~{of_ms:.0f} ms. If all of them vanished, an epoch "
-        f"would be ~{of_ms / (of_ms - others_ms):.1f} times as fast."
+        f"They take {others_ms:.0f} of {of_ms:.0f} ms. If all of them vanished, an epoch "
+        f"would be {of_ms / (of_ms - others_ms):.1f} times as fast."
     )
 
 
@@ -72,15 +72,15 @@ def shortest_epoch(ways: pd.DataFrame) -> Iterator[Claim | str]:
     )  # fmt: skip
     plain, lean = (full["times as fast"][one] for one in (("PyTorch's", "Net"), best))
     yield (
-        f"With PyTorch's kernels a graph makes an epoch ~{plain:.2f} times as fast, "
-        f"with those of the shortest epoch ~{lean:.2f} times."
+        f"With PyTorch's kernels a graph makes an epoch {plain:.2f} times as fast, "
+        f"with those of the shortest epoch {lean:.2f} times."
     )
 
 
 def fastest_loop(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """The compiled epoch against the graph's, and whose process is the longest; ``runs``: of opt4, opt5, opt6."""
     _, graph, compiled = runs.values()
-    epochs = ", ".join(f"{name} ~{epoch_ms(own):.0f} ms" for name, own in runs.items())
+    epochs = ", ".join(f"{name} {epoch_ms(own):.0f} ms" for name, own in runs.items())
     yield f"A training epoch without the profiler: {epochs}."
     faster = epoch_times(graph, compiled)
     yield Claim(
@@ -121,8 +121,8 @@ def shortest_process(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
     for epochs in (10, 100):
         seconds = {name: line.seconds(epochs) for name, line in costs.items()}
         shortest = min(seconds, key=seconds.__getitem__)
-        others = ", ".join(f"{name} ~{own_s:.1f} s" for name, own_s in seconds.items() if name != shortest)
-        yield f"{epochs} epochs: the shortest process is {shortest}, ~{seconds[shortest]:.1f} s; {others}."
+        others = ", ".join(f"{name} {own_s:.1f} s" for name, own_s in seconds.items() if name != shortest)
+        yield f"{epochs} epochs: the shortest process is {shortest}, {seconds[shortest]:.1f} s; {others}."
 
 
 def longer_end(runs: Mapping[str, Sequence[dict]], costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
@@ -134,7 +134,7 @@ def longer_end(runs: Mapping[str, Sequence[dict]], costs: Mapping[str, Cost]) ->
     without, now = (in_words(epochs_until_even(first, own)) for own in (ends_alike, compiled))
     sooner = f": without them opt6 had caught up {without}, not {now}" if without != now else ""
     if end_more_s > 0.1:
-        yield f"~{end_more_s:.1f} s of the ~{dearer_s:.1f} s are a longer end, not compilation{sooner}."
+        yield f"{end_more_s:.1f} s of the {dearer_s:.1f} s are a longer end, not compilation{sooner}."
     else:
         yield "Both processes take about as long to end."
 
@@ -147,12 +147,12 @@ def accuracy_kept(baseline: Sequence[float], compiled: Sequence[float]) -> Itera
 def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
     """Idleness is no longer worth a fix; ``timed``: runs of the same step without the profiler."""
     busy, profiled_ms = 1 - idle(last).idle_share, last.window().duration_ms
-    yield Note(f"opt6: the GPU works for ~{100 * busy:.0f} % of an epoch of ~{profiled_ms:.0f} ms.")
+    yield Note(f"opt6: the GPU works for {100 * busy:.0f} % of an epoch of {profiled_ms:.0f} ms.")
     yield Claim(
         "no fix against idleness can make this epoch 1.3 times as fast", busy > 1 / 1.3, busy,
         because="the kernels are so short that tracing each of them leaves gaps",
         so=f"{100 * (1 - busy):.0f} % of the profiled epoch are gaps; without the profiler it "
-        f"takes ~{epoch_ms(timed):.0f} ms",
+        f"takes {epoch_ms(timed):.0f} ms",
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def kernel_sizes(reports: Mapping[str, Report]) -> Table:
         rows.append((name, len(own), 1e3 * took_ms.mean(), took_ms.sum()))
     found = pd.DataFrame(rows, columns=["step", "kernels", "mean µs", "GPU ms"])
     measured = ["mean µs", "GPU ms"]
-    return table(found, "Kernels of one training epoch", dict.fromkeys(measured, "{:,.1f}"), measured)
+    return table(found, "Kernels of one training epoch", dict.fromkeys(measured, "{:,.1f}"))
 
 
 SMALL = 8.5  # points
@@ -225,8 +225,8 @@ def epochs_until_even(slow: Cost, fast: Cost) -> float:
 
 
 def in_words(epochs: float) -> str:
-    """What ``epochs_until_even`` found, for a sentence: ``at once``, ``after ~60 epochs``, ``never``."""
-    return "at once" if epochs == 0 else "never" if epochs == inf else f"after ~{epochs:.0f} epochs"
+    """What ``epochs_until_even`` found, for a sentence: ``at once``, ``after 60 epochs``, ``never``."""
+    return "at once" if epochs == 0 else "never" if epochs == inf else f"after {epochs:.0f} epochs"
 
 
 def end_s(records: Sequence[dict]) -> float:
@@ -243,7 +243,7 @@ def ends_table(runs: Mapping[str, Sequence[dict]]) -> Table:
         rows.append((name, startup_s, warm_up_s, end_s(records), process_s))
     columns = ["step", "start-up s", "warm-up s", "end s", "process s"]
     caption = "Before the first epoch and after the last (medians; what is missing to the process are the epochs)"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"), columns[1:])
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"))
 
 
 def lines_table(costs: Mapping[str, Cost]) -> Table:
@@ -254,7 +254,7 @@ def lines_table(costs: Mapping[str, Cost]) -> Table:
     caught_up = f"caught up with {name.partition(':')[0]} after epochs"
     columns = ["step", "anyway s", "ms an epoch, with its test", caught_up]
     formats = {"anyway s": "{:.1f}"} | dict.fromkeys(columns[2:], "{:.0f}")
-    return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats, columns[1:])
+    return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats)
 
 
 def lines_chart(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10) -> Figure:

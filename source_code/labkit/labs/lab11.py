@@ -9,7 +9,6 @@ import pandas as pd
 from labkit.checks import Claim
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.numbers import shown
 from labkit.subjects import accuracy, floors, ladder, ledger
@@ -21,6 +20,7 @@ from labkit.training import sizes
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 # --- a step as counted, and the least that it takes ---------------------------------------------------------
 
@@ -32,7 +32,7 @@ def sums(steps: Mapping[str, pd.DataFrame]) -> Table:
     rows = [[factor * own[column].sum() for column, factor in parts.values()] for own in steps.values()]
     frame = pd.DataFrame(rows, columns=list(parts))
     frame.insert(0, "step", list(steps))
-    return table(frame, "One training step, as counted", dict.fromkeys(parts, "{:,.0f}"), list(parts))
+    return table(frame, "One training step, as counted", dict.fromkeys(parts, "{:,.0f}"))
 
 
 def opt7_flops(batch: int = BATCH) -> dict[str, int]:
@@ -56,7 +56,7 @@ def done_and_needed(kernels: pd.DataFrame) -> Table:
     needed, done = kernels["kernel"].map(opt7_flops()) / 1e9, kernels["tensor_flops"] / 1e9
     columns = ["kernel", "GFLOP needed", "GFLOP done", "done / needed"]
     frame = pd.concat([kernels["kernel"], needed, done, done / needed], axis=1).set_axis(columns, axis=1)
-    return table(frame, "The kernels that convolve", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"}, columns[2:])
+    return table(frame, "The kernels that convolve", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"})
 
 
 def floors_table(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> Table:
@@ -71,7 +71,7 @@ def floors_table(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> T
     numbers = list(found.columns)
     formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
     caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu} (÷: by the last µs)"
-    return table(found.rename_axis("the floor").reset_index(), caption, formats, numbers)
+    return table(found.rename_axis("the floor").reset_index(), caption, formats)
 
 
 STAGED = ["shipped", "num_stages", "num_warps", "BLOCK", "us", "registers", "shared_bytes", "refused"]
@@ -108,7 +108,7 @@ def stages_table(records: Sequence[dict]) -> Table:
     frame = found.assign(shared_bytes=found["shared_bytes"] / 1e3)[list(names)].rename(columns=names)
     numbers = list(names.values())[2:]
     caption = "Loads in so many stages, 4 or 8 warps a program, on one {gpu} (–: refused)".format(**records[0])
-    return table(frame, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)
+    return table(frame, caption, dict.fromkeys(numbers, "{:.0f}"))
 
 
 # --- what it claims ------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def counted_here(machine: Machine, found: Counted, before: pd.DataFrame) -> Iter
         so=f"what is counted in this lab is of one {machine.gpu}, and stands under its roofs",
     )  # fmt: skip
     us, mb = before["time_us"].sum(), before["bytes"].sum() / 1e6
-    yield f"opt6 moves ~{mb:,.0f} MB a step, and its kernels take ~{us:.0f} µs."
+    yield f"opt6 moves {mb:,.0f} MB a step, and its kernels take {us:.0f} µs."
 
 
 def fewer_bytes_and_kernels(before: pd.DataFrame, after: pd.DataFrame) -> Iterator[Claim | str]:
@@ -198,7 +198,7 @@ def accuracy_kept(gates: Mapping[str, tuple[float, float]]) -> Iterator[Claim | 
 def first_epoch_longer(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """What is left in the first epoch of that which happens once, from opt4 on."""
     longer_ms = {step: 1e3 * ladder.first_epoch_longer_s(runs[step]) for step in list(runs)[4:]}
-    own = ", ".join(f"{step.removesuffix('.py')} by ~{ms:.0f} ms" for step, ms in longer_ms.items())
+    own = ", ".join(f"{step.removesuffix('.py')} by {ms:.0f} ms" for step, ms in longer_ms.items())
     yield f"The first epoch is still longer than the others: {own}."
 
 
@@ -243,14 +243,14 @@ def two_ladders(runs: Mapping[str, Sequence[dict]], peaks: Peaks) -> Iterator[Cl
     trained = ladder.epochs_words(len(runs[last][0]["epochs"]))
     reached = training_floor_s(peaks, runs) / _seconds(runs, last, "training_s")
     yield (
-        f"From the baseline to {last}, over {trained}, the process is ~{process.median:.1f} times as fast, "
-        f"the loop ~{loop.median:.0f} times; its floor is ~{100 * reached:.0f} % of it."
+        f"From the baseline to {last}, over {trained}, the process is {process.median:.1f} times as fast, "
+        f"the loop {loop.median:.0f} times; its floor is {100 * reached:.0f} % of it."
     )
     four_s, six_s = (_seconds(runs, step, "process_s") for step in ("main_opt4.py", "main_opt6.py"))
     times = _seconds(runs, "main_opt4.py", "training_s") / _seconds(runs, "main_opt6.py", "training_s")
     yield (
-        f"From opt4 to opt6 the loop becomes ~{times:.1f} times as fast, and "
-        f"the process {'loses' if four_s < six_s else 'gains'}: ~{four_s:.1f} s → ~{six_s:.1f} s."
+        f"From opt4 to opt6 the loop becomes {times:.1f} times as fast, and "
+        f"the process {'loses' if four_s < six_s else 'gains'}: {four_s:.1f} s → {six_s:.1f} s."
     )
 
 
@@ -272,12 +272,12 @@ def imports_take_longest(own_s: Mapping[str, float]) -> Iterator[Claim | str]:
     yield Claim(
         "importing PyTorch takes longer than starting the GPU", torch_s > device_s, torch_s,
         because="the driver sleeps between processes (no persistence mode), or wakes many GPUs",
-        so=f"of a start, ~{device_s:.1f} s are the GPU's: keep the driver awake (nvidia-smi -pm 1)",
+        so=f"of a start, {device_s:.1f} s are the GPU's: keep the driver awake (nvidia-smi -pm 1)",
     )  # fmt: skip
     yield Claim(
         "the compiler's modules take longer than reading all the digits", extra_s > digits_s, extra_s,
         because="the disk is slow, or the file system is on the network",
-        so=f"your digits take ~{digits_s:.1f} s: copy them to a local disk first",
+        so=f"your digits take {digits_s:.1f} s: copy them to a local disk first",
     )  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def convolve_in_a_step(opt7: Report, opt8: Report) -> Iterator[Claim | str]:
     """How long the kernels that convolve take in either step, where both have such and ran on one kind of GPU."""
     seven_us, eight_us = (_convolving_us(report) for report in (opt7, opt8))
     if seven_us and opt7.gpu == opt8.gpu:
-        yield f"All that convolves in a step: opt7 ~{seven_us:.0f} µs, opt8 ~{eight_us:.0f} µs."
+        yield f"All that convolves in a step: opt7 {seven_us:.0f} µs, opt8 {eight_us:.0f} µs."
 
 
 def _convolving_us(report: Report) -> float:
@@ -312,7 +312,7 @@ def beside_the_ladder(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | st
     for step, own in ms.items():
         loop_s, cost = _seconds(runs, f"{step}.py", "training_s"), ledger.lines(f"{step}.py")
         yield (
-            f"{step}: loop ~{loop_s:.3f} s, an epoch but for the first ~{own:.1f} ms; "
+            f"{step}: loop {loop_s:.3f} s, an epoch but for the first {own:.1f} ms; "
             f"{cost.script + cost.beside:,} lines of code."
         )
     yield Claim(
@@ -334,7 +334,7 @@ def one_after_another(roofs: Roofs, us: Mapping[str, float]) -> Iterator[Claim |
         so="the multiples below compare two machines",
     )  # fmt: skip
     convs = least[least.index.str.startswith("conv")].sum()
-    yield f"Of what kernels need one after another, the convolutions need ~{convs:.0f} µs."
+    yield f"Of what kernels need one after another, the convolutions need {convs:.0f} µs."
 
 
 # --- exercises -----------------------------------------------------------------------------------------------

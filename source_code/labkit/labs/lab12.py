@@ -16,7 +16,6 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
-from labkit.display.table import Table, short_kernel, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
 from labkit.subjects import shapes
@@ -25,7 +24,9 @@ from labkit.subjects.shapes import TYPES, WORDS, half_type
 from stepbudget.ask import ops
 from stepbudget.ask.budget import Budget
 from stepbudget.kernel_names import NO, YES
+from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 # --- claims --------------------------------------------------------------------------------------------------
 
@@ -38,12 +39,12 @@ def still_on_tensor_cores(reports: Mapping[str, Report]) -> Iterator[Claim | str
     same = bad.instances == good.instances == padded.instances and good.instances["using"] > 0
     yield Claim(
         "no operation stops using Tensor Cores because of its size", same and bad.at_stake_ms == 0,
-        f"~{bad.at_stake_ms:.1f} ms without",
+        f"{bad.at_stake_ms:.1f} ms without",
         because="another GPU or library has other kernels, or none were profiled (no GPU)",
         so="compare the first table's rows with 127 by their times, and by their reasons",
     )  # fmt: skip
     if bad.efficiency and good.efficiency:
-        said = f"~{100 * bad.efficiency:.1f} % with 127 units, ~{100 * good.efficiency:.1f} % with 128"
+        said = f"{100 * bad.efficiency:.1f} % with 127 units, {100 * good.efficiency:.1f} % with 128"
         looks = "better" if bad.efficiency > good.efficiency else "no better"
         yield f"efficiency: {said}: the odd size looks {looks}"
 
@@ -53,7 +54,7 @@ def slower_layers(each: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
     us = _us_of_layers(each)
     worse = us / us.iloc[1]  # no numbers where no GPU was profiled
     measured = any(len(own) for own in each.values())
-    said = f"~{worse.iloc[0]:.1f} times with 127 units, ~{worse.iloc[2]:.2f} times with 16 classes"
+    said = f"{worse.iloc[0]:.1f} times with 127 units, {worse.iloc[2]:.2f} times with 16 classes"
     yield f"The linear layers together take {said if measured else 'no time that was measured here'}."
     yield Claim(
         "with 127 units the linear layers take at least 1.5 times as long", worse.iloc[0] > 1.5,
@@ -74,7 +75,7 @@ def odd_m_is_free(products: pd.DataFrame) -> Iterator[Claim | str]:
     times = {name.upper(): us(half, **{name: 4095}) / us(half) for name in "mnk"}
     yield Claim(
         "M = 4095 costs less than 10 %, and less than N or K = 4095", times["M"] < min(1.1, times["N"], times["K"]),
-        {name: f"~{ratio:.2f}" for name, ratio in times.items()},
+        {name: f"{ratio:.2f}" for name, ratio in times.items()},
         because="another GPU or cuBLAS has other kernels",
         so="of M, N and K, take the cheapest for what cannot be a multiple",
     )  # fmt: skip
@@ -96,7 +97,7 @@ def odd_n_or_k(products: pd.DataFrame) -> Iterator[Claim | str]:
     for dtype in SHORT:
         slower = [us(dtype, **{name: size}) / us(dtype) for name in "nk" for size in (4095, 4097)]
         if us(dtype) > 0:
-            odd_ones[WORDS[dtype]] = f"~{min(slower):.1f} to ~{max(slower):.1f} times"
+            odd_ones[WORDS[dtype]] = f"{min(slower):.1f} to {max(slower):.1f} times"
     yield "one of N and K odd takes, in " + ", in ".join(map(" ".join, odd_ones.items()))
 
 
@@ -115,10 +116,10 @@ def trust(products: pd.DataFrame) -> Iterator[Claim | str]:
     """How far measurements of the same product lie apart."""
     apart = 100 * (products["high_us"] - products["low_us"]) / products["us"]
     worst = WORDS[products.loc[apart.idxmax(), "dtype"]]
-    yield f"Range in % of the median: ~{apart.median():.1f}; ~{apart.max():.0f} at most, in {worst}."
+    yield f"Range in % of the median: {apart.median():.1f}; {apart.max():.0f} at most, in {worst}."
     cubes = products[(products[["m", "n", "k"]] == 4096).all(axis=1) & (products["dtype"] == half_type(products))]
     again = cubes[(cubes["layout"] == "nn") & (cubes["stride"] == "tight")]["us"]
-    places = " ".join(map("~{:.1f}".format, again))
+    places = " ".join(map("{:.1f}".format, again))
     yield f"4096 × 4096 × 4096 at several places of the benchmark: {places} µs."
 
 
@@ -134,7 +135,7 @@ def good_in_tf32(products: pd.DataFrame) -> Iterator[Claim | str]:
     near = _n_varied(products, "tf32").set_index("n")["kernel"]
     blocks = near.str.extract(r"tilesize(\d+x\d+)")[0].dropna()
     for n in blocks.index.intersection([4096, 4104]):
-        yield f"TF32, N = {n}: the kernel's name states blocks of ~{blocks[n]}."
+        yield f"TF32, N = {n}: the kernel's name states blocks of {blocks[n]}."
 
 
 def fp8_refuses(products: pd.DataFrame) -> Iterator[Claim | str]:
@@ -197,7 +198,7 @@ def any_batch(us: Mapping[str, Mapping[int, float]]) -> Iterator[Claim | str]:
         so=f"batch {more['step'].idxmax()} is the dearest here",
     )  # fmt: skip
     part, batch = more.drop(columns="step").stack().idxmax()[::-1]
-    yield f"the layer's dearest: {part} at {batch}, ~{more.loc[batch, part]:+.0f} % a sample"
+    yield f"the layer's dearest: {part} at {batch}, {more.loc[batch, part]:+.0f} % a sample"
 
 
 def layouts(products: pd.DataFrame) -> Iterator[Claim | str]:
@@ -208,7 +209,7 @@ def layouts(products: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim(
         "at 4096, in FP16 and BF16, no layout is more than 10 % slower than the best", ratio < 1.1, ratio,
         because="another GPU or cuBLAS has no equally good kernel for every layout",
-        so=f"here the layout is worth up to ~{ratio:.2f} times: take the best column of your rows",
+        so=f"here the layout is worth up to {ratio:.2f} times: take the best column of your rows",
     )  # fmt: skip
     fp8 = found[found["dtype"] == "fp8"]
     taken, refused = fp8[fp8["refused"].isna()]["layout"], fp8["refused"].dropna()
@@ -224,7 +225,7 @@ def types(cube: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim("each shorter type errs more", in_order, dict(error))
     yield Claim(
         "TF32 is faster than FP32", rate.get("tf32", 0) > rate["fp32"],
-        {WORDS[name]: f"~{own / rate['fp32']:.1f}" for name, own in rate.items()},
+        {WORDS[name]: f"{own / rate['fp32']:.1f}" for name, own in rate.items()},
         because="the GPU has no TF32: it came with Ampere, in 2020",
         so="a switch for TF32 changes nothing here; of the short types, FP16 is yours",
     )  # fmt: skip
@@ -241,7 +242,7 @@ def whole_network(runs: Mapping[str, Sequence[dict]], each: Mapping[str, pd.Data
     us, steps = _us_of_layers(each), each["128 units, 10 classes"]["ops"]  # of each product; none without a GPU
     if len(steps):
         more = (us - us["128 units, 10 classes"]) * steps.max() / 1e3
-        said = f"~{more.iloc[0]:+.1f} ms with 127 units, ~{more.iloc[2]:+.2f} ms with 16 classes"
+        said = f"{more.iloc[0]:+.1f} ms with 127 units, {more.iloc[2]:+.2f} ms with 16 classes"
         yield f"By the linear layers' kernels, an epoch takes {said}."
 
 
@@ -250,7 +251,7 @@ def longer_kernels(budgets: Mapping[str, Budget]) -> Iterator[Claim | str]:
     green = {name: own.ms["tensor_core_kernels"] for name, own in budgets.items()}
     yield Claim(
         "127 units lengthen the Tensor Core kernels", green["127 units"] > 1.05 * green["128 units"],
-        {name: f"~{ms:.1f} ms" for name, ms in green.items()},
+        {name: f"{ms:.1f} ms" for name, ms in green.items()},
         because="the kernels for odd sizes are others, or as fast, or there is no GPU",
         so="what 127 units cost here, if anything, stands in the epochs' table",
     )  # fmt: skip
@@ -300,9 +301,8 @@ def rate(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n
     heads = {"us": "µs", "tflops": "TFLOP/s", "tensor_cores": "Tensor Cores"}
     frame = frame.rename(columns={name: name.upper() for name in "mnk"} | names | heads)
     formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "error": "{:.1e}", "kernel": _kernel}
-    measured = ["µs", "TFLOP/s", "error"]
     formats |= {name.upper(): "{}" for name in columns if name in ("m", "n", "k")}  # 4096, no thousands' separator
-    return table(frame, caption, formats, measured)
+    return table(frame, caption, formats)
 
 
 def _kernel(name: object) -> str:
@@ -315,7 +315,7 @@ def by_layout(products: pd.DataFrame) -> Table:
     wide = own.pivot_table(index=["dtype", "m"], columns="layout", values="us").reindex(TYPES, level="dtype")
     wide = wide.add_suffix(" µs").rename(index=WORDS).reset_index(names=["type", "m = n = k"])
     measured = list(wide)[2:]
-    return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"), measured)
+    return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"))
 
 
 def by_batch(record: dict, dtype: str) -> Table:
@@ -328,7 +328,7 @@ def by_batch(record: dict, dtype: str) -> Table:
     frame = own.pivot(index="batch", columns="part", values="us").join(steps).add_suffix(" µs").reset_index()
     measured = list(frame)[1:]
     caption = f"By batch, {WORDS[dtype]}: the products of a layer of 4096 × 4096, and a step of our network"
-    return table(frame, caption, dict.fromkeys(measured, "{:,.1f}") | {"batch": "{}"}, measured)
+    return table(frame, caption, dict.fromkeys(measured, "{:,.1f}") | {"batch": "{}"})
 
 
 # --- charts --------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from matplotlib.patches import Patch
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
-from labkit.display.spread import MEASURED, Spread, paired
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.numbers import shown
 from labkit.subjects import accuracy
@@ -27,6 +26,7 @@ from stepbudget.ask.tensor_cores import TensorActive, kernels
 from stepbudget.kernel_names import CHANGES_LAYOUT, NO
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
+from stepbudget.show.table import Table, table
 
 # --- claims --------------------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ NONE = float("nan")  # no number: not measured here
 
 def layout_copies(ops: Report) -> Iterator[Claim | str]:
     """Kernel time of what only changes the layout; ``ops``: a report with the operators' ranges."""
-    yield f"Layout copies: ~{_copies_ms(ops):.1f} ms of an epoch's kernels."
+    yield f"Layout copies: {_copies_ms(ops):.1f} ms of an epoch's kernels."
 
 
 def _copies_ms(report: Report) -> float:
@@ -52,7 +52,7 @@ def pays_in_16_bits(convolutions: pd.DataFrame) -> Iterator[Claim | str]:
     sums = groups.sum(min_count=1).unstack()  # a type that the GPU lacks has no sum
     ratio = sums["NCHW"] / sums["channels_last"]
     for dtype in (half, "fp32"):
-        said = [f"{layer} ~{ratio.get((layer, width, dtype), NONE):.2f}" for layer, width in LAYERS.items()]
+        said = [f"{layer} {ratio.get((layer, width, dtype), NONE):.2f}" for layer, width in LAYERS.items()]
         yield f"{WORDS[dtype]}, channels_last, times as fast: {', '.join(said)}"
     least = min(ratio.get((layer, width, half), NONE) for layer, width in LAYERS.items())
     yield Claim(
@@ -61,7 +61,7 @@ def pays_in_16_bits(convolutions: pd.DataFrame) -> Iterator[Claim | str]:
         so="keep NCHW here, unless the network as a whole gains below",
     )  # fmt: skip
     widths = ratio.loc["wide"].xs("fp32", level="dtype").items()
-    said = ", ".join(f"~{fast:.2f} with {width}" for width, fast in widths)
+    said = ", ".join(f"{fast:.2f} with {width}" for width, fast in widths)
     yield f"The wide layer in FP32, by its channels: {said}."
 
 
@@ -69,13 +69,13 @@ def multiples_of_64(by_channels: pd.DataFrame) -> Iterator[Claim | str]:
     """Which widths are fast with channels_last; ``by_channels``: of the wide layer."""
     speed = _rates(by_channels)
     left_pct = 100 * speed / speed.get(256, NONE)
-    kept = ", ".join(f"~{left_pct.get(width, NONE):.0f} % with {width}" for width in (257, 264, 248))
+    kept = ", ".join(f"{left_pct.get(width, NONE):.0f} % with {width}" for width in (257, 264, 248))
     yield f"of the rate with 256 channels there is left: {kept}"
     by_64, others = speed[speed.index % 64 == 0], speed[speed.index % 64 != 0]
     yield Claim(
         "multiples of 64 are faster than the others, on average, and 257 is slower than 256",
         by_64.mean() > others.mean() and left_pct.get(257, NONE) < 90,
-        {width: f"~{rate:.0f}" for width, rate in speed.items()},
+        {width: f"{rate:.0f}" for width, rate in speed.items()},
         because="another GPU or cuDNN has other kernels for such widths",
         so="the table's last column is your rule",
     )
@@ -85,14 +85,14 @@ def how_far_apart(by_channels: pd.DataFrame, convolutions: pd.DataFrame) -> Iter
     """Do measurements differ as much as the widths do?"""
     speed = _rates(by_channels)
     by_64, others = speed[speed.index % 64 == 0], speed[speed.index % 64 != 0]
-    good, bad = (f"~{own.min():.0f} to ~{own.max():.0f}" for own in (by_64, others))
+    good, bad = (f"{own.min():.0f} to {own.max():.0f}" for own in (by_64, others))
     yield f"Multiples of 64 {good}, the others {bad}."
     own = convolutions[(convolutions["layer"] == "wide") & (convolutions["dtype"] == half_type(convolutions))]
     apart = (100 * (own["high_us"] - own["low_us"]) / own["us"]).max()
-    yield f"Slowest minus fastest measurement, at any width: at most ~{apart:.0f} % of the median."
+    yield f"Slowest minus fastest measurement, at any width: at most {apart:.0f} % of the median."
     ends = own.groupby(["c_in", "layout"])[["low_us", "high_us"]].sum()
     for (width, layout), (low, high) in ends.loc[[255, 257]].iterrows():
-        yield f"{width} channels, {layout}, fastest to slowest: ~{low:.0f} to ~{high:.0f} µs."
+        yield f"{width} channels, {layout}, fastest to slowest: {low:.0f} to {high:.0f} µs."
 
 
 def _rates(by_channels: pd.DataFrame) -> pd.Series:
@@ -127,8 +127,8 @@ def of_the_estimate(ops: Report, made: Comparison, runs: Mapping[str, Sequence[d
     layout_ms = _copies_ms(ops)
     plain_ms, last_ms = (Spread.of([epoch_ms([run]) for run in runs[name]]).median for name in NETWORKS)
     yield (
-        f"Estimate ~{layout_ms:.1f} ms; gained without the profiler ~{plain_ms - last_ms:.1f} ms, "
-        f"with it ~{made.gained_ms:.1f} ms."
+        f"Estimate {layout_ms:.1f} ms; gained without the profiler {plain_ms - last_ms:.1f} ms, "
+        f"with it {made.gained_ms:.1f} ms."
     )
     ratio = _epochs_ratio(runs)
     yield Claim(
@@ -137,7 +137,7 @@ def of_the_estimate(ops: Report, made: Comparison, runs: Mapping[str, Sequence[d
         so="do not switch the layout here for its speed",
     )  # fmt: skip
     if layout_ms:
-        yield f"that is ~{100 * (plain_ms - last_ms) / layout_ms:.0f} % of the estimate"
+        yield f"that is {100 * (plain_ms - last_ms) / layout_ms:.0f} % of the estimate"
 
 
 def accuracy_kept(baseline: Sequence[float], last: Sequence[float]) -> Iterator[Claim | str]:
@@ -192,7 +192,7 @@ def by_channels(convolutions: pd.DataFrame) -> Table:
     measured = {f"{layout} {unit}": wide[what, layout] for what, unit in units.items() for layout in LAYOUTS}
     widths = {"channels": wide.index, "a multiple of": wide.index & -wide.index}
     caption = f"64 images of 28 × 28, as many channels in as out, forward and backward, {WORDS[half]}"
-    return table(pd.DataFrame(widths | measured), caption, dict.fromkeys(measured, "{:,.0f}"), list(measured))
+    return table(pd.DataFrame(widths | measured), caption, dict.fromkeys(measured, "{:,.0f}"))
 
 
 MOVES = {"layout copies": CHANGES_LAYOUT.pattern, "pooling": "max_pool", "other copies": "direct_copy"}
@@ -205,7 +205,7 @@ def moves(reports: Mapping[str, Report]) -> Table:
         own = kernels(report)
         found = [own["kernel"].astype(str).str.contains(pattern) for pattern in MOVES.values()]
         frame[name] = [own.loc[hit, "gpu_ms"].sum() for hit in found]
-    return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"), list(reports))
+    return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"))
 
 
 def switches(rows: Sequence[Mapping], caption: str) -> Table:
@@ -221,7 +221,7 @@ def switches(rows: Sequence[Mapping], caption: str) -> Table:
         lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
     errors = ["product's error", "convolution's error"]
     formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
-    return table(pd.DataFrame(lines), caption, formats, errors)
+    return table(pd.DataFrame(lines), caption, formats)
 
 
 def environment(rows: Sequence[Mapping], caption: str) -> Table:
@@ -256,8 +256,8 @@ def claims(
     gain = layouts["nn"] / layouts.min(axis=1)  # both matrices row by row, against the best layout
     taken = rows.loc[(rows["dtype"] == "fp8") & rows["refused"].isna(), "layout"]
     wide = _rates(by_channels(convolutions).frame)
-    shares = [f"{MEASURED}{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
-    found = f"on average {MEASURED}{active.mean_pct:.1f} %, at most {MEASURED}{active.max_pct:.0f} %" if active else ""
+    shares = [f"{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
+    found = f"on average {active.mean_pct:.1f} %, at most {active.max_pct:.0f} %" if active else ""
     claims = [
         (
             "A",
@@ -290,17 +290,16 @@ def claims(
         (
             "B",
             "filters in multiples of 8",
-            "TFLOP/s by channels: "
-            + ", ".join(f"{width}: {MEASURED}{wide[width]:.0f}" for width in (256, 257, 264, 320)),
+            "TFLOP/s by channels: " + ", ".join(f"{width}: {wide[width]:.0f}" for width in (256, 257, 264, 320)),
         ),
         ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 19)"),
         ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
     ]
-    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]), measured=["measured"])
+    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]))
 
 
 def _times(ratio: float | None) -> str:
-    return "(not here)" if ratio is None or pd.isna(ratio) else f"{MEASURED}{ratio:.2f} times"
+    return "(not here)" if ratio is None or pd.isna(ratio) else f"{ratio:.2f} times"
 
 
 # --- charts --------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.numbers import number, shown
 from labkit.source import recorded
 from labkit.subjects.keras import KIND, USUAL_SCALE, Tried
+from stepbudget.show.table import Table, table
 from stepbudget.signs import signed
 
 WRAPPED = "LossScaleOptimizer"
@@ -34,7 +34,7 @@ def agreement(tried: Tried) -> Table:
     ]
     columns = ["backend", "policy", "parameters", "PyTorch's", "largest difference"]
     caption = "The net in Keras and in PyTorch (FP32): 256 digits, log-probabilities from the same weights"
-    return table(pd.DataFrame(rows, columns=columns), caption, {"largest difference": "{:.0e}"}, columns[4:])
+    return table(pd.DataFrame(rows, columns=columns), caption, {"largest difference": "{:.0e}"})
 
 
 def layers(tables: Mapping[str, pd.DataFrame], policy: str, backend: str) -> Table:

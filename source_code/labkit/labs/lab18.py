@@ -14,7 +14,6 @@ from labkit.display import style
 from labkit.display.charts.bars import key
 from labkit.display.runs import compared
 from labkit.display.spread import paired
-from labkit.display.table import Table, short_kernel, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.numbers import NotANumber, number, shown
 from labkit.subjects import torch_profiler
@@ -24,7 +23,9 @@ from stepbudget import intervals
 from stepbudget.ask.budget import CAUSES, Budget, budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.predict import Bound, bounds
+from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 from stepbudget.window import Window
 
 FIX = "mixed_precision"
@@ -60,7 +61,7 @@ def longest_operators(profile: Profile, rows: int = 10) -> Table:
     )
     measured = ["self CPU µs", "self GPU µs", "GPU with children µs"]
     formats = dict.fromkeys(measured, "{:,.0f}") | {"calls a step": "{:.1f}"}
-    return table(frame, f"{profile.name}: operators by their own GPU time, a step", formats, measured)
+    return table(frame, f"{profile.name}: operators by their own GPU time, a step", formats)
 
 
 def _share(value: float | None) -> str:
@@ -81,7 +82,7 @@ def longest_kernels(profile: Profile, rows: int = 10) -> Table:
         }
     ).head(rows)
     formats = {"kernel": short_kernel, "a step": "{:.1f}", "GPU µs a step": "{:,.0f}"}
-    return table(frame, f"{profile.name}: kernels by GPU time", formats, ["GPU µs a step"])
+    return table(frame, f"{profile.name}: kernels by GPU time", formats)
 
 
 def budgets(named: Mapping[str, tuple[Report, Window]]) -> Table:
@@ -93,7 +94,7 @@ def budgets(named: Mapping[str, tuple[Report, Window]]) -> Table:
     frame = pd.DataFrame(columns)
     order = {cause: place for place, cause in enumerate(CAUSES.values())}
     frame = frame.loc[sorted(frame.index, key=order.__getitem__)].reset_index(names="cause")
-    return table(frame, "Per cent of the recorded steps", dict.fromkeys(columns, "{:.1f}"), list(columns))
+    return table(frame, "Per cent of the recorded steps", dict.fromkeys(columns, "{:.1f}"))
 
 
 def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]:
@@ -127,7 +128,7 @@ def against(both: pd.DataFrame, steps: int, rows: int = 8) -> Table:
     ).head(rows)
     measured = ["torch: µs a step", "Nsight: µs a step", "difference %"]
     formats = {"kernel": short_kernel} | dict.fromkeys(measured[:2], "{:,.1f}") | {"difference %": "{:+.1f}"}
-    return table(frame, "The same steps, by two profilers", formats, measured)
+    return table(frame, "The same steps, by two profilers", formats)
 
 
 def counted_flops(profile: Profile) -> dict[str, float]:
@@ -201,7 +202,7 @@ def at_peak(profile: Profile, rows: int = 4) -> Table:
     asked = profile.record.get("snapshot", {"at_peak": []})["at_peak"]  # of a GPU only
     frame = pd.DataFrame(asked, columns=["line", "allocations", "mb"]).head(rows)
     frame = frame.rename(columns={"line": "asked for by", "mb": "MB"})
-    return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"}, ["MB"])
+    return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"})
 
 
 def overhead(rows: Sequence[dict], steps: int) -> Table:
@@ -226,7 +227,7 @@ def overhead(rows: Sequence[dict], steps: int) -> Table:
     measured = ["epoch ms", "lowest", "highest", "× off", "more, µs a step", "then, to stop, s"]
     formats = dict.fromkeys(measured[:3], "{:,.0f}")
     formats |= {"× off": "{:.2f}", "more, µs a step": "{:,.0f}", "then, to stop, s": "{:.1f}"}
-    return table(pd.DataFrame(lines), "The same epoch, with more and more profiling", formats, measured)
+    return table(pd.DataFrame(lines), "The same epoch, with more and more profiling", formats)
 
 
 # --- what it claims -----------------------------------------------------------------------------------------
@@ -257,14 +258,14 @@ def diagnosis(budgets: Mapping[str, Budget], profiles: Mapping[str, Profile]) ->
     """What takes most of each program's time: its loader; ``budgets`` of the steps that the ``profiles`` recorded."""
     for name, own in budgets.items():
         cause = max(own.fractions, key=own.fractions.get)
-        yield f"{name} – most of its time (~{100 * own.fractions[cause]:.0f} %) is {CAUSES[cause]}"
+        yield f"{name} – most of its time ({100 * own.fractions[cause]:.0f} %) is {CAUSES[cause]}"
     off = max(abs(sum(own.ms.values()) / profiles[name].window.duration_ms - 1) for name, own in budgets.items())
     yield Claim("the shares add up to all of the time", off < 1e-9, off)
     waiting = budgets["baseline"].fractions["loader"]
     yield Claim(
         "the baseline waits for its loader for more than half of the time", waiting > 0.5, waiting,
         because="a slower GPU computes for longer, and faster cores feed it better",
-        so=f"~{100 * waiting:.0f} % of an epoch is all that more workers can gain here",
+        so=f"{100 * waiting:.0f} % of an epoch is all that more workers can gain here",
     )  # fmt: skip
 
 
@@ -286,14 +287,14 @@ def kernels_alike(both: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]
         because="a GPU that warms up or saves power changes its clock between two runs",
         so="two runs cannot be compared to a few per cent here, by whatever profiler",
     )  # fmt: skip
-    yield f"they differ by up to ~{100 * apart:.1f} %"
+    yield f"they differ by up to {100 * apart:.1f} %"
 
 
 def most_to_gain(before: Profile) -> Iterator[Claim | str]:
     """What mixed precision can gain of step 2's recorded steps."""
     bound = _bound(before)
-    of_all = f"of the ~{bound.of_ms:.0f} ms of step 2's recorded steps"
-    yield f"{of_all}, mixed precision can gain ~{bound.at_most_ms:.0f} at most"
+    of_all = f"of the {bound.of_ms:.0f} ms of step 2's recorded steps"
+    yield f"{of_all}, mixed precision can gain {bound.at_most_ms:.0f} at most"
 
 
 def less_kernel_time(before: Profile, after: Profile) -> Iterator[Claim | str]:
@@ -306,7 +307,7 @@ def less_kernel_time(before: Profile, after: Profile) -> Iterator[Claim | str]:
         "mixed precision: kernels on Tensor Cores, and a quarter of all kernel time gone",
         left < 75 and "yes" in set(fp16["tensor_cores"]),
         because="the GPU has no Tensor Cores for FP16, or its kernels' names are new to our rules",
-        so=f"~{left:.0f} % of the kernel time is left: mixed precision saves no more here",
+        so=f"{left:.0f} % of the kernel time is left: mixed precision saves no more here",
     )
 
 
@@ -316,8 +317,8 @@ def profiled_steps(before: Profile, after: Profile) -> Iterator[Claim | str]:
         return
     made = compare(before.report, after.report, before.window, after.window)
     yield (
-        f"its causes shrank by ~{made.removed_ms(FIX):.0f} ms of ~{_bound(before).at_most_ms:.0f} at most, and the "
-        f"steps are ~{abs(made.gained_ms):.0f} ms {'longer' if made.gained_ms < 0 else 'shorter'}"
+        f"its causes shrank by {made.removed_ms(FIX):.0f} ms of {_bound(before).at_most_ms:.0f} at most, and the "
+        f"steps are {abs(made.gained_ms):.0f} ms {'longer' if made.gained_ms < 0 else 'shorter'}"
     )
 
 
@@ -332,8 +333,8 @@ def seen_by_plugin(before: Profile, after: Profile) -> Iterator[Claim | str]:
         return
     seen, wrong_us = plugin([before, after])
     yield (
-        f"of the time of kernels on Tensor Cores the plugin sees ~{seen:.0f} %, and it sees some "
-        f"in ~{wrong_us:.0f} µs a step of kernels that use none"
+        f"of the time of kernels on Tensor Cores the plugin sees {seen:.0f} %, and it sees some "
+        f"in {wrong_us:.0f} µs a step of kernels that use none"
     )
 
 
@@ -349,7 +350,7 @@ def flops(before: Profile, after: Profile) -> Iterator[Claim | str]:
     yield Claim(
         "the same convolutions count twice under autocast", abs(twice - 2) < 0.01, twice,
         because="another version of PyTorch casts, or counts, in another place",
-        so=f"here they count ~{twice:.2g} times as often as in FP32",
+        so=f"here they count {twice:.2g} times as often as in FP32",
     )  # fmt: skip
 
 
@@ -360,10 +361,10 @@ def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
     on_gpu = [event["Bytes"] / 1e6 for event in noted if event["Device Type"] == 1]
     if not (_has_gpu(before) and on_gpu):
         return
-    of_peak = f"~{100 * max(on_gpu) / fp32_mb:.0f} % of the peak"
-    yield f"the largest single allocation in FP32: ~{max(on_gpu):,.0f} MB, {of_peak}"
+    of_peak = f"{100 * max(on_gpu) / fp32_mb:.0f} % of the peak"
+    yield f"the largest single allocation in FP32: {max(on_gpu):,.0f} MB, {of_peak}"
     yield Claim(
-        "mixed precision needs less memory", fp16_mb < fp32_mb, f"~{fp32_mb:,.0f} and ~{fp16_mb:,.0f} MB",
+        "mixed precision needs less memory", fp16_mb < fp32_mb, f"{fp32_mb:,.0f} and {fp16_mb:,.0f} MB",
         because="a library may want more workspace in FP16 than in FP32",
         so="the batch that fits is no larger in mixed precision here",
     )  # fmt: skip

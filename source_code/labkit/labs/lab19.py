@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.charts.bars import key
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import NotANumber, number, shown
 from labkit.subjects import nvml
 from stepbudget import ask
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 from stepbudget.window import Window
 
 SAID, WORKED = "utilisation (nvidia-smi)", "any work (trace)"
@@ -62,7 +62,7 @@ def driver(programs: Sequence[dict]) -> Table:
     utilisation, *others = names.values()
     measured = [utilisation, "W", *others]
     frame = pd.DataFrame(rows)[["program", *measured]]
-    return table(frame, "What the driver says, on average", dict.fromkeys(measured, "{:,.0f}"), measured)
+    return table(frame, "What the driver says, on average", dict.fromkeys(measured, "{:,.0f}"))
 
 
 def utilisation(programs: Sequence[dict]) -> Figure:
@@ -178,7 +178,7 @@ def both_counters(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, f
     frame.columns = [f"{words[column]} %, {whose}" if whose else column for column, whose in frame.columns]
     measured = list(frame.columns[1:])
     formats = dict.fromkeys(measured, "{:.1f}")
-    return table(frame, "How much of it was busy: the driver's counters (GPM) and Nsight Systems'", formats, measured)
+    return table(frame, "How much of it was busy: the driver's counters (GPM) and Nsight Systems'", formats)
 
 
 def freshness(program: dict) -> Table:
@@ -187,9 +187,9 @@ def freshness(program: dict) -> Table:
     names = {"gpu_pct": "utilisation", "power_w": "power", "energy_j": "energy"}
     rows = [(name, 1e3 * nvml.update_period_s(samples, column)) for column, name in names.items()]
     asked_ms = 1e3 * samples["t_s"].diff().median()
-    caption = f"{short_program(program)}, asked every ~{asked_ms:.0f} ms"
+    caption = f"{short_program(program)}, asked every {asked_ms:.0f} ms"
     frame = pd.DataFrame(rows, columns=["counter", "new every ms"])
-    return table(frame, caption, {"new every ms": "{:.0f}"}, ["new every ms"])
+    return table(frame, caption, {"new every ms": "{:.0f}"})
 
 
 def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
@@ -213,7 +213,7 @@ def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
         all_s, all_j = ends[0] + (epochs - 1) * epoch_s, start_j + (epochs - 1) * epoch_j
         rows.append((short_program(program), ends[0], start_j, epoch_s, epoch_j, epoch_j / epoch_s, all_s, all_j))
     caption = f"Energy of the board, from the driver's counter; the last columns: {epochs} epochs"
-    return table(pd.DataFrame(rows, columns=["program", *formats]), caption, formats, list(formats))
+    return table(pd.DataFrame(rows, columns=["program", *formats]), caption, formats)
 
 
 def watched(programs: Sequence[dict], alone: Mapping[str, Sequence[dict]]) -> Table:
@@ -228,7 +228,7 @@ def watched(programs: Sequence[dict], alone: Mapping[str, Sequence[dict]]) -> Ta
         rows.append((name, epochs.median(), mean_s[name], mean_s[name] / epochs.median()))
     formats = {"alone s": "{:.3f}", "watched s": "{:.3f}", "× alone": "{:.2f}"}
     caption = "An epoch, alone (median) and while the driver is asked (mean of one run)"
-    return table(pd.DataFrame(rows, columns=["step", *formats]), caption, formats, list(formats))
+    return table(pd.DataFrame(rows, columns=["step", *formats]), caption, formats)
 
 
 # --- what it claims -----------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def power(driver: pd.DataFrame) -> Iterator[Claim | str]:
     one, product = (driver.loc[name] for name in (THREAD, PRODUCT))
     if pd.notna(product["W"]):
         yield (
-            f"the large product: ~{product['W'] / one['W']:.1f} times the power of the one thread, "
-            f"at ~{product['SM MHz']:,.0f} MHz against ~{one['SM MHz']:,.0f}"
+            f"the large product: {product['W'] / one['W']:.1f} times the power of the one thread, "
+            f"at {product['SM MHz']:,.0f} MHz against {one['SM MHz']:,.0f}"
         )
 
 
@@ -260,7 +260,7 @@ def apart(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterat
     """How far the driver's utilisation and the trace's work are apart; ``thread``: a report of the one thread."""
     points = {name: said[SAID] - said[WORKED] for name, said in meanings.items()}
     told = {name: own for name, own in points.items() if thread.gpu is not None and pd.notna(own)}
-    listed = ", ".join(f"{name} ~{own:+.0f}" for name, own in told.items())
+    listed = ", ".join(f"{name} {own:+.0f}" for name, own in told.items())
     yield f"utilisation less any work, in points: {listed or 'not told here'}"
 
 
@@ -271,7 +271,7 @@ def told_from_busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) 
         yield Claim(
             "a starving GPU is seen: the baseline stays below 30 %", baseline_pct < 30, baseline_pct,
             because="a slower GPU starves less, and faster cores feed it better",
-            so=f"of ~{baseline_pct:.0f} % it cannot rise as far as in lab 2: more workers gain less",
+            so=f"of {baseline_pct:.0f} % it cannot rise as far as in lab 2: more workers gain less",
         )  # fmt: skip
     if thread.gpu is not None and pd.notna(sms):
         yield Claim(
@@ -283,9 +283,9 @@ def told_from_busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) 
     if less > 0 and low > 0:  # not where a counter is missing (nan)
         yield Claim(
             "step 4 to 7: Tensor Active at least doubles, and grows twice as much as GPU-Util",
-            more / less > max(2, 2 * high / low), f"~{more:.1f} after ~{less:.1f} %",
+            more / less > max(2, 2 * high / low), f"{more:.1f} after {less:.1f} %",
             because="an older GPU computes step 7 with other kernels, or a slow CPU leaves it idle in step 4",
-            so=f"Tensor Active grows ~{more / less:.1f} times here, the utilisation ~{high / low:.1f}",
+            so=f"Tensor Active grows {more / less:.1f} times here, the utilisation {high / low:.1f}",
         )  # fmt: skip
 
 
@@ -296,11 +296,11 @@ def counters(gpm: pd.DataFrame, counted: pd.DataFrame, thread: Report) -> Iterat
     """
     if thread.gpu is not None and gpm.notna().all(axis=None):
         one, large = gpm.loc[THREAD], gpm.loc[PRODUCT]
-        yield f"One thread, by the driver: ~{one['sm_pct']:.2f} % of the SMs."
+        yield f"One thread, by the driver: {one['sm_pct']:.2f} % of the SMs."
         yield Claim(
             "GPM tells one thread from a large product: under 3 % of the SMs, and over half",
             one["sm_pct"] < 3 and large[["sm_pct", "tensor_pct"]].min() > 50,
-            f"~{one['sm_pct']:.1f} and ~{large['sm_pct']:.0f} % of the SMs",
+            f"{one['sm_pct']:.1f} and {large['sm_pct']:.0f} % of the SMs",
             because="another program used the GPU, or its library takes another kernel for the product",
             so="take counters on a GPU that you have to yourself",
         )
@@ -310,7 +310,7 @@ def counters(gpm: pd.DataFrame, counted: pd.DataFrame, thread: Report) -> Iterat
     if pd.isna(step_7):
         yield "Nothing to compare: Nsight Systems or the driver counted nothing here."
         return
-    yield f"driver and Nsight: step 4 ~{step_4:.0f} points apart, step 7 ~{step_7:.1f}"
+    yield f"driver and Nsight: step 4 {step_4:.0f} points apart, step 7 {step_7:.1f}"
     yield Claim(
         "in step 7, all three counters agree to 5 points", step_7 < 5, step_7,
         because="these are two runs, and something else kept the GPU busy in one of them",
@@ -322,8 +322,8 @@ def energy_floor(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim |
     """What faster kernels alone leave of step 2's energy; ``driver``: a row a program, ``joules``: a column each."""
     if _has_energy(joules):
         yield (
-            f"an epoch of step 2 takes ~{joules[STEP_2]['an epoch J']:.0f} J, an idle GPU "
-            f"~{_floor_j(driver, joules):.0f} J in that time: by faster kernels alone it can get no lower"
+            f"an epoch of step 2 takes {joules[STEP_2]['an epoch J']:.0f} J, an idle GPU "
+            f"{_floor_j(driver, joules):.0f} J in that time: by faster kernels alone it can get no lower"
         )
 
 
@@ -332,11 +332,11 @@ def energy_saved(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim |
     if not _has_energy(joules):
         return
     before, after = joules[STEP_2], joules[STEP_3]
-    yield f"in ~{after['an epoch s'] / before['an epoch s']:.2f} times the time"
+    yield f"in {after['an epoch s'] / before['an epoch s']:.2f} times the time"
     yield Claim(
         "mixed precision takes less energy for an epoch, and not below the bound",
         _floor_j(driver, joules) < after["an epoch J"] < before["an epoch J"],
-        f"~{100 * after['an epoch J'] / before['an epoch J']:.0f} %",
+        f"{100 * after['an epoch J'] / before['an epoch J']:.0f} %",
         because="each program ran once, and a loader that is late makes an epoch dear",
         so="energy and time went together here: run both steps again before you conclude",
     )
@@ -350,16 +350,16 @@ def least_energy(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim |
     slowest, fastest = joules[BASELINE], joules[STEP_7]
     watts, energy, whole = (100 * fastest[one] / slowest[one] for one in ("W", "an epoch J", "all J"))
     yield (
-        f"step 7 against the baseline: ~{watts / 100:.1f} times the power, "
-        f"~{energy:.1f} % of an epoch's energy, ~{whole:.0f} % of a whole run's"
+        f"step 7 against the baseline: {watts / 100:.1f} times the power, "
+        f"{energy:.1f} % of an epoch's energy, {whole:.0f} % of a whole run's"
     )
-    listed = " and ".join(f"~{100 * own['start-up J'] / own['all J']:.0f} %" for own in (slowest, fastest))
+    listed = " and ".join(f"{100 * own['start-up J'] / own['all J']:.0f} %" for own in (slowest, fastest))
     yield f"the start's share of all the energy, in these two: {listed}"
-    yield f"the baseline draws ~{slowest['W']:.0f} W, an idle GPU ~{driver.loc['nothing', 'W']:.0f} W"
+    yield f"the baseline draws {slowest['W']:.0f} W, an idle GPU {driver.loc['nothing', 'W']:.0f} W"
     yield Claim(
         "step 7 takes less than a tenth of the baseline's energy for an epoch", energy < 10, energy,
         because="a slow GPU works for most of the baseline's epoch, too",
-        so=f"it takes ~{energy:.0f} % here",
+        so=f"it takes {energy:.0f} % here",
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from labkit import course
 from labkit.checks import Claim
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.paths import RECORDED
 from labkit.recording import plan
@@ -22,6 +21,7 @@ from stepbudget.ask.budget import CAUSES, IDLE, WORK
 from stepbudget.ask.compare import Comparison, compare
 from stepbudget.export import stats
 from stepbudget.report import Report, open_report
+from stepbudget.show.table import Table, table
 
 OF = RECORDED / course.DEFAULT_MACHINE  # what lies here is read on whatever machine
 SHIPPED = OF / plan.NSIGHT
@@ -75,8 +75,7 @@ def beside(report: Report, theirs: Mapping[str, pd.DataFrame]) -> Table:
     )
     counts = pd.Series([len(own) for *_, own in rows])
     frame["differ by"] = (frame["nsys stats: ns"] - frame["here: ns"]).abs() + (frame["count"] - counts).abs()
-    measured = ["nsys stats: ns", "here: ns"]
-    return table(frame, f"{CHECKED}: the whole capture, summed by both", measured=measured)
+    return table(frame, f"{CHECKED}: the whole capture, summed by both")
 
 
 def _lasting(table: pd.DataFrame, name: str | None = None) -> pd.Series:
@@ -178,7 +177,7 @@ def meanwhile_table(report: Report) -> Table:
     work = {CAUSES[cause] for cause in WORK}
     rows = [(cause, "works" if cause in work else "idles", ms) for cause, ms in found.items()]
     frame = pd.DataFrame([*rows, ("all sleeps", "", found.sum())], columns=["row of the budget", "the GPU", "ms"])
-    return table(frame, f"{report.name}: {len(when)} sleeps, by the budget's rows", {"ms": "{:,.1f}"}, ["ms"])
+    return table(frame, f"{report.name}: {len(when)} sleeps, by the budget's rows", {"ms": "{:,.1f}"})
 
 
 def blamed(reports: Mapping[str, Report], when: np.ndarray) -> Table:
@@ -190,7 +189,7 @@ def blamed(reports: Mapping[str, Report], when: np.ndarray) -> Table:
     shown = found[(found >= SHOWN_MS).any(axis=1)] if (found >= SHOWN_MS).any(axis=None) else found
     caption = "The same sleeps, as far as the GPU idled: to which row they are laid, ms"
     formats = dict.fromkeys(reports, "{:,.1f}")
-    return table(shown.rename_axis("row of the budget").reset_index(), caption, formats, list(formats))
+    return table(shown.rename_axis("row of the budget").reset_index(), caption, formats)
 
 
 def steps(report: Report) -> int:
@@ -250,8 +249,8 @@ def cost_of_the_sleeps(before: Report, after: Report) -> Iterator[Claim | str]:
     made, long_ms = compare(before, after), _lasting_ms(asleep(after))
     change_ms = made.second.duration_ms - made.first.duration_ms
     loader_ms = made.causes["loader"].ms
-    changed = f"epoch ~{change_ms:+,.0f} ms; wait for data ~{loader_ms:+,.0f} ms"
-    yield f"The sleeps last ~{long_ms:,.0f} ms, and change: {changed}."
+    changed = f"epoch {change_ms:+,.0f} ms; wait for data {loader_ms:+,.0f} ms"
+    yield f"The sleeps last {long_ms:,.0f} ms, and change: {changed}."
     yield Claim(
         "the sleeps cost the epoch less than half of what they last", change_ms < 0.5 * long_ms,
         change_ms / long_ms if long_ms else float("nan"),

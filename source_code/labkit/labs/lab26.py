@@ -18,12 +18,12 @@ from matplotlib.ticker import NullFormatter
 
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number, each_of
 from labkit.numbers import number
 from labkit.subjects import kernels, kernels_charts
 from labkit.subjects.kernels_charts import SMALL, WAYS
 from labkit.subjects.roofline import BYTES, Peaks
+from stepbudget.show.table import Table, table
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ def softmax_table(records: Sequence[dict], peaks: Peaks) -> Table:
     names = [WAYS[way][0] for way in shares]
     frame = shares.set_axis(names, axis=1).rename_axis("columns").reset_index()
     caption = "Softmax: per cent of the memory's roof (read once, written once), medians of rounds"
-    return table(frame, caption, {"columns": "{:,}"} | dict.fromkeys(names, "{:.0f}"), names)
+    return table(frame, caption, {"columns": "{:,}"} | dict.fromkeys(names, "{:.0f}"))
 
 
 def softmax_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
@@ -137,7 +137,7 @@ def floors_table(records: Sequence[dict], peaks: Peaks) -> Table:
     (few, most), first = shapes["length"].iloc[[0, -1]], shapes.iloc[0]
     caption = f"Attention at the roofs of one {peaks.gpu}, {first['heads']} heads of {first['width']} numbers: "
     caption += f"{first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} places"
-    return table(frame, caption, {"places": "{:,}"}, list(names.values()))
+    return table(frame, caption, {"places": "{:,}"})
 
 
 def attention_times(records: Sequence[dict]) -> pd.DataFrame:
@@ -167,7 +167,7 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
     formats |= {"naive / ours": "{:.1f}", "flash / ours": "{:.2f}", "ours, % of the bound": "{:.0f}"}
     formats |= {"naive, GB more": "{:.2f}"}
     caption = "Attention forward: medians of rounds, GPU time; flash is PyTorch's"
-    return table(frame, caption, formats, [name for name in formats if name != "places"])
+    return table(frame, caption, formats)
 
 
 def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
@@ -243,10 +243,9 @@ def tuning(records: Sequence[dict]) -> Table:
             "µs": found["us"].to_numpy(),
         }
     )
-    measured = ["registers", "shared kB", "compiled s", "µs"]
     formats = {"shared kB": "{:.0f}", "compiled s": "{:.1f}", "µs": "{:,.0f}"}
     length = int(found["length"].iloc[0])
-    return table(frame, f"Causal attention of {length:,} places, by choice, the fastest first", formats, measured)
+    return table(frame, f"Causal attention of {length:,} places, by choice, the fastest first", formats)
 
 
 # --- what it claims ------------------------------------------------------------------------------------------
@@ -275,9 +274,9 @@ def near_the_roof(shares: pd.DataFrame, version: str) -> Iterator[Claim | str]:
     ours, best = shares["triton"], shares.drop(columns=["triton", "pieces"]).max(axis=1)
     low, high = 100 * ours.min(), 100 * ours.max()
     yield (
-        f"Ours reaches ~{low:.0f} to ~{high:.0f} % of the roof, worst at {ours.idxmin():,} "
+        f"Ours reaches {low:.0f} to {high:.0f} % of the roof, worst at {ours.idxmin():,} "
         "columns. Against the best of the others it is "
-        f"~{(ours / best).min():.2f} to ~{(ours / best).max():.2f} times as fast, by PyTorch {version}."
+        f"{(ours / best).min():.2f} to {(ours / best).max():.2f} times as fast, by PyTorch {version}."
     )
 
 
@@ -292,7 +291,7 @@ def in_pieces(shares: pd.DataFrame) -> Iterator[Claim | str]:
     """What a row in pieces costs; ``shares`` as for ``one_kernel``."""
     slower = shares["triton"] / shares["pieces"]
     yield (
-        f"In pieces a row takes ~{slower.min():.2f} to ~{slower.max():.2f} times as long as "
+        f"In pieces a row takes {slower.min():.2f} to {slower.max():.2f} times as long as "
         f"whole, most at {slower.idxmax():,} columns."
     )
 
@@ -302,7 +301,7 @@ def bound_by(floors: pd.DataFrame) -> Iterator[Claim | str]:
     longest, at, roof = _longest(floors)
     yield (
         f"At {longest:,} places one kernel is bound by {roof}; the naive form needs "
-        f"~{at['naive memory'] / at[roof]:.1f} times as long, for its bytes alone."
+        f"{at['naive memory'] / at[roof]:.1f} times as long, for its bytes alone."
     )
 
 
@@ -330,12 +329,12 @@ def near_its_bound(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim 
     turns = at["arithmetic"] + at["exponentials"]
     half = own.loc[(longest, False)] / own.loc[(longest, True)]
     yield (
-        f"At {longest:,} places ours reaches ~{100 * at[roof] / own[(longest, False)]:.0f} % "
-        f"of its bound; causal, it is ~{half:.2f} times as fast, of 2 that the skipped half would allow."
+        f"At {longest:,} places ours reaches {100 * at[roof] / own[(longest, False)]:.0f} % "
+        f"of its bound; causal, it is {half:.2f} times as fast, of 2 that the skipped half would allow."
     )
-    yield f"Products and then exponentials would take ~{turns:,.0f} µs; ours takes ~{own[(longest, False)]:,.0f} µs."
+    yield f"Products and then exponentials would take {turns:,.0f} µs; ours takes {own[(longest, False)]:,.0f} µs."
     yield (
-        f"PyTorch's flash kernel takes ~{(flash / own).min():.2f} to ~{(flash / own).max():.2f} times as long as ours."
+        f"PyTorch's flash kernel takes {(flash / own).min():.2f} to {(flash / own).max():.2f} times as long as ours."
     )
 
 
@@ -346,7 +345,7 @@ def cudnn_or_flash(both: Sequence[dict]) -> Iterator[Claim | str]:
         yield "One of the two kernels does not run here."
     else:
         yield (
-            f"At 4,096 places, forward and back, cuDNN's kernel is ~{gain:.2f} times as fast "
+            f"At 4,096 places, forward and back, cuDNN's kernel is {gain:.2f} times as fast "
             "as PyTorch's flash kernel."
         )  # fmt: skip
 
@@ -356,14 +355,14 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
     cost = tuning_cost(timed)
     spread, missed = cost["worst"] / cost["best"], 100 * (cost["chosen"] / cost["best"] - 1)
     yield (
-        f"{cost['choices']} choices took ~{cost['compile_s']:.1f} s to compile, and the tuner "
-        f"~{cost['try_s']:.1f} s to try. The slowest takes ~{spread:.1f} times as long as the "
-        f"fastest; what the tuner chose, ~{missed:.0f} % longer."
+        f"{cost['choices']} choices took {cost['compile_s']:.1f} s to compile, and the tuner "
+        f"{cost['try_s']:.1f} s to try. The slowest takes {spread:.1f} times as long as the "
+        f"fastest; what the tuner chose, {missed:.0f} % longer."
     )
     saved = cost["first"] - cost["chosen"]
     yield (
-        f"Over the first of the list it saves ~{saved:.0f} µs a call, and has paid after "
-        f"~{cost['pays_after']:,.0f} calls."
+        f"Over the first of the list it saves {saved:.0f} µs a call, and has paid after "
+        f"{cost['pays_after']:,.0f} calls."
     )
 
 

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.table import Table, table
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number
 from labkit.numbers import number
 from labkit.subjects import kernels, kernels_charts
 from labkit.subjects.kernels import REGISTERS, warps_that_fit
 from labkit.subjects.kernels_charts import SMALL
 from labkit.subjects.roofline import Peaks
+from stepbudget.show.table import Table, table
 
 BANKS = 32  # of shared memory, each a word of 4 bytes a clock
 FIT = "warps that fit, by registers"  # a column
@@ -92,7 +92,7 @@ def registers(records: Sequence[dict]) -> Table:
     frame["registers"] = tried["registers"].astype(int).tolist()
     fit = [warps_that_fit(*own) for own in zip(frame["registers"], frame["warps a program"], strict=True)]
     frame = frame.assign(**{FIT: fit, "µs": tried["us"].tolist()})
-    return table(frame, "Attention by choice, the fastest first", {"µs": "{:,.0f}"}, ["registers", FIT, "µs"])
+    return table(frame, "Attention by choice, the fastest first", {"µs": "{:,.0f}"})
 
 
 # --- banks of shared memory ----------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
         }
     )
     side = int(found["side"][0])
-    caption = f"{side:,} × {side:,} numbers in FP32; the memory's roof is ~{peaks.tb_per_s:.2f} TB/s"
+    caption = f"{side:,} × {side:,} numbers in FP32; the memory's roof is {peaks.tb_per_s:.2f} TB/s"
     formats = {"µs": "{:.0f}", "times a copy": "{:.2f}", "TB/s": "{:.2f}"}
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 # --- products with few tiles ----------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def few(records: Sequence[dict]) -> Table:
     frame = pd.DataFrame({"rows × columns × inner": sizes, "tiles": tiles.reindex(found.index).to_numpy()})
     frame = pd.concat([frame, found.reset_index(drop=True)], axis=1)
     caption = f"Products of a few tiles in µs, on {records[0]['multiprocessors']} multiprocessors"
-    return table(frame, caption, dict.fromkeys(ways, "{:.1f}"), ways)
+    return table(frame, caption, dict.fromkeys(ways, "{:.1f}"))
 
 
 # --- what it claims ------------------------------------------------------------------------------------------
@@ -218,11 +218,11 @@ def much_under_way(rate: Mapping[int, Mapping[int, float]]) -> Iterator[Claim | 
 def warps_wanted(timed: Sequence[dict]) -> Iterator[Claim | str]:
     """How many warps Little's law asks for, and how many were enough; ``timed``: of ``bench_kernels.py``."""
     latency, best = latency_clocks(timed), chains(timed).max().max()
-    enough = warps_enough(timed).map("~{:.0f}".format, na_action="ignore")
-    yield f"One step of a chain takes ~{latency:.1f} clocks."
+    enough = warps_enough(timed).map("{:.0f}".format, na_action="ignore")
+    yield f"One step of a chain takes {latency:.1f} clocks."
     for count, warps in enough.fillna("none").items():
         needed = warps_needed(latency, count, best)
-        yield f"with {count} a thread ~{needed:.0f}, by Little's law; nine tenths of the best reached: {warps}."
+        yield f"with {count} a thread {needed:.0f}, by Little's law; nine tenths of the best reached: {warps}."
 
 
 def registers_by_model(timed: Sequence[dict]) -> Iterator[Claim | str]:
@@ -231,8 +231,7 @@ def registers_by_model(timed: Sequence[dict]) -> Iterator[Claim | str]:
     for count, measured in found.loc[32].items():
         model = found.max().max() * register_share(count, latency)
         yield (
-            f"{count} a thread: ~{model:.0f} multiply-adds a clock by the model, "
-            f"~{measured:.0f} measured with 32 warps."
+            f"{count} a thread: {model:.0f} multiply-adds a clock by the model, {measured:.0f} measured with 32 warps."
         )
 
 
@@ -241,7 +240,7 @@ def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
     tried = registers(timed).frame
     rank = tried["µs"].corr(tried[FIT], method="spearman")
     yield (
-        f"Over these choices, time and warps that fit go together with ~{rank:+.2f} (rank "
+        f"Over these choices, time and warps that fit go together with {rank:+.2f} (rank "
         "correlation; −1: more warps are always faster, 0: no matter)."
     )
 
@@ -259,9 +258,9 @@ def banks_queue(us: Mapping[str, float]) -> Iterator[Claim | str]:
 def against_a_copy(us: Mapping[str, float]) -> Iterator[Claim | str]:
     """How many times as long as a copy each form of the transpose takes."""
     yield (
-        f"Against a copy: direct ~{us['direct'] / us['copy']:.2f}, with conflicts "
-        f"~{us['tile'] / us['copy']:.2f}, padded ~{us['padded'] / us['copy']:.2f}, swizzled "
-        f"~{us['swizzled'] / us['copy']:.2f} times as long."
+        f"Against a copy: direct {us['direct'] / us['copy']:.2f}, with conflicts "
+        f"{us['tile'] / us['copy']:.2f}, padded {us['padded'] / us['copy']:.2f}, swizzled "
+        f"{us['swizzled'] / us['copy']:.2f} times as long."
     )
 
 
@@ -279,13 +278,13 @@ def one_row_more(times: pd.DataFrame, sms: int) -> Iterator[Claim | str]:
     """What a row of tiles beyond a full GPU costs; ``times``: µs by number of tiles, ``sms``: multiprocessors."""
     growth = 100 * (times[times.index > sms].iloc[0] / times.loc[sms] - 1)
     yield (
-        f"One row of tiles beyond a full GPU: a tile each ~{growth['a tile each']:+.0f} %, "
-        f"equal stretches ~{growth['stream']:+.0f} %, cuBLAS ~{growth['cublas']:+.0f} %."
+        f"One row of tiles beyond a full GPU: a tile each {growth['a tile each']:+.0f} %, "
+        f"equal stretches {growth['stream']:+.0f} %, cuBLAS {growth['cublas']:+.0f} %."
     )
     slower = times.index[times["stream"] > times["a tile each"]]
     yield f"Equal stretches are slower than a tile each at {', '.join(map(str, slower)) or 'no number of'} tiles."
     short = times["a tile each"] / times["cublas"]
-    yield f"cuBLAS is ~{short.min():.1f} to ~{short.max():.1f} times as fast as a tile each."
+    yield f"cuBLAS is {short.min():.1f} to {short.max():.1f} times as fast as a tile each."
 
 
 def shared_out(few: pd.DataFrame) -> Iterator[Claim | str]:
@@ -296,8 +295,8 @@ def shared_out(few: pd.DataFrame) -> Iterator[Claim | str]:
     for size in few.index:
         name = " × ".join(f"{side:,}" for side in size)
         yield (
-            f"{name}: {own.loc[size].idxmin()}, ~{gain[size]:.1f} times as fast as a tile "
-            f"each; cuBLAS ~{library[size]:.1f} times."
+            f"{name}: {own.loc[size].idxmin()}, {gain[size]:.1f} times as fast as a tile "
+            f"each; cuBLAS {library[size]:.1f} times."
         )
     yield Claim(
         "sharing out the inner dimension gains more than half again somewhere", gain.max() > 1.5, gain.max(),

@@ -15,9 +15,9 @@ import pandas as pd
 from labkit import course
 from labkit.display.runs import is_beyond_noise
 from labkit.display.spread import paired
-from labkit.display.table import Table, table
 from labkit.paths import RECORDED
 from labkit.source import recorded
+from stepbudget.show.table import Table, table
 
 ALL = "all of them"  # the row of the last step against the first
 
@@ -44,13 +44,13 @@ def gains_table(found: pd.DataFrame) -> Table:
     frame = found.rename(columns=course.MACHINES).rename_axis("step").reset_index()
     machines = list(course.MACHINES.values())
     caption = "An epoch: how many times as fast as with the step before (–: the rounds cannot tell it from no gain)"
-    return table(frame, caption, dict.fromkeys(machines, "{:.3g}"), machines)
+    return table(frame, caption, dict.fromkeys(machines, "{:.3g}"))
 
 
 def whole_table(found: pd.DataFrame) -> Table:
     """The row ``ALL`` of ``gains()``, a row a machine: it tells nothing of any single step."""
     frame = found.loc[ALL].rename(course.MACHINES).rename_axis("machine").rename("times as fast").reset_index()
-    return table(frame, "An epoch, the last step against the first", {"times as fast": "{:.3g}"}, ["times as fast"])
+    return table(frame, "An epoch, the last step against the first", {"times as fast": "{:.3g}"})
 
 
 def mattered_most(found: pd.DataFrame) -> dict[str, str]:

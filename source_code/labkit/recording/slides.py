@@ -30,7 +30,7 @@ LEFT_OUT = re.compile(
 )
 PICTURE = re.compile(r'src="(?!data:)([^"]+)"')
 ANCHOR = re.compile(r'<a class="anchor-link".*?</a>', re.DOTALL)
-CHECK = re.compile(r"^(?:\[ok\]|Prediction:|no prediction made).*\n?", re.MULTILINE)
+CHECK = re.compile(r"^(?:✓|Prediction:|no prediction made).*\n?", re.MULTILINE)
 LINK = re.compile(r'<a [^>]*href="(?!https://)[^"]*"[^>]*>(.*?)</a>', re.DOTALL)
 TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 STYLE = """

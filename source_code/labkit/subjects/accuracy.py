@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.display.table import Table, table
 from labkit.source import recorded
+from stepbudget.show.table import Table, table
 
 FLOOR_PCT = 98.70  # mean test accuracy that a step has to keep
 SIGNIFICANCE = 0.05  # of the one-sided Welch test against the baseline

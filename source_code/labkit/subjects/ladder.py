@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED, Spread, spread
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread, spread
 from labkit.source import quick
+from stepbudget.show.table import Table, table
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 
@@ -35,7 +35,7 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Tab
                 "step": name,
                 "n": whole.n,
                 "process s": whole.median,
-                "range s": f"{MEASURED}{whole.low:.1f}–{whole.high:.1f}",
+                "range s": f"{whole.low:.1f}–{whole.high:.1f}",
                 "training s": spread(found[name], "training_s").median,
                 "test s": spread(found[name], "test_s").median,
                 "× before": before.median / whole.median if i else None,
@@ -50,7 +50,7 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Tab
     many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
     caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
     measured = [column for column in formats if column in frame]
-    return table(frame, caption, {column: formats[column] for column in measured}, measured)
+    return table(frame, caption, {column: formats[column] for column in measured})
 
 
 def _in_words(epochs: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from labkit.display.table import Table, table
+from stepbudget.show.table import Table, table
 
 HOW = ["one by one", "graph"]
 
@@ -30,4 +30,4 @@ def ways(records: Sequence[dict], **only: str) -> Table:
     frame = pd.DataFrame({"digits a step": found["batch"], **found[["kernels", "network", *HOW]]})
     frame["times as fast"] = frame["one by one"] / frame["graph"]
     formats = dict.fromkeys(HOW, "{:.0f}") | {"times as fast": "{:.2f}"}
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)

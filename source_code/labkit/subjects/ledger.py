@@ -18,9 +18,9 @@ import pandas as pd
 
 from labkit.display.pieces import part, text_of
 from labkit.display.spread import spread
-from labkit.display.table import Table, table
 from labkit.paths import SOURCE_CODE
 from labkit.subjects.ladder import epochs_words
+from stepbudget.show.table import Table, table
 
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
@@ -136,7 +136,7 @@ def seconds(found: pd.DataFrame) -> Table:
     formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
     trained = epochs_words(found["epochs"].max()).capitalize()
     caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 def floor_shares(found: pd.DataFrame, floor_s: float) -> Table:
@@ -152,7 +152,7 @@ def floor_shares(found: pd.DataFrame, floor_s: float) -> Table:
     )
     formats = {"training ms": "{:,.0f}", "floor ms": "{:.0f}"}
     formats |= dict.fromkeys(["floor, % of the loop", "floor, % of the process"], "{:.2g}")
-    return table(frame, "What share of its time each rung needs at the least", formats, list(formats))
+    return table(frame, "What share of its time each rung needs at the least", formats)
 
 
 def startup(records: Sequence[dict]) -> Table:
@@ -169,7 +169,7 @@ def startup(records: Sequence[dict]) -> Table:
     rows = [(stage, after[stage], s - process_s.get(after[stage], 0.0), s) for stage, s in process_s.items()]
     columns = ["one thing more", "on top of", "takes s", "the whole process s"]
     caption = "Before the first step: processes that do so much and no more (medians)"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[2:], "{:.2f}"), columns[2:])
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[2:], "{:.2f}"))
 
 
 def _parts(record: dict) -> dict[str, float]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 from labkit import source
-from labkit.display.table import Table, table
 from labkit.training import machine
 from stepbudget.ask.tensor_cores import WITHOUT_TENSOR_CORES
+from stepbudget.show.table import Table, table
 
 # From NVIDIA's architecture whitepapers, as in lab 4: the first compute capability of each generation, and the short
 # number types that its Tensor Cores multiply.

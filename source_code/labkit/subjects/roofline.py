@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from labkit.display.spread import Spread
-from labkit.display.table import Table, short_kernel, table
 from labkit.errors import LabError
 from labkit.source import recorded
+from stepbudget.kernel_names import short as short_kernel
 from stepbudget.ncu import counters
 from stepbudget.ncu.counters import Counted
+from stepbudget.show.table import Table, table
 
 COUNTED = "Nsight Compute"
 FROM_SHAPES = "shapes"
@@ -263,7 +264,7 @@ def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
             "% of memory": 100 * head["memory"],
             "% of arithmetic": 100 * head["arithmetic"],
             "busiest else": [
-                None if pd.isna(row.busiest) else f"~{row.busiest_pct:.0f} % {row.busiest}" for row in head.itertuples()
+                None if pd.isna(row.busiest) else f"{row.busiest_pct:.0f} % {row.busiest}" for row in head.itertuples()
             ],
             "% of threads": head["warps_pct"],
             "µs above roof": head["over_us"],
@@ -276,5 +277,5 @@ def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
     formats = dict.fromkeys(["µs", "MB", "µs above roof"], "{:,.0f}")
     formats |= dict.fromkeys(["% of memory", "% of arithmetic", "% of threads"], "{:.0f}")
     formats |= {"#": "{:.0f}", "kernel": lambda name: short_kernel(name, 28)}
-    caption = f"What limits each kernel of a step: ~{limits['us'].sum():,.0f} µs in all"
-    return table(frame, caption, formats, [name for name in formats if name not in ("#", "kernel")])
+    caption = f"What limits each kernel of a step: {limits['us'].sum():,.0f} µs in all"
+    return table(frame, caption, formats)

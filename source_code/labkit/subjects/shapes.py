@@ -8,11 +8,11 @@ from functools import cache
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED, Spread
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread
 from labkit.errors import LabError
 from stepbudget import kernel_names
 from stepbudget.kernel_names import NO, UNKNOWN, YES
+from stepbudget.show.table import Table, table
 
 TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 WORDS = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16", "fp8": "FP8"}
@@ -124,9 +124,9 @@ def epochs(each: Mapping[str, Sequence[float]]) -> Table:
     rows = []
     for name, own in each.items():
         ratio = Spread.of([ms / base for ms, base in zip(own, plain, strict=True)])
-        span = f"{MEASURED}{min(own):.1f}–{max(own):.1f}"
+        span = f"{min(own):.1f}–{max(own):.1f}"
         rows.append((name, Spread.of(own).median, span, 100 * (ratio.median - 1)))
     frame = pd.DataFrame(rows, columns=["network", "epoch ms", "each run ms", "longer by %"])
     formats = {"epoch ms": "{:.1f}", "longer by %": "{:+.1f}"}
     caption = "A training epoch without the profiler, first epochs left out; per cent: in pairs of runs"
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)

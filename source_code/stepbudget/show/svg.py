@@ -378,7 +378,8 @@ def _data(window: Window, rows: Sequence[Row], tops: Sequence[int], span_ns: int
         unit *= 10
     texts, said, plots = _Numbers(), _Numbers(), []
     looks = _Numbers()
-    for look in sorted({look for row in rows for look in (*dict(row.key), row.look) if look}, key=_place):
+    used = {look for row in rows for look in (*dict(row.key), row.look) if look}
+    for look in sorted(sorted(used), key=_place):  # ranges have no place: by their names, the same each time
         looks.of(look)
     for row, top, resolution in zip(rows, tops, resolutions, strict=False):
         own = {"y": top, "h": row.high, "what": row.what}

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim, Note
-from labkit.display.table import Table
 from labkit.labs.lab09.steps import step_point
 from labkit.subjects import floors, roofline
 from labkit.subjects.roofline import Machine, Peaks, Point
 from stepbudget.ask.idle import idle
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
+from stepbudget.show.table import Table
 
 FACTORS = ["waiting ×", "slow kernels ×", "bytes and type ×"]  # of a distance to the floor
 KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at when their bytes were counted by hand
@@ -22,7 +22,7 @@ KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at
 def hardly_idle(last: Report) -> Iterator[Claim | str]:
     """The GPU works nearly all the time: the compiled step."""
     busy, epoch_ms = 1 - idle(last).idle_share, last.window().duration_ms
-    yield Note(f"main_opt6: the GPU is busy for ~{100 * busy:.0f} % of the epoch's ~{epoch_ms:.0f} ms.")
+    yield Note(f"main_opt6: the GPU is busy for {100 * busy:.0f} % of the epoch's {epoch_ms:.0f} ms.")
     yield Claim(
         "the GPU is busy for more than nine tenths of the epoch", busy > 0.9, busy,
         because="short kernels, traced one by one: tracing itself leaves gaps",
@@ -33,7 +33,7 @@ def hardly_idle(last: Report) -> Iterator[Claim | str]:
 def sixteen_bits(peaks: Peaks) -> Iterator[Claim | str]:
     """Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, and the GPU has BF16."""
     dtype, times = peaks.narrow, peaks.rate(peaks.narrow) / peaks.rate("fp32")
-    yield f"16 bits on Tensor Cores: ~{times:.0f} times the rate of FP32."
+    yield f"16 bits on Tensor Cores: {times:.0f} times the rate of FP32."
     yield Claim(
         "Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, by a third or more",
         times > 4 / 3, times,
@@ -61,7 +61,7 @@ def zeros_are_faster(rows: pd.DataFrame) -> Iterator[Claim | str]:
 def ten_epochs(last: Report) -> Iterator[Claim | str]:
     """How long ten epochs of the compiled step take, by its profile."""
     epoch_ms = last.window().duration_ms
-    yield f"main_opt6 takes ~{epoch_ms:.0f} ms an epoch under the profiler, so ~{10 * epoch_ms:.0f} ms for ten."
+    yield f"main_opt6 takes {epoch_ms:.0f} ms an epoch under the profiler, so {10 * epoch_ms:.0f} ms for ten."
 
 
 def floor(peaks: Peaks) -> Iterator[Claim | str]:
@@ -75,9 +75,9 @@ def floor(peaks: Peaks) -> Iterator[Claim | str]:
         so=f"it takes {unfused:.1f} times as long here, so fusing gains less",
     )  # fmt: skip
     yield (
-        f"At the roofs of the {peaks.gpu} ten epochs take ~{ms['arithmetic']:.0f} ms of "
-        f"arithmetic and ~{ms['traffic, ideally fused']:.0f} ms of traffic, ideally fused: "
-        f"the floor is ~{least_ms:.0f} ms."
+        f"At the roofs of the {peaks.gpu} ten epochs take {ms['arithmetic']:.0f} ms of "
+        f"arithmetic and {ms['traffic, ideally fused']:.0f} ms of traffic, ideally fused: "
+        f"the floor is {least_ms:.0f} ms."
     )
 
 
@@ -143,8 +143,8 @@ def slow_kernels_are_left(distances: Table, gpu: str) -> Iterator[Claim | str]:
         so=f"look at '{largest}' first here, and at the kernels below after that",
     )  # fmt: skip
     yield (
-        f"On the {gpu} opt6 takes ~{own['in all ×']:.1f} times its floor; "
-        f"the largest part of it, ~{left.max():.1f} times: {largest}."
+        f"On the {gpu} opt6 takes {own['in all ×']:.1f} times its floor; "
+        f"the largest part of it, {left.max():.1f} times: {largest}."
     )
 
 
@@ -197,10 +197,10 @@ def first_to_attack(limits: pd.DataFrame, distances: Table) -> Iterator[Claim | 
         so=f"what can be saved is spread more evenly: your first kernel holds {100 * part:.0f} %",
     )  # fmt: skip
     yield (
-        f"All kernels at their roofs: ~{step_us:.0f} → ~{roofs_us:.0f} µs a step; "
-        f"if they overlapped as well: ~{own['at its roof µs']:.0f} µs."
+        f"All kernels at their roofs: {step_us:.0f} → {roofs_us:.0f} µs a step; "
+        f"if they overlapped as well: {own['at its roof µs']:.0f} µs."
     )
-    yield f"And with the bytes of an ideal cut: ~{own['the floor µs']:.0f} µs, the floor."
+    yield f"And with the bytes of an ideal cut: {own['the floor µs']:.0f} µs, the floor."
 
 
 def little_had_to_be(entries: pd.DataFrame, floor_s: float, last: Report) -> Iterator[Claim | str]:
@@ -213,5 +213,5 @@ def little_had_to_be(entries: pd.DataFrame, floor_s: float, last: Report) -> Ite
         so=f"{100 * first:.1f} % of its loop had to be on this GPU",
     )  # fmt: skip
     if len(last.kernels):
-        times = ", ".join(f"{rung} ~{1 / share:.1f} times" for rung, share in shares.iloc[-2:].items())
+        times = ", ".join(f"{rung} {1 / share:.1f} times" for rung, share in shares.iloc[-2:].items())
         yield f"Of their floor the last two loops take: {times}."

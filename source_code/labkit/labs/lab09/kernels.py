@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from labkit.display.table import Table, short_kernel, table
 from labkit.subjects.floors import BATCH, kernel_traffic
 from labkit.training import sizes
+from stepbudget.kernel_names import short as short_kernel
+from stepbudget.show.table import Table, table
 
 
 def by_limit(limits: pd.DataFrame) -> Table:
@@ -15,7 +16,7 @@ def by_limit(limits: pd.DataFrame) -> Table:
     found = limits.groupby("limit").agg(**sums).sort_values("µs", ascending=False)
     found["% of the step"] = 100 * found["µs"] / found["µs"].sum()
     formats = dict.fromkeys(found.columns[1:], "{:.0f}")
-    return table(found.rename_axis("limited by").reset_index(), "By what limits them", formats, list(formats))
+    return table(found.rename_axis("limited by").reset_index(), "By what limits them", formats)
 
 
 def plan(limits: pd.DataFrame, top: int = 4) -> Table:
@@ -24,7 +25,7 @@ def plan(limits: pd.DataFrame, top: int = 4) -> Table:
     then = limits["us"].sum() - first["over_us"].cumsum()
     frame = pd.DataFrame({"kernel": first["kernel"], "saves at most µs": first["over_us"], "step then µs": then})
     formats = {"kernel": short_kernel} | dict.fromkeys(frame.columns[1:], "{:.0f}")
-    return table(frame, "If each were at its roof", formats, list(frame.columns[1:]))
+    return table(frame, "If each were at its roof", formats)
 
 
 # conv2's three products, by the words in cuDNN's names for their kernels; and in kernel_traffic.
@@ -66,4 +67,4 @@ def conv2(products: pd.DataFrame) -> Table:
     frame = products.assign(waves=100 * products["waves"])[list(names)].rename(columns=names)
     frame["done / needed"] = products["done_gflop"] / products["needed_gflop"]
     formats = dict.fromkeys(["µs", "blocks", names["waves"], "MB counted"], "{:.0f}") | {"GFLOP done": "{:.1f}"}
-    return table(frame, "conv2's three products", formats, [*formats, "done / needed"])
+    return table(frame, "conv2's three products", formats)

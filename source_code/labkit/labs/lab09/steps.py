@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from labkit import course
-from labkit.display.table import Table, table
 from labkit.subjects import floors
 from labkit.subjects.floors import BATCH, step_floor_s, step_traffic
 from labkit.subjects.roofline import COUNTED, DTYPE_WORDS, FROM_SHAPES, Peaks, Point, step_seconds
 from labkit.training import sizes
+from stepbudget.show.table import Table, table
 
 # Each rung: how its step is cut, and the type in which it multiplies.
 RUNGS = {step.name: (step.traffic, step.arithmetic) for step in course.STEPS}
@@ -22,9 +22,9 @@ def roofs(peaks: Peaks) -> Table:
     """The roofs as measured, and the arithmetic intensity at which each type's roof meets that of the memory."""
     rows = [(DTYPE_WORDS[dtype], tflops, peaks.ridge(dtype)) for dtype, tflops in peaks.tflops.items()]
     measured = "the best of several matrix products"
-    caption = f"The roofs of one {peaks.gpu} as measured: {measured}; memory moves ~{peaks.tb_per_s:.2f} TB/s"
+    caption = f"The roofs of one {peaks.gpu} as measured: {measured}; memory moves {peaks.tb_per_s:.2f} TB/s"
     columns = ["arithmetic in", "TFLOP/s", "FLOP/byte where the roofs meet"]
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"), columns[1:])
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"))
 
 
 def zeros(records: Sequence[dict]) -> Table:
@@ -42,7 +42,7 @@ def zeros(records: Sequence[dict]) -> Table:
     )
     side = rows[0]["size"]
     caption = f"{side:,} × {side:,} × {side:,} in 16 bits, for a second, on one {records[0]['gpu']}"
-    return table(frame, caption, dict.fromkeys(frame.columns[1:], "{:,.0f}"), list(frame.columns[1:]))
+    return table(frame, caption, dict.fromkeys(frame.columns[1:], "{:,.0f}"))
 
 
 def floor_table(peaks: Peaks) -> Table:
@@ -50,7 +50,7 @@ def floor_table(peaks: Peaks) -> Table:
     frame = floors.floor(peaks)
     frame["amount"] = [f"{amount:.3g} {unit}" for amount, unit in zip(frame["amount"], frame.pop("unit"), strict=True)]
     caption = f"Ten epochs at the roofs of one {peaks.gpu}, in {DTYPE_WORDS[peaks.narrow]}"
-    return table(frame, caption, {"rate": "{:,.4g}", "ms": "{:.0f}"}, ["rate", "ms"])
+    return table(frame, caption, {"rate": "{:,.4g}", "ms": "{:.0f}"})
 
 
 def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
@@ -63,7 +63,7 @@ def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
     columns = ["step", "cut into kernels", "in", "kernels", "MB counted", "MB from shapes", "ratio"]
     formats = {"MB counted": "{:,.0f}", "MB from shapes": "{:,.0f}", "ratio": "{:.2f}"}
     caption = "Memory traffic of one training step"
-    return table(pd.DataFrame(rows, columns=columns), caption, formats, ["kernels", "MB counted", "ratio"])
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
 def number_type(name: str, records: Sequence[dict]) -> str:
@@ -127,8 +127,7 @@ def points(points: Sequence[Point], peaks: Peaks) -> Table:
     ]
     formats = {"GFLOP": "{:.1f}", "MB": "{:,.0f}", "µs": "{:,.0f}", "FLOP/byte": "{:.1f}", "TFLOP/s": "{:.1f}"}
     formats |= {"% of it": "{:.1f}", "µs at the roof": "{:,.0f}"}
-    measured = [name for name in formats if name != "GFLOP"]
-    return table(pd.DataFrame(rows), f"One training step of {BATCH:,} digits under its roof", formats, measured)
+    return table(pd.DataFrame(rows), f"One training step of {BATCH:,} digits under its roof", formats)
 
 
 def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peaks: Peaks) -> Table:
@@ -149,4 +148,4 @@ def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peak
     factors = ["waiting ×", "slow kernels ×", "bytes and type ×", "in all ×"]
     formats = dict.fromkeys(in_us, "{:,.0f}") | dict.fromkeys(factors, "{:.1f}")
     caption = "From each step down to the floor: the three factors multiply"
-    return table(pd.DataFrame(rows, columns=["step", *formats]), caption, formats, list(formats))
+    return table(pd.DataFrame(rows, columns=["step", *formats]), caption, formats)

@@ -39,8 +39,8 @@ def worst_and_best(sizes: pd.DataFrame) -> Iterator[Claim | str]:
     by_size = {" × ".join(map(str, size)): value for size, value in share.items()}
     worst, best = min(by_size, key=by_size.__getitem__), max(by_size, key=by_size.__getitem__)
     yield (
-        f"Of cuBLAS's speed the kernel has ~{100 * by_size[worst]:.0f} % at its worst size "
-        f"({worst}), ~{100 * by_size[best]:.0f} % at its best ({best})."
+        f"Of cuBLAS's speed the kernel has {100 * by_size[worst]:.0f} % at its worst size "
+        f"({worst}), {100 * by_size[best]:.0f} % at its best ({best})."
     )
 
 
@@ -61,7 +61,7 @@ def tile_matters(by_tile: pd.DataFrame) -> Iterator[Claim | str]:
         so=f"the choice of tile is worth a factor of {spread:.1f} here",
     )  # fmt: skip
     ordered = (together / alone).dropna().median()
-    yield f"8 rows of tiles together, against row by row: ~{100 * (ordered - 1):+.1f} %."
+    yield f"8 rows of tiles together, against row by row: {100 * (ordered - 1):+.1f} %."
 
 
 def matrix_instructions(told: Mapping[str, str]) -> Iterator[Claim | str]:
@@ -98,12 +98,12 @@ def ways_in_cuda(ways: pd.DataFrame) -> Iterator[Claim | str]:
         so=f"here tiles gain a factor of {best / one:.1f}",
     )  # fmt: skip
     yield (
-        f"The fastest in CUDA C++ has ~{100 * best / rate['Triton']:.0f} % of Triton's speed, "
-        f"~{100 * best / rate['cuBLAS']:.0f} % of cuBLAS's."
+        f"The fastest in CUDA C++ has {100 * best / rate['Triton']:.0f} % of Triton's speed, "
+        f"{100 * best / rate['cuBLAS']:.0f} % of cuBLAS's."
     )
 
 
 def multiplies_in_cuda(records: Sequence[dict]) -> Iterator[Claim | str]:
     """What multiplies in WMMA's kernels, and what FP16 gains over BF16 there; ``records`` of ``bench_wmma.py``."""
     yield f"What multiplies: {', '.join(instructions(records))}."
-    yield f"the same kernel in FP16 is ~{fp16_over_bf16(records):.2f} times as fast as in BF16"
+    yield f"the same kernel in FP16 is {fp16_over_bf16(records):.2f} times as fast as in BF16"

@@ -13,10 +13,10 @@ from matplotlib.patheffects import withStroke
 
 from labkit import source
 from labkit.display import style
-from labkit.display.table import Table, table
 from labkit.source import kinds
 from labkit.subjects.roofline import DTYPE_WORDS, Peaks
 from stepbudget.show.palette import tint
+from stepbudget.show.table import Table, table
 
 HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
 CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
@@ -61,12 +61,11 @@ def sizes(records: Sequence[dict]) -> Table:
             "error / bound": found["triton_error_of_bound"],
         }
     )
-    frame["tile"] = [f"~{tile}" for tile in frame["tile"]]
     formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
     formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
     formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
     caption = f"A matrix product in {DTYPE_WORDS[narrow_type(records)]}: medians over the runs, GPU time"
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
@@ -122,7 +121,7 @@ def tiles(records: Sequence[dict]) -> Table:
     )
     size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
     formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
-    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats, ["µs", "TFLOP/s"])
+    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats)
 
 
 def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
@@ -160,7 +159,7 @@ def types(records: Sequence[dict]) -> Table:
         {
             "type": found["dtype"],
             "instructions that multiply": [
-                "~" + ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
+                ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
             ],
             "Triton TFLOP/s": found["triton_tflops"],
             "cuBLAS TFLOP/s": found["cublas_tflops"],
@@ -168,7 +167,7 @@ def types(records: Sequence[dict]) -> Table:
     )
     formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
     size = records[0]["size"]
-    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats, list(formats))
+    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats)
 
 
 def in_cuda() -> list[dict]:
@@ -211,7 +210,7 @@ def ways(records: Sequence[dict]) -> Table:
     )
     formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "% of cuBLAS": "{:.0f}", "error / bound": "{:.2f}"}
     size = records[0]["size"]
-    return table(frame, f"{size:,} × {size:,} × {size:,} in FP16, way by way", formats, list(formats))
+    return table(frame, f"{size:,} × {size:,} × {size:,} in FP16, way by way", formats)
 
 
 def sizes_in_cuda(records: Sequence[dict]) -> Table:
@@ -233,4 +232,4 @@ def sizes_in_cuda(records: Sequence[dict]) -> Table:
     )
     formats = dict.fromkeys(["WMMA / cuBLAS", "Triton / cuBLAS", "error / bound"], "{:.2f}")
     formats |= dict.fromkeys(["WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
-    return table(frame, "The same product in FP16 by size: medians over the runs, GPU time", formats, list(formats))
+    return table(frame, "The same product in FP16 by size: medians over the runs, GPU time", formats)

@@ -60,4 +60,4 @@ def trial() -> str:
         worst = max(worst, float((error / error_bound(a, b)).max()))
     if worst > 1:
         raise ValueError(f"{where}, the product is {worst:.3g} times as far off as its bound")
-    return f"{where}: {len(SIZES)} products, the largest error is ~{worst:.2f} of its bound"
+    return f"{where}: {len(SIZES)} products, the largest error is {worst:.2f} of its bound"

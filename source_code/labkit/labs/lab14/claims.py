@@ -21,7 +21,7 @@ def underflow(zero_pct: Mapping[float, float]) -> Iterator[Claim | str]:
     yield Claim(
         "without scaling, FP16 makes more than half of conv1's gradients zero", plain > 50, plain,
         because="a network that has learned less has larger gradients (fewer epochs, fewer digits)",
-        so=f"~{plain:.0f} % are lost here; a longer training may lose more, a larger batch will",
+        so=f"{plain:.0f} % are lost here; a longer training may lose more, a larger batch will",
     )  # fmt: skip
     yield Claim(
         "a scale of 65,536 saves at least three quarters of those", scaled < plain / 4,
@@ -75,7 +75,7 @@ def medians_near(tails: pd.DataFrame) -> Iterator[Claim | str]:
     fine = worst[worst.index.isin(AT_REST)]
     yield Claim(
         "all but BF16 and O3: every seed's median is within 2 % of least squares", fine.max() < 2,
-        {name: f"~{own:.2f} %" for name, own in fine.items()},
+        {name: f"{own:.2f} %" for name, own in fine.items()},
         because="another kernel adds up in another order, and RMSprop jumps at other moments",
         so="the table shows which variant's worst seed came to lie further off",
     )  # fmt: skip
@@ -117,7 +117,7 @@ def tf32_rounds(losses: Mapping[tuple[str, int], Sequence[float]]) -> Iterator[C
 def mixed_is_slower(us: Mapping[str, float], kernels: Mapping[str, float]) -> Iterator[Claim | str]:
     """Mixed precision makes the cubic slower: µs and kernels of an iteration, by variant."""
     times = us["O1"] / us["fp32"]
-    yield f"An iteration takes ~{us['fp32']:.0f} µs in FP32; in O1 ~{times:.2f} times as long."
+    yield f"An iteration takes {us['fp32']:.0f} µs in FP32; in O1 {times:.2f} times as long."
     yield Claim(
         "mixed precision makes this fit slower, not faster", times > 1, float(times),
         because="on a slow GPU the kernels themselves take the time, or the runs differ by more",

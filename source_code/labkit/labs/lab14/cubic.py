@@ -12,11 +12,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.spread import MEASURED
-from labkit.display.table import Table, short_kernel, table
 from labkit.subjects.loss_scaling import FIRST_SCALE
 from stepbudget.ask import tensor_cores
+from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 FP16_MAX = 65504.0
 LIMIT_PCT = 2.0  # above least squares
@@ -58,7 +58,7 @@ def by_variant(record: dict) -> Table:
     formats = dict.fromkeys(["above least squares %", "worst %", "as the run says %"], "{:,.2f}")
     formats |= {within: "{:.0f}", "skipped steps": "{:.0f}", "µs an iteration": "{:.0f}"}
     caption = f"A cubic fitted to sin(x), the last iteration (medians); least squares: {record['least_squares']:.3f}"
-    return table(pd.DataFrame(rows), caption, formats, list(formats))
+    return table(pd.DataFrame(rows), caption, formats)
 
 
 SMALL = 8.5  # points
@@ -119,7 +119,7 @@ def tail(record: dict) -> Table:
             rows.append((name, *above))
     numbers = ["lowest %", "median %", "highest %", "worst median %"]
     caption = "Above least squares over the last 100 iterations, as the runs say (medians over seeds; worst seed)"
-    return table(pd.DataFrame(rows, columns=["variant", *numbers]), caption, dict.fromkeys(numbers, "{:,.2f}"), numbers)
+    return table(pd.DataFrame(rows, columns=["variant", *numbers]), caption, dict.fromkeys(numbers, "{:,.2f}"))
 
 
 def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
@@ -149,7 +149,7 @@ def overflow(record: dict) -> Table:
         )
     frame = pd.DataFrame(rows)
     formats = dict.fromkeys(["first loss", "largest gradient", "O3's loss at the end"], "{:,.0f}")
-    return table(frame, "The first step, by seed", formats | {"its square": "{:.1e}"}, list(frame.columns[1:]))
+    return table(frame, "The first step, by seed", formats | {"its square": "{:.1e}"})
 
 
 def rounding(record: dict) -> Table:
@@ -174,7 +174,7 @@ def rounding(record: dict) -> Table:
         ]
     above = "above least squares %"
     frame = pd.DataFrame(rows, columns=["loss of", above])
-    return table(frame, "Where BF16 loses (medians over the seeds)", {above: "{:.2f}"}, [above])
+    return table(frame, "Where BF16 loses (medians over the seeds)", {above: "{:.2f}"})
 
 
 def in_bf16(values: Sequence[float]) -> np.ndarray:
@@ -208,7 +208,7 @@ def products(report: Report, variants: Sequence[str]) -> Table:
                 rows.append((name, _product_name(own.kernel), own.count, us, own.tensor_core, own.evidence))
     frame = pd.DataFrame(rows, columns=["variant", "kernel", "count", "mean µs", "Tensor Cores", "told by"])
     caption = f"{report.name}: the kernels of the matrix products"
-    return table(frame, caption, {"mean µs": "{:.1f}"}, ["mean µs"])
+    return table(frame, caption, {"mean µs": "{:.1f}"})
 
 
 def _product_name(kernel: str) -> str:
@@ -246,7 +246,7 @@ def work(report: Report, variants: Sequence[str], iterations: int) -> Table:
         rows.append((name, kernels["count"].sum() / iterations, us.sum(), us[product].sum()))
     formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
     frame = pd.DataFrame(rows, columns=["variant", *formats])
-    return table(frame, f"{report.name}: kernels of an iteration", formats, list(formats))
+    return table(frame, f"{report.name}: kernels of an iteration", formats)
 
 
 def text(record: dict, products: pd.DataFrame) -> Table:
@@ -254,14 +254,14 @@ def text(record: dict, products: pd.DataFrame) -> Table:
     own = fits(record)
     middle = own.groupby("variant")[["exact_loss", "us_an_iteration"]].median()
     loss, us = middle["exact_loss"], middle["us_an_iteration"]
-    apex = f", {MEASURED}{loss['apex O1']:.2f} with Apex's O1" if "apex O1" in loss else ""
+    apex = f", {loss['apex O1']:.2f} with Apex's O1" if "apex O1" in loss else ""
     searched = overflow(record).frame
     skipped = searched["steps O1 skips"]
     foretold = "" if (skipped == searched["halvings needed"]).all() else "NOT "
     slower = us["O1"] / us["fp32"]
     fine = {name: int((found["above_pct"] < LIMIT_PCT).sum()) for name, found in own.groupby("variant")}
     seeds, best = own["seed"].nunique(), record["least_squares"]
-    compared = ", ".join(f"{name} {MEASURED}{fine[name]}" for name in COMPARED if name in fine)
+    compared = ", ".join(f"{name} {fine[name]}" for name in COMPARED if name in fine)
     frame = pd.DataFrame(
         [
             (
@@ -270,21 +270,19 @@ def text(record: dict, products: pd.DataFrame) -> Table:
             ),
             (
                 "8.92 without AMP, 8.85 with PyTorch's, 8.86 with Apex's",
-                f"medians: {MEASURED}{loss['fp32']:.2f} in FP32, {MEASURED}{loss['O1']:.2f} in O1{apex}",
+                f"medians: {loss['fp32']:.2f} in FP32, {loss['O1']:.2f} in O1{apex}",
             ),
             (
                 "with and without AMP comparable, a little less exact than least squares",
-                f"within {LIMIT_PCT:g} %: {compared} of {seeds} seeds; pure half (O3): {MEASURED}{fine['O3']}",
+                f"within {LIMIT_PCT:g} %: {compared} of {seeds} seeds; pure half (O3): {fine['O3']}",
             ),
             (
                 "18 skipped steps, the scale falls from 65,536 to 0.25",
-                f"{MEASURED}{skipped.min()} to {MEASURED}{skipped.max()} by seed, {foretold}as the first gradient "
-                "foretells",
+                f"{skipped.min()} to {skipped.max()} by seed, {foretold}as the first gradient foretells",
             ),
             (
                 "mixed precision is faster",
-                f"{MEASURED}{us['fp32']:.0f} µs an iteration in FP32, {MEASURED}{us['O1']:.0f} µs in O1: "
-                f"{MEASURED}{slower:.1f} times as long",
+                f"{us['fp32']:.0f} µs an iteration in FP32, {us['O1']:.0f} µs in O1: {slower:.1f} times as long",
             ),
             ("unclear whether Tensor Cores are used", on_tensor_cores(products)),
         ],

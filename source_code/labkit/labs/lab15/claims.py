@@ -37,15 +37,15 @@ def ends_near_fp32(ends: pd.DataFrame) -> Iterator[Claim | str]:
     seeds_pct = float((100 * (plain["highest"] / plain["lowest"] - 1)).max())
     other = {
         "because": "a GAN's training is chaotic: another order of sums leads elsewhere",
-        "so": f"compare with what another seed does here: up to ~{seeds_pct:.0f} %",
+        "so": f"compare with what another seed does here: up to {seeds_pct:.0f} %",
     }
     scaled, without = float(apart_pct[["fp16 fixed", "fp16 dynamic"]].max()), float(apart_pct["fp16"])
     yield Claim(
         "with the same seed, FP16 with scaling ends within 10 % of FP32's losses", scaled < 10, scaled, **other
     )  # fmt: skip
     yield Claim("and without scaling it does too", without < 10, without, **other)
-    said = [f"{WORDS[name]} ~{own:.1f} %" for name, own in apart_pct.dropna().items()]
-    yield f"of {plain['seeds'].max()} seeds, FP32's losses differ by up to ~{seeds_pct:.0f} %"
+    said = [f"{WORDS[name]} {own:.1f} %" for name, own in apart_pct.dropna().items()]
+    yield f"of {plain['seeds'].max()} seeds, FP32's losses differ by up to {seeds_pct:.0f} %"
     yield f"another format, with the same seed: {'; '.join(said)}"
 
 
@@ -54,14 +54,14 @@ def scales_held(monitors: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]
     for name, own in monitors.items():
         held = [math.log2(scale) for one in own for _, scale in one["scale_changes"][1:]]
         if held:
-            yield f"{name}: scales between 2^~{min(held):.0f} and 2^~{max(held):.0f}"
+            yield f"{name}: scales between 2^{min(held):.0f} and 2^{max(held):.0f}"
 
 
 def learns_when_scaled(ends: pd.DataFrame) -> Iterator[Claim | str]:
     """The deep network's losses: bad without scaling, good with it and in BF16; a row a variant."""
     late = ends.set_index("variant")
     best, worst = late["lowest"], late["highest"]  # losses: of the best and of the worst seed
-    found = {name: f"~{best[name]:.2f} to ~{worst[name]:.2f}" for name in late.index}
+    found = {name: f"{best[name]:.2f} to {worst[name]:.2f}" for name in late.index}
     other = {
         "because": "so few iterations on another GPU, or with other digits, end elsewhere",
         "so": "look at the curves: does a variant stay at 2.30, the loss of guessing?",
@@ -78,7 +78,7 @@ def guesses_unscaled(accuracy: pd.DataFrame) -> Iterator[Claim | str]:
     """The deep network's test accuracy in per cent, a row a variant: without scaling, that of guessing."""
     right = accuracy.set_index("variant")
     for name, own in right.iterrows():
-        yield f"{name}: ~{own['min']:.0f} to ~{own['max']:.0f} % right"
+        yield f"{name}: {own['min']:.0f} to {own['max']:.0f} % right"
     guess = float(right["max"][WORDS["fp16"]])
     yield Claim(
         "without scaling, every seed stays below 15 %, near what guessing gives (10 %)", guess < 15, guess,
@@ -98,7 +98,7 @@ def warned_though_scaled(rows: Sequence[dict]) -> Iterator[Claim | str]:
     for row in rows:
         if row["variant"] == "fp16 dynamic" and row["said"]:
             seen = row["monitors"]["net"]["windows"]
-            small = [f"~{100 * seen[place]['subnormal_share']:.0f} %" for place in (0, -1)]
+            small = [f"{100 * seen[place]['subnormal_share']:.0f} %" for place in (0, -1)]
             ends_at = f"{small[0]} subnormal in the first window, {small[1]} in the last"
             yield f"dynamic scale, seed {row['seed']}: {ends_at}"
 
@@ -106,7 +106,7 @@ def warned_though_scaled(rows: Sequence[dict]) -> Iterator[Claim | str]:
 def scaler_costs(without: Comparison, asked: pd.DataFrame, runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """What the scaler costs: in the profile, by the table ``asked``, and on the clock; ``runs`` with it come first."""
     cost_ms, whole_ms = -asked["change ms"].sum(), without.before.window.duration_ms
-    said = f"the scaler costs ~{cost_ms:.0f} ms of an epoch's ~{whole_ms:.0f}"
+    said = f"the scaler costs {cost_ms:.0f} ms of an epoch's {whole_ms:.0f}"
     yield f"in the profile, {said if without.comparable else '; '.join(without.obstacles)}"
     plain, *others = runs
     for command in others:
@@ -127,5 +127,5 @@ def fused_waits_for_nothing(made: pd.DataFrame) -> Iterator[Claim | str]:
     )
     plain = made.pivot(index="network", columns="optimizer", values="step ms, none")
     gain = plain["Adam, foreach"] / plain["Adam, fused"]
-    said = ", ".join(f"~{times:.1f} times for the {network}" for network, times in gain.items())
+    said = ", ".join(f"{times:.1f} times for the {network}" for network, times in gain.items())
     yield f"Adam's step, fused against PyTorch's default: {said}"

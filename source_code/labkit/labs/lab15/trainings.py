@@ -14,8 +14,7 @@ from matplotlib.patches import Patch
 from scipy import stats
 
 from labkit.display import style
-from labkit.display.spread import MEASURED
-from labkit.display.table import Table, table
+from stepbudget.show.table import Table, table
 
 SMALL = 8.5  # points
 COLOURS = {  # what is scaled, and how
@@ -53,7 +52,7 @@ def lost(record: dict, iteration: int) -> Table:
     for scale in sorted(frame.loc[frame["precision"] == "fp16", "scale"].unique()):
         found[f"zero × {scale:,.0f}"] = mean.loc["fp16", scale]["zero_share"]
     caption = f"GAN, the generator's loss, iteration {iteration}: per cent of the gradients at each layer's output"
-    return table(found.rename_axis("layer").reset_index(), caption, dict.fromkeys(found, "{:.1f}"), list(found))
+    return table(found.rename_axis("layer").reset_index(), caption, dict.fromkeys(found, "{:.1f}"))
 
 
 def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Figure:
@@ -149,7 +148,7 @@ def ends_table(record: dict, losses: dict[str, str]) -> Table:
     numbers = ["mean", "lowest", "highest", heads["furthest_pct"], heads["p"]]
     found["within FP32's range"] = found["within FP32's range"].map({True: "yes", False: "NO"})
     formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.1f}", numbers[4]: "{:.2g}"}
-    return table(found, "Mean loss over the last quarter of the training", formats, numbers)
+    return table(found, "Mean loss over the last quarter of the training", formats)
 
 
 def layers(record: dict, every: int = 4) -> Table:
@@ -165,7 +164,7 @@ def layers(record: dict, every: int = 4) -> Table:
     found = found.iloc[::-1].iloc[::every].reset_index()
     numbers = list(found.columns[1:])
     caption = "Gradients of the weights in the first step, from the layer next to the loss to the first one"
-    return table(found, caption, dict.fromkeys(numbers, "{:.0f}"), numbers)
+    return table(found, caption, dict.fromkeys(numbers, "{:.0f}"))
 
 
 def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, title: str) -> Figure:
@@ -226,7 +225,7 @@ def optimizers(record: dict) -> Table:
     wide.columns = [f"{what.replace('_', ' ')}, {'scaler' if scaler else 'none'}" for what, scaler in wide.columns]
     measured = list(wide)
     formats = {name: "{:.2f}" if name.startswith("step") else "{:.0f}" for name in measured}
-    return table(wide.reset_index(), "A step of the optimizer, without a scaler and with one", formats, measured)
+    return table(wide.reset_index(), "A step of the optimizer, without a scaler and with one", formats)
 
 
 def text(record: dict) -> Table:
@@ -243,8 +242,8 @@ def text(record: dict) -> Table:
             ("loss scaling should not make a big difference in the GAN", f"without it: {inside}"),
             (
                 "… since the loss never gets near the range that is cut off",
-                f"the generator's loss never falls below {MEASURED}{lowest:.2f}, but of its gradients "
-                f"{MEASURED}{first['g.fc']:.0f} % are zero in the first iteration, {MEASURED}{late['g.fc']:.0f} % in "
+                f"the generator's loss never falls below {lowest:.2f}, but of its gradients "
+                f"{first['g.fc']:.0f} % are zero in the first iteration, {late['g.fc']:.0f} % in "
                 "the last",
             ),
             (

@@ -39,7 +39,7 @@ def faster_than_fp32(runs: Runs) -> Iterator[Claim | str]:
     gains = max(later["FP16"]) < min(later["TF32"])
     against = "FP16 gains over TF32 in every epoch" if gains else "no gain of FP16 over TF32 shows"
     over_tf32 = epoch_ms(runs["TF32"]) / epoch_ms(runs["FP16"])
-    yield f"{against}: ~{over_tf32:.2f} times as fast, by the medians"
+    yield f"{against}: {over_tf32:.2f} times as fast, by the medians"
 
 
 def shorter_process(runs: Runs) -> Iterator[Claim | str]:
@@ -51,20 +51,20 @@ def shorter_process(runs: Runs) -> Iterator[Claim | str]:
         so="FP16 does not pay in a run as short as this one: go by the later epochs",
     )  # fmt: skip
     parts = {name: epochs.parts(runs[name]) for name in ("FP32", "FP16")}
-    saved = (parts["FP32"] - parts["FP16"]).map("~{:.1f} s".format)
+    saved = (parts["FP32"] - parts["FP16"]).map("{:.1f} s".format)
     yield f"FP32 less FP16: {', '.join(f'{part} {s}' for part, s in saved.items())}"
     first, later = parts["FP16"][["first epoch", "later epochs"]]
-    yield f"FP16: ~{100 * first / (first + later):.0f} % of the training's seconds are in the first epoch"
+    yield f"FP16: {100 * first / (first + later):.0f} % of the training's seconds are in the first epoch"
 
 
 def beside_pytorch(bf16: Sequence[dict], beside: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     """An epoch of Keras in BF16 against PyTorch's; ``beside``: runs of an eager script, then of a compiled one."""
     for script, records in beside.items():
-        yield f"{script} (PyTorch, BF16): an epoch takes ~{epoch_ms(records) / 1e3:.2f} s."
+        yield f"{script} (PyTorch, BF16): an epoch takes {epoch_ms(records) / 1e3:.2f} s."
     eager, compiled = (epoch_ms(bf16) / epoch_ms(records) for records in beside.values())
     yield (
-        f"Keras on JAX in BF16 takes ~{eager:.1f} times as long an epoch as the eager step, "
-        f"and ~{compiled:.1f} times as long as the compiled one"
+        f"Keras on JAX in BF16 takes {eager:.1f} times as long an epoch as the eager step, "
+        f"and {compiled:.1f} times as long as the compiled one"
     )
 
 
@@ -76,11 +76,11 @@ def on_tensor_cores(report: Report) -> Iterator[Claim | str]:
     used = by_name.get("yes", 0.0)
     yield Claim(
         "in FP16 on PyTorch, kernels run on Tensor Cores", used > 0,
-        ", ".join(f"{verdict}: ~{ms:.0f} ms" for verdict, ms in by_name.items()),
+        ", ".join(f"{verdict}: {ms:.0f} ms" for verdict, ms in by_name.items()),
         because="this GPU has none, or its kernels' names are newer than the rules for them",
         so="go by the counter further down, not by the names",
     )  # fmt: skip
-    yield f"on Tensor Cores: ~{100 * used / by_name.sum():.0f} % of the kernel time"
+    yield f"on Tensor Cores: {100 * used / by_name.sum():.0f} % of the kernel time"
 
 
 def whole_reports(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
@@ -95,7 +95,7 @@ def bar_is_an_epoch(counted: Mapping[str, Counted], runs: Runs) -> Iterator[Clai
         own = counted[f"{name} on JAX"]
         if own.least is not None:
             bar_ms, alone_ms = own.steps.duration_ms, epoch_ms(runs[name])
-            yield f"{name}: the bar is ~{bar_ms:.0f} ms long, an epoch alone ~{alone_ms:.0f} ms."
+            yield f"{name}: the bar is {bar_ms:.0f} ms long, an epoch alone {alone_ms:.0f} ms."
 
 
 def counters_tell(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
@@ -103,7 +103,7 @@ def counters_tell(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
     if not _sampled(counted):
         return
     highest = {name: one.tensor.max_pct for name, one in counted.items()}
-    peaks = ", ".join(f"{name} ~{pct:.0f} %" for name, pct in highest.items())
+    peaks = ", ".join(f"{name} {pct:.0f} %" for name, pct in highest.items())
     yield Claim(
         "in FP16 Tensor Active reads 10 % and more, on JAX and on PyTorch",
         min(highest["FP16 on JAX"], highest["FP16 on PyTorch"]) >= 10,
@@ -120,7 +120,7 @@ def counters_tell(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
     yield Claim(
         "what the kernels say lies between the counter's bounds, to one point",
         all(one.least - 0.01 <= one.by_kernels <= one.most + 0.01 for one in own),
-        ", ".join(f"~{one.by_kernels:.3f} in {one.least:.3f}–{one.most:.3f}" for one in own),
+        ", ".join(f"{one.by_kernels:.3f} in {one.least:.3f}–{one.most:.3f}" for one in own),
         because="the counter sees every program on the GPU, and a report may have lost kernels",
         so="the bounds are no better than the report: do not build on them here",
     )
@@ -130,7 +130,7 @@ def pauses(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
     """For how much of the steps no kernel runs; nothing is said where it was not sampled."""
     if not _sampled(counted):
         return
-    bounds = ", ".join(f"{name} ~{100 * one.least:.0f} to ~{100 * one.most:.0f} %" for name, one in counted.items())
+    bounds = ", ".join(f"{name} {100 * one.least:.0f} to {100 * one.most:.0f} %" for name, one in counted.items())
     yield f"for so much of the steps no kernel runs: {bounds}"
     yield Claim(
         "on JAX, the least that FP16 pauses is more than the most that FP32 can pause",
@@ -148,7 +148,7 @@ def idles_for(reports: Mapping[str, Report], counted: Mapping[str, Counted]) -> 
         if is_whole and len(report.kernels):
             yield f"{name}: the GPU idles mostly for this: {CAUSES[max(IDLE, key=own.ms.get)]}"
         if _sampled(counted):
-            yield f"{name}: ~{100 * own.fractions['unexplained']:.0f} % of the budget is unexplained"
+            yield f"{name}: {100 * own.fractions['unexplained']:.0f} % of the budget is unexplained"
         elif not is_whole:
             yield f"{name}: breaks off, and no counter saw the work that is lost: no budget"
 
@@ -163,7 +163,7 @@ def as_it_comes(tried: Tried) -> Iterator[Claim | str]:
     """In what each backend computes a product of float32."""
     errors = _errors(tried)
     free = {backend: found.loc["as it comes", "product_error"] for backend, found in errors.items()}
-    told = ", ".join(f"{backend} ~{error:.0e}" for backend, error in free.items())
+    told = ", ".join(f"{backend} {error:.0e}" for backend, error in free.items())
     yield Claim(
         "PyTorch computes float32 products in FP32 as it comes", free["torch"] < FP32_ERROR, told,
         because="another version has another default, or a variable of the environment sets it",
@@ -186,17 +186,17 @@ def by_environment(tried: Tried) -> Iterator[Claim | str]:
     yield Claim(
         "NVIDIA_TF32_OVERRIDE=0 makes PyTorch's product FP32 again, and JAX's convolution",
         max(of_torch["product_error"], of_jax["convolution_error"]) < FP32_ERROR,
-        f"~{of_torch['product_error']:.0e}, ~{of_jax['convolution_error']:.0e}",
+        f"{of_torch['product_error']:.0e}, {of_jax['convolution_error']:.0e}",
         because="a kernel ran that is none of NVIDIA's libraries', and need not ask the variable",
         so="use the framework's own switch, and measure the error",
     )
     error = of_jax["product_error"]
     obeys = "is FP32" if error < FP32_ERROR else "stays TF32"
-    yield f"on JAX, with the variable, the product {obeys} (error ~{error:.0e})"
+    yield f"on JAX, with the variable, the product {obeys} (error {error:.0e})"
     for backend, found in errors.items():
         (disabled,) = found.index[found.index.str.contains("TENSOR_OP_MATH")]
         change = found.loc[disabled, "product_error"] / found.loc["TF32 on", "product_error"]
-        does = "nothing" if 0.5 < change < 2 else f"this: an error ~{change:.2g} times as large"
+        does = "nothing" if 0.5 < change < 2 else f"this: an error {change:.2g} times as large"
         yield f"TF_DISABLE_TENSOR_OP_MATH=1 does to a product on {backend}: {does}"
 
 
@@ -211,9 +211,9 @@ def without_compilation(compiled: Sequence[dict], no_jit: Sequence[dict]) -> Ite
     off = min(epoch["training_s"] for epoch in no_jit[0]["epochs"][1:])
     yield Claim(
         "without compilation every later epoch takes at least ten times as long as any with it", off > 10 * longest,
-        f"~{off / longest:.1f} times",
+        f"{off / longest:.1f} times",
         because="where each operation takes long (a slow GPU, a CPU), its start costs next to nothing",
         so="compilation gains less here: decide by the two rows above",
     )  # fmt: skip
     times = off / (epoch_ms(compiled) / 1e3)
-    yield f"without compilation an epoch is ~{times:.0f} times as long"
+    yield f"without compilation an epoch is {times:.0f} times as long"

@@ -12,11 +12,11 @@ from labkit import source
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, bar, bar_axes, reach
 from labkit.display.runs import epoch_ms
-from labkit.display.spread import MEASURED, Spread, paired, spread
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread, paired, spread
 from labkit.source import kinds
 from labkit.subjects.keras import KIND, with_keras
 from stepbudget.show.palette import tint
+from stepbudget.show.table import Table, table
 
 
 def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
@@ -48,11 +48,11 @@ def epoch_table(runs: Mapping[str, Sequence[dict]], backend: str) -> Table:
     for name, records in runs.items():
         first = spread([record["epochs"][0] for record in records], "training_s")
         later = spread([epoch for record in records for epoch in record["epochs"][1:]], "training_s")
-        rows.append((name, len(records), first.median, later.median, f"{MEASURED}{later.low:.2f}–{later.high:.2f}"))
+        rows.append((name, len(records), first.median, later.median, f"{later.low:.2f}–{later.high:.2f}"))
     columns = ["step", "processes", "first epoch s", "later epochs s", "their range s"]
     formats = {"first epoch s": "{:.1f}", "later epochs s": "{:.2f}"}
     caption = f"Training time of an epoch: the first, and the median of the later ones (Keras on {backend})"
-    return table(pd.DataFrame(rows, columns=columns), caption, formats, list(formats))
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
 def epoch_bars(runs: Mapping[str, Sequence[dict]], backend: str) -> Figure:

@@ -7,11 +7,10 @@ from statistics import median
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED
-from labkit.display.table import Table, table
 from labkit.labs.lab17.epochs import later_epochs, parts
 from labkit.labs.lab17.reports import Counted
 from labkit.subjects.keras import USUAL_SCALE, Tried
+from stepbudget.show.table import Table, table
 
 
 def precision(tried: Tried) -> Table:
@@ -23,7 +22,7 @@ def precision(tried: Tried) -> Table:
             columns[f"{backend}: {operation}"] = found[f"{operation}_error"]
     found = pd.DataFrame(columns).reset_index(names="setting (policy float32)")
     measured = list(found.columns[1:])
-    return table(found, "Relative error against FP64", dict.fromkeys(measured, "{:.0e}"), measured)
+    return table(found, "Relative error against FP64", dict.fromkeys(measured, "{:.0e}"))
 
 
 def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, counted: Mapping[str, Counted]) -> Table:
@@ -38,7 +37,7 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
     dense = tensorflow["float16"].set_index("what")["dtype"].iloc[-1]
     optimizer = tensorflow["compile"].set_index("way").loc["mixed_float16"]
     products = jax["precision"].set_index("setting")["product_error"]
-    errors = products.map((MEASURED + "{:.0e}").format)
+    errors = products.map("{:.0e}".format)
     disabled = next(setting for setting in errors.index if "TENSOR_OP_MATH" in setting)
     override = next(setting for setting in errors.index if "TF32_OVERRIDE" in setting)
     mixed = few[few["policy"] == "mixed_float16"]
@@ -46,9 +45,9 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
     usual = mixed[(mixed["scale"] == USUAL_SCALE) & mixed["seed"].isin(without["seed"])]
     later = {name: median(own) for name, own in later_epochs(runs).items()}
     of = pd.DataFrame({name: parts(own) for name, own in runs.items()})
-    process, first, less = of.loc["process"], of.loc["first epoch"], (of["FP32"] - of["FP16"]).map("~{:.1f} s".format)
+    process, first, less = of.loc["process"], of.loc["first epoch"], (of["FP32"] - of["FP16"]).map("{:.1f} s".format)
     active = {name: one.tensor for name, one in counted.items()}
-    seen = ", ".join(f"{name} {MEASURED}{own.max_pct:.0f} %" for name, own in active.items() if own)
+    seen = ", ".join(f"{name} {own.max_pct:.0f} %" for name, own in active.items() if own)
     found = [
         ("guide", "give layers the type float16 where it fits", "tensorflow",
          f"the policy gives it to {(computes == 'float16').sum()} of {len(computes)}; "
@@ -60,14 +59,14 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
          f"not tried on TensorFlow; on JAX {_switched(products, disabled)}: "
          f"error {errors[disabled]} with, {errors['TF32 on']} without"),
         ("guide", "Tensor Cores speed training up significantly", "jax",
-         f"FP16 over FP32: a later epoch {MEASURED}{later['FP32'] / later['FP16']:.1f} times as fast, "
-         f"the process, compiling included, {MEASURED}{process['FP32'] / process['FP16']:.1f} times"),
+         f"FP16 over FP32: a later epoch {later['FP32'] / later['FP16']:.1f} times as fast, "
+         f"the process, compiling included, {process['FP32'] / process['FP16']:.1f} times"),
         ("guide", "the same", "jax",
          f"FP32's process less FP16's: {less['process']}, of it {less['first epoch']} first epoch, "
          f"{less['tests']} tests"),
         ("article", "FP32 gains far less from Tensor Cores than FP16", "jax",
-         f"a later epoch: FP32 {MEASURED}{later['FP32']:.2f} s, as TF32 {MEASURED}{later['TF32']:.2f} s, "
-         f"FP16 {MEASURED}{later['FP16']:.2f} s"),
+         f"a later epoch: FP32 {later['FP32']:.2f} s, as TF32 {later['TF32']:.2f} s, "
+         f"FP16 {later['FP16']:.2f} s"),
         ("article", "LossScaleOptimizer(adam, loss_scale='dynamic')", "tensorflow",
          _outcome(old_call)),
         ("article", "an optimizer has to be wrapped by hand", "tensorflow",
@@ -78,7 +77,7 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
         ("walkthrough", "loss scaling makes no great difference (GAN)", "tensorflow",
          f"our net, a seed: {without['accuracy_pct'].mean():.1f} % without, {usual['accuracy_pct'].mean():.1f} % with"),
         ("walkthrough", "XLA makes the first iterations slow", "jax",
-         f"FP16: first epoch {MEASURED}{first['FP16']:.1f} s, later ones {MEASURED}{later['FP16']:.2f} s"),
+         f"FP16: first epoch {first['FP16']:.1f} s, later ones {later['FP16']:.2f} s"),
         ("walkthrough", "Nsight Systems hardly shows Tensor Core use", "jax, torch",
          f"highest sample of Tensor Active: {seen or 'not sampled here'}"),
         ("walkthrough", "FP32 needs TF32 switched off", "jax",
@@ -89,7 +88,7 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
          f"{_switched(products, override)}: error of a product {errors[override]}"),
     ]  # fmt: skip
     frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
-    return table(frame[["text", "what it says", "what we found", "backend"]], measured=["what we found"])
+    return table(frame[["text", "what it says", "what we found", "backend"]])
 
 
 def _switched(products: pd.Series, setting: str) -> str:

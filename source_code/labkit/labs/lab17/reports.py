@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from labkit import source
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, key
-from labkit.display.table import Table, table
 from labkit.source import kinds, recorded
 from labkit.subjects.keras import with_keras
 from stepbudget import intervals
@@ -22,6 +21,7 @@ from stepbudget.ask.tensor_cores import TensorActive, tensor_active
 from stepbudget.ask.work import device_of, work_of
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
+from stepbudget.show.table import Table, table
 from stepbudget.window import Window
 
 # In the JAX reports that the course ships the SMs pause for 3.1 ms at most between two steps, 10.9 before the test.
@@ -71,7 +71,7 @@ def held(reports: Mapping[str, Report]) -> Table:
         )
     frame = pd.DataFrame(rows)
     formats = dict.fromkeys(frame.columns[1:].drop("range test"), "{:,.0f}")
-    return table(frame, "What the reports hold, times from the beginning of the training on", formats, list(formats))
+    return table(frame, "What the reports hold, times from the beginning of the training on", formats)
 
 
 def trial() -> pd.DataFrame:
@@ -186,7 +186,7 @@ def counters(counted: Mapping[str, Counted]) -> Table:
         "no kernel: at least %": "{:.1f}", "at most %": "{:.1f}", "by the kernels %": "{:.1f}",
     }  # fmt: skip
     frame = pd.DataFrame(rows, columns=["report", *formats])
-    return table(frame, "The training steps of one epoch, as profiled", formats, list(formats))
+    return table(frame, "The training steps of one epoch, as profiled", formats)
 
 
 def counter_panels(reports: Mapping[str, Report]) -> Figure:

@@ -26,9 +26,9 @@ def healthy_is_busy(healthy: Report) -> Iterator[Claim | str]:
 def pinned_is_faster(pageable: Report, pinned: Report) -> Iterator[Claim | str]:
     """Batches of pinned memory reach the GPU much faster than those of pageable memory: a program of each kind."""
     own, other = _to_the_gpu(pageable), _to_the_gpu(pinned)
-    found = f"~{own['gb_per_s']:.1f} against ~{other['gb_per_s']:.1f} GB/s"
+    found = f"{own['gb_per_s']:.1f} against {other['gb_per_s']:.1f} GB/s"
     yield Claim("pinned, the copies are over three times as fast", other["gb_per_s"] / own["gb_per_s"] > 3, found)
-    yield f"{found}, as recorded: pinned, they would take ~{own['mb'] / other['gb_per_s']:.0f} ms."
+    yield f"{found}, as recorded: pinned, they would take {own['mb'] / other['gb_per_s']:.0f} ms."
 
 
 def _to_the_gpu(report: Report) -> pd.Series:
@@ -44,7 +44,7 @@ def norms_are_fetched(waiting: Report) -> Iterator[Claim | str]:
     norms = int(waiting.kernels["name"].str.contains("NormTwoOps").sum())
     yield Claim("a norm is computed for each number that is fetched", fetched == norms, norms)
     bound = found.window.duration_ms / (found.window.duration_ms - found.idle_ms)
-    yield f"Recorded: {fetched} numbers in three steps; without waits at most ~{bound:.1f} times."
+    yield f"Recorded: {fetched} numbers in three steps; without waits at most {bound:.1f} times."
 
 
 def advice_is_right(rounds: pd.DataFrame) -> Iterator[Claim | str]:

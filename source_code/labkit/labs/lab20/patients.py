@@ -10,12 +10,12 @@ import pandas as pd
 
 from labkit import cases
 from labkit.display.listing import Listing
-from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.subjects.diagnosis import answers
 from labkit.subjects.unnamed import unnamed
 from labkit.subjects.without_flags import source
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 CAUSES = {  # a word for the card → what it stands for
     "loader": "the data loader delivers too late",

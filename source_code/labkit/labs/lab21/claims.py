@@ -42,7 +42,7 @@ def late_for_its_cpu(ranks: Sequence[Rank]) -> Iterator[Claim | str]:
     late = min(ranks, key=lambda rank: rank.communication["waiting_ms"])
     cpu_ms = sum(late.budget.ms[cause] for cause in ON_CPU)
     travel_ms = late.communication["transfer_ms"]
-    yield f"Rank {late.number}: idle for its CPU ~{cpu_ms:.0f} ms, transfer ~{travel_ms:.1f} ms."
+    yield f"Rank {late.number}: idle for its CPU {cpu_ms:.0f} ms, transfer {travel_ms:.1f} ms."
     yield Claim(
         "the late rank's GPU idles for its own CPU ten times as long as gradients travel", cpu_ms > 10 * travel_ms,
         (cpu_ms, travel_ms),
@@ -70,7 +70,7 @@ def hidden_by_work(ranks: Sequence[Rank]) -> Iterator[Claim | str]:
     for rank in ranks:
         own = rank.communication
         hidden_pct = 100 * own["hidden_ms"] / own["total_ms"]
-        yield f"rank {rank.number}: ~{hidden_pct:.0f} % of the all-reduces' time is hidden"
+        yield f"rank {rank.number}: {hidden_pct:.0f} % of the all-reduces' time is hidden"
 
 
 def dealt_out(
@@ -101,7 +101,7 @@ def two_as_predicted(scored: pd.DataFrame) -> Iterator[Claim | str]:
     yield f"within {WITHIN_PCT} %: {within} of {len(scored)} steps on two GPUs"
     for network, other in model.OTHER.items():
         beside = model.network(programs=[other]).beside
-        yield f"{network}: a CPU beside a second rank takes ~{beside:.2f} times ({PROGRAMS[other].label})"
+        yield f"{network}: a CPU beside a second rank takes {beside:.2f} times ({PROGRAMS[other].label})"
     yield Claim("all of them, as recorded", within == len(scored))
 
 

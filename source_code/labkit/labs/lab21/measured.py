@@ -10,12 +10,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.table import Table, table
 from labkit.source import originals, recorded
 from labkit.subjects import accuracy as gate
 from labkit.subjects.scaling import model, readings
 from labkit.subjects.scaling.readings import MACHINE_FOLDER, PROGRAMS, Records
 from stepbudget.ask.ranks import Ranks
+from stepbudget.show.table import Table, table
 
 ACCURACY = re.compile(r"(main_\w+)-accuracy-x(\d+)-\d+\.json")
 _HUES = (style.BLUE, style.SKY, style.ORANGE, style.VERMILION, style.GREEN)
@@ -35,7 +35,7 @@ def communication(found: Ranks, caption: str = "The collectives of each rank, ms
         for own in [rank.communication]
     ]
     formats = dict.fromkeys(columns.values(), "{:,.1f}") | {"came last to": "{:,}"}
-    return table(pd.DataFrame(rows), caption, formats, list(formats))
+    return table(pd.DataFrame(rows), caption, formats)
 
 
 def buckets(found: Records | None = None, programs: Collection[str] = readings.DDP) -> Table:

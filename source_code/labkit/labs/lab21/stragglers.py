@@ -8,11 +8,11 @@ from __future__ import annotations
 import pandas as pd
 
 from labkit import cases
-from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.subjects.unnamed import unnamed
 from stepbudget.ask import ranks
 from stepbudget.ask.ranks import Ranks
+from stepbudget.show.table import Table, table
 
 REASONS = {  # a word for the answer → what it stands for
     "loader": "its batches come too late",

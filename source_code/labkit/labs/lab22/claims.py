@@ -31,7 +31,7 @@ def between_passes(small: pd.DataFrame, network: Network) -> Iterator[Claim | st
     yield Claim("states weigh what they weigh on paper", (ddp.kept, fsdp.kept) == (states, states / 2))
     no_gradients = bool(fsdp.before < fsdp.kept < ddp.kept <= ddp.before)
     yield Claim("before a step FSDP's gradients are not there, DDP's are", no_gradients)
-    yield f"kept, gathered weights are ~{(kept.forward - fsdp.forward) / 1e9:.2f} GB more after forward"
+    yield f"kept, gathered weights are {(kept.forward - fsdp.forward) / 1e9:.2f} GB more after forward"
 
 
 def states_shared_out(network: Network, ways: Sequence[Way]) -> Iterator[Claim | str]:
@@ -87,9 +87,9 @@ def cpu_is_late(pair: Ranks) -> Iterator[Claim | str]:
     late, *_, other = sorted(pair.ranks, key=lambda rank: own["waiting_ms"][rank.number])
     cpu_ms = sum(late.budget.ms[cause] for cause in ON_CPU) / measured.steps(pair)
     move_ms = float(own["transfer_ms"][late.number])
-    yield f"Rank {late.number}, a step: its CPU behind ~{cpu_ms:.1f} ms, transfer ~{move_ms:.1f} ms."
+    yield f"Rank {late.number}, a step: its CPU behind {cpu_ms:.1f} ms, transfer {move_ms:.1f} ms."
     longer = other.budget.ms["tensor_core_kernels"] / late.budget.ms["tensor_core_kernels"]
-    yield f"same work: rank {other.number}'s Tensor Core kernels take ~{longer:.2f}× rank {late.number}'s"
+    yield f"same work: rank {other.number}'s Tensor Core kernels take {longer:.2f}× rank {late.number}'s"
     yield Claim(
         "the late rank's GPU idles for its own CPU over three times as long as weights travel",
         cpu_ms > 3 * move_ms,
@@ -125,8 +125,8 @@ def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim("as recorded, FSDP's median step is shorter than DDP's", bool(fsdp.step_ms < ddp.step_ms))
     saved, more = fsdp.step_ms - kept.step_ms, (kept.peak - fsdp.peak) / 1e9
     vary = fsdp.high_ms - fsdp.low_ms
-    yield f"a pass less: ~{saved:.0f} ms of ~{fsdp.step_ms:.0f}, and ~{more:.1f} GB more"
-    yield f"but steps of one way vary by ~{vary:.0f} ms"
+    yield f"a pass less: {saved:.0f} ms of {fsdp.step_ms:.0f}, and {more:.1f} GB more"
+    yield f"but steps of one way vary by {vary:.0f} ms"
     apart = max(abs(one.step_ms - fsdp.step_ms) for one in (none, two))
-    yield f"none or two blocks fetched ahead: ~{apart:.1f} ms apart, less than steps vary"
+    yield f"none or two blocks fetched ahead: {apart:.1f} ms apart, less than steps vary"
     yield Claim("within a way, steps vary by more", bool(apart < vary))

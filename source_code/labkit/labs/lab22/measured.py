@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkit.display.table import Table, table
 from labkit.errors import NotRecorded
 from labkit.labs.lab22.memory import Network, Way
 from labkit.labs.lab22.ways import NAMES
@@ -19,6 +18,7 @@ from labkit.subjects.scaling.readings import Records
 from stepbudget import intervals
 from stepbudget.ask import collectives, phases
 from stepbudget.ask.ranks import Ranks
+from stepbudget.show.table import Table, table
 
 HALVES = ("ReduceScatter", "AllGather")  # of an all-reduce in a ring: each is a pass over all that is reduced
 SHARES = {"text_ddp": "ddp", "text_fsdp": "fsdp"}
@@ -148,7 +148,7 @@ def fullest(measured: pd.DataFrame) -> Table:
             )
     frame = pd.DataFrame(rows)
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
-    return table(frame, "Fullest moment of a rank, by its sequences a step", formats, list(formats))
+    return table(frame, "Fullest moment of a rank, by its sequences a step", formats)
 
 
 def ledger(network: Network, measured: pd.DataFrame, sequences: int, ranks: int = 2) -> Table:
@@ -156,7 +156,7 @@ def ledger(network: Network, measured: pd.DataFrame, sequences: int, ranks: int 
     parts = difference(network, measured, sequences, ranks)
     frame = pd.DataFrame({"FSDP's rank holds less of": [*parts], "GB": [part / 1e9 for part in parts.values()]})
     caption = f"From DDP to FSDP on {ranks} GPUs, {sequences} sequences a rank, at the fullest moment"
-    return table(frame, caption, {"GB": "{:+.2f}"}, ["GB"])
+    return table(frame, caption, {"GB": "{:+.2f}"})
 
 
 def bytes_moved(pair: Ranks, network: Network, found: Records) -> Table:
@@ -175,7 +175,7 @@ def bytes_moved(pair: Ranks, network: Network, found: Records) -> Table:
         frame[name] = frame[name] / 1e6
     formats = {"MB each": "{:.2f}", "a step": "{:.0f}", "MB a step": "{:,.1f}", "bytes a weight": "{:.2f}"}
     totals = frame.index[frame["collective"] == "all"]
-    return table(frame, "Bytes that a step gathers or reduces", formats, list(formats), totals)
+    return table(frame, "Bytes that a step gathers or reduces", formats, totals)
 
 
 def hidden(pair: Ranks) -> Table:
@@ -194,4 +194,4 @@ def hidden(pair: Ranks) -> Table:
     )
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
     formats |= {"a step": "{:.0f}", "of it hidden %": "{:.0f}"}
-    return table(frame, "Collectives in a step of each rank, as profiled", formats, list(formats))
+    return table(frame, "Collectives in a step of each rank, as profiled", formats)

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 
 from labkit.display import style
 from labkit.display.charts.bars import bar, bar_axes, beside, key, reach
-from labkit.display.table import Table, table
 from labkit.errors import LabError
+from stepbudget.show.table import Table, table
 
 FP32, BF16 = 4, 2  # bytes
 NUMBERS = {"weights": 1, "gradients": 1, "Adam's moments": 2}  # kept in FP32, for each weight
@@ -132,7 +132,7 @@ def depths(width: int, block_bytes: dict[str, float], ways: Sequence[Way], seque
     formats = {name: "{:,.0f}" if name.startswith("blocks") else "{:.1f}" for name in frame if name != "way"}
     caption = f"On paper: the deepest network of width {width:,} on GPUs of {H200_BYTES / 1e9:.0f} GB, "
     caption += "by the sequences that each GPU has"
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 def held_bars(network: Network, ways: Sequence[Way], activations: Mapping[str, float], title: str) -> Figure:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED
-from labkit.display.table import Table, table
 from labkit.errors import NotRecorded
 from labkit.source import originals
 from labkit.source.recorded import RANKS
 from labkit.subjects.scaling.readings import MACHINE_FOLDER
+from stepbudget.show.table import Table, table
 
 KINDS = ("weights", "gradients", "optimizer")
 NAMES = {"ddp": "DDP", "fsdp": "FSDP"}
@@ -90,10 +89,10 @@ def shared_out(found: pd.DataFrame, phases: bool = False) -> Table:
     if not phases:
         frame["bytes moved a weight"] = found["moved"] / found["weights"]
         frame["a step ms"] = found["step_ms"]
-        frame["range ms"] = [f"{MEASURED}{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
+        frame["range ms"] = [f"{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
     frame["fits"] = ["yes" if row.fits else "out of memory" for row in rows]
     if found["fits"].all():
         frame = frame.drop(columns="fits")
     formats = {name: "{:.2f}" for name in frame if name.endswith((" GB", " weight"))} | {"a step ms": "{:,.1f}"}
     formats = {name: form for name, form in formats.items() if name in frame}
-    return table(frame, "Ways of sharing out, one after another on the same GPUs", formats, list(formats))
+    return table(frame, "Ways of sharing out, one after another on the same GPUs", formats)

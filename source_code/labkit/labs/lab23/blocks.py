@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pandas as pd
 import torch
 
-from labkit.display.table import Table, table
 from labkit.kernels.float8 import E4M3, quantised
+from stepbudget.show.table import Table, table
 
 E4M3_MAX, E2M1_MAX = 448.0, 6.0
 _STEPS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])

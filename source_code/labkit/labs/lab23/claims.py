@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.display.table import short_kernel
 from labkit.labs.lab23.formats import WORDS, fails_gate
 from labkit.labs.lab23.fp8 import has_fp8, speedup
 from labkit.labs.lab23.sequences import around, narrow
+from stepbudget.kernel_names import short as short_kernel
 
 SHORT_PRODUCTS = ("tf32", "fp16 autocast", "bf16 autocast", "fp8 linear")  # variants whose weights stay in FP32
 A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
@@ -84,14 +84,14 @@ def fp8_at_the_gate(found: pd.DataFrame) -> Iterator[Claim | str]:
     if "fp8 linear" in found.index:
         own = found.loc["fp8 linear"]
         said = "fails" if own["format"] in fails_gate(found.reset_index()) else "passes"
-        sizes = f"larger by ~{own['more_pct']:.1f} %, at most by ~{own['at_most_pct']:.1f} %"
+        sizes = f"larger by {own['more_pct']:.1f} %, at most by {own['at_most_pct']:.1f} %"
         yield f"FP8 {said} the gate: its distance to the least loss is {sizes}"
 
 
 def attention_gains(best: Mapping[str, float]) -> Iterator[Claim | str]:
     """What 16 bits are worth to attention: the fastest kernel's time by type."""
     short = narrow(list(best))
-    yield f"in {short.upper()}, ~{best['fp32'] / best[short]:.1f} times as fast as in FP32"
+    yield f"in {short.upper()}, {best['fp32'] / best[short]:.1f} times as fast as in FP32"
     yield Claim(
         "16 bits are worth more to attention than to a product: more than twice TF32",
         "tf32" not in best or best["tf32"] > 2 * best[short],
@@ -108,7 +108,7 @@ def odd_size_costs(cases: pd.DataFrame) -> Iterator[Claim | str]:
         (name, _), *_ = hidden.loc[size, "kernels"] or [("not known", 0.0)]
         yield f"the kernel that takes longest at {size:,}: {short_kernel(name)}"
     fp16 = around(cases, "hidden", "fp16").set_index("size")["lstm_us"] / 1e3
-    by_size = ", ".join(f"{size:,}: ~{ms:.1f}" for size, ms in fp16.items())
+    by_size = ", ".join(f"{size:,}: {ms:.1f}" for size, ms in fp16.items())
     yield f"the LSTM alone in FP16, ms by hidden size: {by_size}"
     longer = 100 * (hidden["relative_us"][1023] - 1)
     yield Claim(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from labkit.display import style
-from labkit.display.table import Table, table
+from stepbudget.show.table import Table, table
 
 WORDS = {
     "fp32": "FP32",
@@ -101,7 +101,7 @@ def by_format(record: dict) -> Table:
     formats = {names["excess"]: "{:.4f}", "p": _p, names["possible_pct"]: "{:.2f}", "ms a step": "{:.1f}"}
     formats |= dict.fromkeys([names["more_pct"], names["at_most_pct"]], "{:+.1f}")
     caption = "Test loss, mean over seeds (at most: with 99 % confidence; p: chance shows as much, were it no worse)"
-    return table(found[list(names)].rename(columns=names), caption, formats, list(names.values())[1:])
+    return table(found[list(names)].rename(columns=names), caption, formats)
 
 
 def _p(value: float) -> str:
@@ -117,7 +117,7 @@ def memory(record: dict, weights: float = 7e9) -> Table:
     rows = rows.rename(columns={"bytes": "bytes a weight", "unchanged_pct": "left unchanged late %"})
     rows = rows[["format", "bytes a weight", total, "left unchanged late %"]]
     formats = {"bytes a weight": "{:.0f}", total: "{:.0f}", "left unchanged late %": "{:.0f}"}
-    return table(rows, "Weights, gradients and state", formats, ["left unchanged late %"])
+    return table(rows, "Weights, gradients and state", formats)
 
 
 def vanished(record: dict) -> Table:
@@ -130,7 +130,7 @@ def vanished(record: dict) -> Table:
     found = pd.DataFrame(rows).pivot_table(index="format", columns="iteration", values="share")
     found = found.reindex([name for name in WORDS.values() if name in found.index])
     found.columns = [f"iteration {at} %" for at in found.columns]
-    return table(found.reset_index(), "Left unchanged by a step", dict.fromkeys(found, "{:.1f}"), list(found))
+    return table(found.reset_index(), "Left unchanged by a step", dict.fromkeys(found, "{:.1f}"))
 
 
 def losses(record: dict) -> Figure:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.table import Table, table
+from stepbudget.show.table import Table, table
 
 SHEET_TFLOPS = {"bf16": 989.0, "fp8": 1979.0}  # dense, of an H200 or H100 SXM, by NVIDIA's data sheets
 NAN = float("nan")  # not measured here
@@ -27,7 +27,7 @@ def products(record: dict) -> Table:
     names = {"bf16": "BF16", "fp8": "FP8", "fp8 exact sums": "FP8, sums in FP32", "fp8 row-wise": "FP8, a scale a row"}
     found = found.rename(columns=names).rename_axis("size").reset_index()
     formats = dict.fromkeys(names.values(), "{:.0f}") | {"FP8 times as fast": "{:.2f}"}
-    return table(found, "Square products, TFLOP/s; FP8 numbers made beforehand", formats, list(formats))
+    return table(found, "Square products, TFLOP/s; FP8 numbers made beforehand", formats)
 
 
 def layers(record: dict) -> Table:
@@ -42,7 +42,7 @@ def layers(record: dict) -> Table:
     }
     found = found.reindex(columns=list(names)).rename(columns=names).rename_axis("width").reset_index()
     caption = "Four linear layers and GELU, 8,192 rows, forward and back: ms"
-    return table(found, caption, dict.fromkeys(names.values(), "{:.2f}"), list(names.values()))
+    return table(found, caption, dict.fromkeys(names.values(), "{:.2f}"))
 
 
 def bounds(record: dict, width: int) -> Table:
@@ -63,7 +63,7 @@ def bounds(record: dict, width: int) -> Table:
     ]
     column = "times as fast"
     frame = pd.DataFrame(rows, columns=["by", column])
-    return table(frame, f"FP8 against BF16, both compiled, width {width:,}", {column: "{:.2f}"}, [column])
+    return table(frame, f"FP8 against BF16, both compiled, width {width:,}", {column: "{:.2f}"})
 
 
 def has_fp8(record: dict) -> bool:

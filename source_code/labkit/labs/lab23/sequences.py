@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.table import Table, table
+from stepbudget.show.table import Table, table
 
 SMALL = 8.5  # points
 MULTIPLE = 8
@@ -39,7 +39,7 @@ def attention(record: dict, length: int) -> Table:
     frame["type"] = frame["type"].str.upper()
     formats = dict.fromkeys(names.values(), "{:.2f}")
     formats |= {"plain: extra GB": "{:.2f}", "fastest: extra GB": "{:.2f}", "fastest: error": "{:.0e}"}
-    return table(frame, f"Attention, length {length:,}, forward and back: ms", formats, list(formats))
+    return table(frame, f"Attention, length {length:,}, forward and back: ms", formats)
 
 
 def cases(record: dict) -> pd.DataFrame:
@@ -81,7 +81,7 @@ def recurrent_types(record: dict, odd: int) -> Table:
             rows.append(row)
     frame = pd.DataFrame(rows)
     formats = dict.fromkeys(frame.columns[1:], "{:.2f}")
-    return table(frame, "The recurrent network by type, forward and back, and its hidden size", formats, list(formats))
+    return table(frame, "The recurrent network by type, forward and back, and its hidden size", formats)
 
 
 def recurrent(record: dict, varied: str) -> Table:
@@ -99,7 +99,7 @@ def recurrent(record: dict, varied: str) -> Table:
         }
     )
     formats = {"ms": "{:.2f}", "TFLOP/s": "{:.0f}", "LSTM alone ms": "{:.2f}", "ns a symbol": "{:.0f}"}
-    return table(rows, f"The recurrent network, {varied} varied", formats, list(formats))
+    return table(rows, f"The recurrent network, {varied} varied", formats)
 
 
 def sizes(found: pd.DataFrame) -> Figure:

@@ -42,7 +42,7 @@ def workers_beat_the_bound(scored: Sequence[Scored]) -> Iterator[Claim | str]:
 def starved_steps(first: Report) -> Iterator[Claim | str]:
     """The loader's bound by those steps alone that wait for it."""
     found = bound(first, budget(first, starved(first)), "loader")
-    yield f"By the starved steps alone, at most ~{found.at_most_times:.2f} times as fast."
+    yield f"By the starved steps alone, at most {found.at_most_times:.2f} times as fast."
 
 
 def whole_process(process: Spread, losses: Sequence[float]) -> Iterator[Claim | str]:
@@ -68,19 +68,19 @@ def steps_by_report(scored: Sequence[Scored]) -> Iterator[Claim | str]:
         report = mends.report(one.mend.report)
         own, found = phases(report).set_index("phase").loc["optimizer"], launch(report)
         cpu_ms, gpu_ms = own.cpu_ms / own["count"], own.gpu_ms / own["count"]
-        took = f"optimizer ~{cpu_ms:.1f} ms CPU, ~{gpu_ms:.1f} ms GPU"
+        took = f"optimizer {cpu_ms:.1f} ms CPU, {gpu_ms:.1f} ms GPU"
         launches = f"{found.launches / own['count']:.0f} launches a step"
         label = one.mend.label[0].upper() + one.mend.label[1:]
         yield Note(f"{label}: {took}; {launches}, {found.verdict}.")
     watched = mends.budget_of(one.mend.report).window.duration_ms / own["count"]
-    told = f"~{watched:.0f} ms under the profiler, ~{one.after.median:.0f} ms without it"
+    told = f"{watched:.0f} ms under the profiler, {one.after.median:.0f} ms without it"
     yield f"{one.mend.label}: a step takes {told}"
 
 
 def longer_start_pays(compiled: Scored) -> Iterator[Claim | str]:
     """After how many steps a compiled process has made up for its longer start."""
     steps = pays_after(compiled.slow, compiled.fast)
-    yield f"By the short runs, compiling has paid after ~{steps:,.0f} steps."
+    yield f"By the short runs, compiling has paid after {steps:,.0f} steps."
 
 
 def promise_kept(made: Comparison) -> Iterator[Claim | str]:

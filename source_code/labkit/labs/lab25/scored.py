@@ -18,8 +18,7 @@ from matplotlib.lines import Line2D
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, THICK, bar, bar_axes, beside, reach
 from labkit.display.runs import in_rounds, is_beyond_noise
-from labkit.display.spread import MEASURED, Spread, paired, spread
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread, paired, spread
 from labkit.errors import LabError
 from labkit.labs.lab25 import mends
 from labkit.labs.lab25.mends import AS_IT_WAS, Mend, budget_of, report, runs
@@ -28,6 +27,7 @@ from labkit.recording import plan
 from stepbudget.ask import iterations
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
+from stepbudget.show.table import Table, table
 from stepbudget.window import Window
 
 WAITS_SHARE = 0.1  # of a step: what is worth a look
@@ -96,7 +96,7 @@ class Scored:
     @property
     def sentence(self) -> str:
         """Promise and outcome, in words."""
-        promised = f"{self.mend.label}: at best {MEASURED}{self.best_ms:.1f} ms a step, by the report before"
+        promised = f"{self.mend.label}: at best {self.best_ms:.1f} ms a step, by the report before"
         return f"{promised}; timed {self.after.text('ms')}, {in_rounds(self.ratio)}."
 
 
@@ -135,7 +135,7 @@ def ledger(scored: Sequence[Scored]) -> Table:
     caption = (
         f"Each mend added to those before it: {first.before.n} rounds of {timed} steps, without a profiler (medians)"
     )
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 def steps(scored: Sequence[Scored], title: str) -> Figure:
@@ -213,11 +213,11 @@ def whole_table(found: Whole, name: str) -> Table:
     caption = (
         f"{name}, whole processes of {found.steps:,} steps, in turn: medians; ratios round by round; the last loss"
     )
-    return table(pd.DataFrame(rows, columns=[name, *columns]), caption, formats, list(formats))
+    return table(pd.DataFrame(rows, columns=[name, *columns]), caption, formats)
 
 
 def _range(own: Spread) -> str:
-    return f"{MEASURED}{own.low:.1f}–{own.high:.1f}"
+    return f"{own.low:.1f}–{own.high:.1f}"
 
 
 def _process_s(records: Sequence[dict]) -> float:

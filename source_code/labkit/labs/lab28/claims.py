@@ -33,7 +33,7 @@ def shorter_steps(own: dict, compiled: dict) -> Iterator[Claim | str]:
     )  # fmt: skip
     yield (
         f"the time by the number of steps, {entries.steps(own)}: "
-        f"~{own_us:.0f} µs in own kernels, ~{compiled_us:.0f} µs compiled"
+        f"{own_us:.0f} µs in own kernels, {compiled_us:.0f} µs compiled"
     )
     yield Claim(
         "own kernels beat the compiler's, by its usual settings", own_us < compiled_us, own_us / compiled_us,
@@ -69,8 +69,8 @@ def search_cost(search: dict) -> Iterator[Claim | str]:
     best_s = searches.chosen(search)["median_ms"] / 1e3
     rest_s = search["process_s"] - trained_s
     yield (
-        f"the search trained for as long as ~{trained_s / best_s:.0f} trainings by the recipe "
-        f"that it found; preparing and judging them took ~{rest_s:.0f} s more"
+        f"the search trained for as long as {trained_s / best_s:.0f} trainings by the recipe "
+        f"that it found; preparing and judging them took {rest_s:.0f} s more"
     )
 
 
@@ -105,4 +105,4 @@ def no_rule_broken(records: Sequence[dict]) -> Iterator[Claim | str]:
 def held_out_and_test(own: dict) -> Iterator[Claim | str]:
     """What the digits held out said of a recipe, and what the test digits say."""
     held, test = rules.mean_pct(own["hold_out"]), rules.mean_pct(own["rows"])
-    yield f"own_kernels: ~{held:.3f} % of the held-out digits, ~{test:.3f} % of the test digits"
+    yield f"own_kernels: {held:.3f} % of the held-out digits, {test:.3f} % of the test digits"

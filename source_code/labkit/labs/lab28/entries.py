@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.display.table import Table, table
 from labkit.errors import LabError
 from labkit.paths import SOURCE_CODE
 from labkit.source import recorded
 from labkit.speedrun import rules
+from stepbudget.show.table import Table, table
 
 FOLDER = SOURCE_CODE / "speedrun"
 ENTRIES, PUBLISHED = FOLDER / "entries", FOLDER / "published.json"
@@ -93,7 +93,7 @@ def standing(records: Iterable[dict]) -> Table:
         }
     )
     formats = {"training ms": "{:,.1f}", "mean %": "{:.3f}", "spread %": "{:.3f}"}
-    return table(frame, "Time to 99 %: median over the seeds, and the test accuracy", formats, list(formats))
+    return table(frame, "Time to 99 %: median over the seeds, and the test accuracy", formats)
 
 
 def seeds(record: dict) -> Table:
@@ -101,7 +101,7 @@ def seeds(record: dict) -> Table:
     frame = pd.DataFrame(record["rows"], columns=["seed", "training_ms", "untrained_pct", "accuracy_pct"])
     frame.columns = ["seed", "training ms", "before it %", "after it %"]
     formats = {"training ms": "{:,.2f}", "before it %": "{:.1f}", "after it %": "{:.2f}"}
-    return table(frame, f"{record['entry']}, seed by seed", formats, list(formats))
+    return table(frame, f"{record['entry']}, seed by seed", formats)
 
 
 def goals(records: Iterable[dict]) -> Table:
@@ -116,7 +116,7 @@ def goals(records: Iterable[dict]) -> Table:
         for track in rules.TRACKS.values()
     ]
     formats = {"set beforehand, ms": "{:.0f}", "best ms": "{:.1f}"}
-    return table(pd.DataFrame(rows), None, formats, ["best ms"])
+    return table(pd.DataFrame(rows), None, formats)
 
 
 def steps(record: dict) -> int:
@@ -173,4 +173,4 @@ def hidden(records: Iterable[dict]) -> Table:
         )
     formats = {"fastest ms": "{:.1f}", "slowest ms": "{:.1f}", "worst seed %": "{:.2f}", "all of them s": "{:.2f}"}
     formats["whole process s"] = "{:.0f}"
-    return table(pd.DataFrame(rows), "What the median hides", formats, list(formats))
+    return table(pd.DataFrame(rows), "What the median hides", formats)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from labkit.display.table import Table, table
 from labkit.labs.lab28.entries import NAN
 from labkit.speedrun import ranking
+from stepbudget.show.table import Table, table
 
 
 def tried(search: dict, number: int) -> list[dict]:
@@ -64,7 +64,7 @@ def cost(searches: Iterable[dict]) -> Table:
         )
     formats = {"tried": "{}", "again": "{}", "trainings": "{}", "all of them s": "{:.1f}", "preparing s": "{:.1f}"}
     formats["whole process s"] = "{:.0f}"
-    return table(pd.DataFrame(rows), "What the search took", formats, list(formats))
+    return table(pd.DataFrame(rows), "What the search took", formats)
 
 
 def rounds(searches: Iterable[dict]) -> Table:
@@ -86,7 +86,7 @@ def rounds(searches: Iterable[dict]) -> Table:
         )
     formats = {"their mean %": "{:.3f}", "± %": "{:.3f}", "mean of these %": "{:.3f}", "difference %": "{:+.3f}"}
     caption = "The chosen recipes: the first round's seeds, and those that the second round added"
-    return table(pd.DataFrame(rows), caption, formats, list(formats))
+    return table(pd.DataFrame(rows), caption, formats)
 
 
 def recipes(searches: Iterable[dict]) -> Table:
@@ -99,4 +99,4 @@ def recipes(searches: Iterable[dict]) -> Table:
         rows.append({"entry": name, "held out %": row["mean_pct"], "± %": row["error_pct"], **settings})
     frame = pd.DataFrame(rows)
     formats = {"held out %": "{:.3f}", "± %": "{:.3f}"}
-    return table(frame, "The recipe that each search chose, by digits held out", formats, list(frame.columns[1:]))
+    return table(frame, "The recipe that each search chose, by digits held out", formats)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.display.spread import MEASURED, Spread
-from labkit.display.table import Table, table
+from labkit.display.spread import Spread
 from labkit.source import recorded
 from labkit.subjects.scaling import model, readings
 from labkit.subjects.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.ranks import Ranks
+from stepbudget.show.table import Table, table
 
 GAINS = {"strong": "times as fast", "weak": "times as many"}
 CAPTIONS = {
@@ -44,7 +44,7 @@ def gains(kind: str, found: Records | None = None, programs: Collection[str] = t
     of = f"{rounds.min()} to {rounds.max()}" if rounds.min() < rounds.max() else f"{rounds.max()}"
     what = f"{WEAK}, {BEATEN}" if kind == "weak" else BEATEN
     caption = f"{CAPTIONS[kind]} ({_origin(found)}, {of} rounds); {what}"
-    return table(frame, f"{caption}; {FEW}" if "accuracy %" in frame else caption, formats, list(formats))
+    return table(frame, f"{caption}; {FEW}" if "accuracy %" in frame else caption, formats)
 
 
 def _origin(found: Records) -> str:
@@ -72,7 +72,7 @@ def _row(runs: pd.DataFrame, program: str, scaled: str, size: int, own: pd.DataF
 
 
 def _range(of: Spread) -> str:
-    return f"{MEASURED}{of.low:.2f}–{of.high:.2f}"
+    return f"{of.low:.2f}–{of.high:.2f}"
 
 
 def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> Table:
@@ -84,7 +84,7 @@ def budgets(found: Ranks, caption: str = "Where each rank's time goes, ms") -> T
     for name, own in ms.items():
         frame[name] = [own[cause] for cause in kept]
     frame.loc[len(frame)] = ["all", *(rank.window.duration_ms for rank in found.ranks)]
-    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), list(ms), totals=[-1])
+    return table(frame, caption, dict.fromkeys(ms, "{:,.1f}"), totals=[-1])
 
 
 def predictions(found: pd.DataFrame, caption: str) -> Table:
@@ -93,10 +93,10 @@ def predictions(found: pd.DataFrame, caption: str) -> Table:
     frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
     frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
     frame["predicted ms"], frame["measured ms"] = found["predicted_ms"], found["measured_ms"]
-    frame["range ms"] = [f"{MEASURED}{one.low_ms:.2f}–{one.high_ms:.2f}" for one in found.itertuples()]
+    frame["range ms"] = [f"{one.low_ms:.2f}–{one.high_ms:.2f}" for one in found.itertuples()]
     frame["off %"] = found["off_pct"]
     formats = dict.fromkeys(["GPU alone ms", "predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
 
 
 def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
@@ -113,7 +113,7 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
     )
     frame = frame.dropna(axis="columns", how="all")
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
-    return table(frame, "What the model knows of a step on one GPU", formats, list(formats))
+    return table(frame, "What the model knows of a step on one GPU", formats)
 
 
 def on_paper(kind: str, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
@@ -142,4 +142,4 @@ def on_paper(kind: str, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
     frame = pd.DataFrame(rows)
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"efficiency %": "{:.0f}"}
     caption = f"On paper, {kind} scaling: 8 GPUs a host, 400 Gb/s between hosts for each GPU"
-    return table(frame, caption, formats, list(formats))
+    return table(frame, caption, formats)
