@@ -65,7 +65,7 @@ def tested_set() -> Iterator[Row]:
     if not file.is_file():
         yield "tested together", "nothing yet on this Python", ""
         return
-    some = [f"{name} {here} ({f'tested: {tested}' if tested else 'new'})" for name, (tested, here) in differs.items()]
+    some = [f"{name} {here} (tested: {tested})" for name, (tested, here) in differs.items() if tested]  # else her own
     others = f" and {len(some) - SHOWN} others" if len(some) > SHOWN else ""
     found = f"all but {len(some)}: {', '.join(some[:SHOWN])}{others}" if some else "all packages"
     yield "tested together", found, ""

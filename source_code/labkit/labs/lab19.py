@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isclose
+from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -473,19 +474,15 @@ def _rule(height: Callable[[float, float], float]) -> Callable:
     return joules
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 JOULES_FROM_POWER = Code(
     "Go from one reading to the next: the seconds between them, times the mean of the two powers. Add all of that up.",
     _try_joules,
     wrong={
         "it adds up watts": lambda times_s, power_w: sum(power_w),
         "as far apart as the first two": lambda times_s, power_w: (times_s[1] - times_s[0]) * sum(power_w),
-        "it takes the mean of the readings": lambda times_s, power_w: _mean(power_w) * (times_s[-1] - times_s[0]),
+        "it takes the mean of the readings": lambda times_s, power_w: fmean(power_w) * (times_s[-1] - times_s[0]),
         "to be equally far apart": lambda times_s, power_w: (times_s[-1] - times_s[0]) * sum(power_w) / 4,
-        "the first reading is not at 0 seconds": lambda times_s, power_w: _mean(power_w) * times_s[-1],
+        "the first reading is not at 0 seconds": lambda times_s, power_w: fmean(power_w) * times_s[-1],
         "each reading stands until the next": _rule(lambda before, after: before),
         "each reading stands for the time before it": _rule(lambda before, after: after),
         "those are kilojoules": lambda times_s, power_w: _rule(lambda before, after: (before + after) / 2e3)(

@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from labkit import cases
 from labkit.errors import LabError
@@ -255,14 +256,10 @@ def make(
 @contextmanager
 def _cold_caches() -> Iterator[None]:
     """Compilers find nothing that they made before, as in a program's first run."""
-    before = {name: os.environ.get(name) for name in running.CACHES}
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ |= {name: str(Path(scratch) / name) for name in running.CACHES}
-        try:
+        caches = {name: str(Path(scratch) / name) for name in running.CACHES}
+        with patch.dict(os.environ, caches):
             yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

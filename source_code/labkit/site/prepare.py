@@ -14,7 +14,6 @@ from labkit.site import contents
 BAR = "[← Previous]("
 HELP = re.compile(r"\n*<!-- catalogue: another Python -->.*?<!-- end -->", re.DOTALL)  # nothing runs here
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
-DRAWN = re.compile(r" \[drawn data: [^]]*\]$")  # the tests' fingerprint behind a picture's words
 PROMPT = {"code_prompt_show": "Folded: predict first, then open", "code_prompt_hide": "Fold it again"}
 
 
@@ -55,17 +54,11 @@ def _shown(cell: dict) -> None:
     if is_folded(cell):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
         own |= PROMPT
-    pictures = [output for output in cell["outputs"] if "image/png" in output.get("data", {})]
+    pictures = [output["metadata"]["image/png"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
     if pictures:
-        own["image"] = {"alt": " ".join(map(_words, pictures))}
+        own["image"] = {"alt": " ".join(picture["alt"] for picture in pictures)}
     if own:
         cell["metadata"]["mystnb"] = own
-
-
-def _words(picture: dict) -> str:
-    """What a picture shows, as its figure said it, else its output."""
-    told = picture.get("metadata", {}).get("image/png", {}).get("alt")
-    return told or DRAWN.sub("", " ".join(_text(picture["data"].get("text/plain", "")).split()))
 
 
 def _text(lines: str | list[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -74,28 +73,17 @@ def required(name: str, extras: Iterable[str] = ()) -> Iterator[Requirement]:
 
 
 def installed() -> dict[str, str]:
-    """The version of each distribution that the extras need here, they themselves and all below; absent ones left out.
+    """The version of each distribution that is here, by name; pip, the course itself and CUDA's libraries left out.
 
     Raises ``importlib.metadata.PackageNotFoundError`` where the course itself is not installed.
     """
     from packaging.utils import canonicalize_name
 
-    versions: dict[str, str] = {}
-    left = [*required(PACKAGE, EXTRAS)]
-    seen = set()
-    while left:
-        one = left.pop()
-        name = canonicalize_name(one.name)
-        if (name, *sorted(one.extras)) in seen:
-            continue
-        seen.add((name, *sorted(one.extras)))
-        try:
-            versions[name] = re.sub(r"\+.*", "", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        left += required(name, one.extras)
-    ours = {canonicalize_name(one.name) for one in required(PACKAGE, EXTRAS)}
-    return {name: versions[name] for name in sorted(versions) if name in ours or not name.startswith(OF_THE_BUILD)}
+    there = reversed([*importlib.metadata.distributions()])  # of two, the one that Python finds first
+    versions = {canonicalize_name(one.name): one.version.partition("+")[0] for one in there}
+    left_out = {"pip", PACKAGE, *(name for name in versions if name.startswith(OF_THE_BUILD))}
+    left_out -= {canonicalize_name(one.name) for one in required(PACKAGE, EXTRAS)}
+    return {name: versions[name] for name in sorted({*versions} - left_out)}
 
 
 def moved(file: Path) -> dict[str, tuple[str, str]]:

@@ -5,8 +5,8 @@ variable is set only while that lasts: scripts that are started later are not to
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from unittest.mock import patch
 
 import torch
 
@@ -17,19 +17,9 @@ def _on_gpu() -> bool:
     return machine.gpu_name() is not None and torch.cuda.is_available()
 
 
-@contextmanager
-def _interpreting() -> Iterator[None]:
+def _interpreting() -> AbstractContextManager:
     """Where there is no GPU, with Triton's interpreter switched on."""
-    before = os.environ.get("TRITON_INTERPRET")
-    if not _on_gpu():
-        os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("TRITON_INTERPRET", None)
-        else:
-            os.environ["TRITON_INTERPRET"] = before
+    return patch.dict(os.environ, {} if _on_gpu() else {"TRITON_INTERPRET": "1"})
 
 
 with _interpreting():

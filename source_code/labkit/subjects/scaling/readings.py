@@ -8,7 +8,7 @@ from. All ratios are of one round, in which the numbers of GPUs alternate.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -204,7 +204,7 @@ class Profiled:
 
     @property
     def work_ms(self) -> float:
-        return _mean(self.works_ms)
+        return statistics.fmean(self.works_ms)
 
 
 @cache
@@ -222,9 +222,9 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
         program=program,
         ranks=size,
         steps=count,
-        step_ms=_mean(rank.window.duration_ms for rank in found.ranks) / count,
+        step_ms=statistics.fmean(rank.window.duration_ms for rank in found.ranks) / count,
         works_ms=tuple(sum(own[cause] for cause in KERNELS) / count for own in budgets),
-        optimizer_ms=_mean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
+        optimizer_ms=statistics.fmean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
         idle_for_cpu_ms=tuple(sum(own[cause] for cause in ON_CPU) / count for own in budgets),
         messages=messages(found.table),
     )
@@ -245,7 +245,3 @@ def messages(table: pd.DataFrame) -> pd.DataFrame:
     each = each.assign(bytes=each["bytes"] * parts, us=(each["end"] - each["start"]) / 1e3)
     by = each.groupby(["function", "ranks", "bytes"])["us"]
     return by.agg(count="size", us="median").reset_index()
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(statistics.fmean(values))
