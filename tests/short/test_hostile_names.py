@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.display import show, tables
+import stepbudget as sb
+from labkit.display import show
 from labkit.display.charts import budgets, flow
 from labkit.display.table import table
 from labkit.errors import LabError
@@ -57,7 +58,7 @@ def test_a_figure_shows_them_as_text(name, report):
         assert not any(sign in show.described(figure) for sign in STEERS)
 
 
-@pytest.mark.parametrize("make", [tables.phases, tables.kernels, tables.copies, tables.budget])
+@pytest.mark.parametrize("make", [sb.phases, sb.kernels, sb.copies, sb.budget])
 def test_a_table_shows_them_as_text(make, report):
     bundle = make(report)._repr_mimebundle_()
     assert "<script" not in bundle["text/html"]

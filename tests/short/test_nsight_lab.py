@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+import stepbudget
 from labkit import course
-from labkit.display import tables as shown
 from labkit.labs import lab24
 from labkit.paths import RECORDED, ROOT
 from labkit.recording import plan
@@ -153,5 +153,5 @@ def test_the_shipped_report_says_how_it_was_made():
 
 
 def test_the_tables_of_the_drawing_are_there():
-    named = re.findall(r">tables\.([^<]+)<", (ROOT / "images" / "nsight_window.svg").read_text())
-    assert len(named) == 6 and all(callable(getattr(shown, word)) for words in named for word in words.split(", "))
+    named = re.findall(r">sb\.([^<]+)<", (ROOT / "images" / "nsight_window.svg").read_text())
+    assert len(named) == 6 and all(callable(getattr(stepbudget, word)) for words in named for word in words.split(", "))

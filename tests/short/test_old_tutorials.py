@@ -9,8 +9,8 @@ from functools import reduce
 import pytest
 import torch
 
+import stepbudget
 from labkit import course
-from labkit.display import tables
 from labkit.display.spread import paired
 from labkit.labs import lab18, lab19
 from labkit.paths import ROOT
@@ -89,8 +89,8 @@ def test_what_takes_an_old_commands_place_is_there():
         for name in CODE.findall(cells[0]):
             dotted = re.match(r"[\w.]+", name)
             parts = dotted[0].split(".") if dotted else []
-            if parts[:1] == ["torch"] or parts[:1] == ["tables"]:
-                assert callable(reduce(getattr, parts[1:], {"torch": torch, "tables": tables}[parts[0]])), name
+            if parts[:1] == ["torch"] or parts[:1] == ["sb"]:
+                assert callable(reduce(getattr, parts[1:], {"torch": torch, "sb": stepbudget}[parts[0]])), name
     assert METRICS in CODE.findall(rows("Commands")["`nsys … --gpu-metrics-device`"][0])
 
 

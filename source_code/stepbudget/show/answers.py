@@ -12,7 +12,7 @@ come as a mapping, name → report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import wraps
 from inspect import signature
@@ -88,25 +88,25 @@ class Answer:
 def asked(question: Question) -> Question:
     """The same question; ReportError where its first argument is not as annotated: one report, or several."""
     (first, *_) = signature(question).parameters.values()
-    annotated = str(first.annotation)
-    several, one = "Mapping" in annotated, "Report" in annotated.replace("Mapping[str, Report]", "")
+    several = "Mapping" in str(first.annotation)
 
     @wraps(question)
     def answered(*given: object, **more: object) -> object:
         found = given[0] if given else more.get(first.name)
-        if isinstance(found, Report):
-            wrong = not one
-        elif several and isinstance(found, Mapping):
-            wrong = any(not isinstance(report, Report) for report in found.values())
-        else:
-            wrong = True
-        if wrong:
-            wanted = " or ".join([ONE] * one + [SEVERAL] * several)
-            what = "nothing" if found is None else f"a {type(found).__name__}"
-            raise ReportError(f"{question.__name__}() asks {wanted}, and was given {what}.")
+        among = list(found.values()) if several and isinstance(found, Mapping) else [found]
+        where = " among them" * (several and isinstance(found, Mapping))
+        _refuse(question.__name__, f"{ONE}, or {SEVERAL}" if several else ONE, among, where)
         return question(*given, **more)
 
     return answered
+
+
+def _refuse(question: str, wanted: str, found: Iterable, where: str = "") -> None:
+    """ReportError, in one sentence, where one of what was found is no report."""
+    for one in found:
+        if not isinstance(one, Report):
+            what = "nothing" if one is None else f"a {type(one).__name__}"
+            raise ReportError(f"{question}() asks {wanted}, and was given {what}{where}.")
 
 
 def teach(labs: Mapping[str, str]) -> None:
@@ -134,7 +134,7 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
     ('loader', 0.94)
     """
     found = budgeting.budget(report, window, device)
-    caption = f"{named(report)}: where the {found.window.duration_ms:,.1f} ms of '{found.window.name}' go"
+    caption = f"{_named(report)}: where the {found.window.duration_ms:,.1f} ms of '{found.window.name}' go"
     return Answer(found, sections.budget(summary.of_budget(found), caption))
 
 
@@ -157,7 +157,7 @@ def bounds(report: Report, budget: Budget | None = None) -> Answer:
     columns = ["fix", "gains at most ms", "at best ms", "times as fast at most"]
     formats = dict(zip(columns[1:], ("{:,.1f}", "{:,.1f}", "{:.2f}"), strict=True))
     whole = own.window
-    caption = f"{named(report)}: upper bounds, from {whole.duration_ms:,.1f} ms of '{whole.name}'"
+    caption = f"{_named(report)}: upper bounds, from {whole.duration_ms:,.1f} ms of '{whole.name}'"
     return Answer(found, [table(pd.DataFrame(rows, columns=columns), caption, formats)])
 
 
@@ -196,7 +196,7 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     """
     window = window or report.window()
     found = phasing.phases(report, window, by)
-    caption = f"{named(report)}: phases of '{window.name}'"
+    caption = f"{_named(report)}: phases of '{window.name}'"
     rows = [row | {"name": row["phase"]} for row in found.to_dict("records")]
     return Answer(found, sections.phases(rows, caption))
 
@@ -214,7 +214,7 @@ def copies(report: Report, window: Window | None = None) -> Answer:
     """
     window = window or report.window()
     found = copying.copies(report, window)
-    return Answer(found, sections.copies(found.to_dict("records"), f"{named(report)}: copies of '{window.name}'"))
+    return Answer(found, sections.copies(found.to_dict("records"), f"{_named(report)}: copies of '{window.name}'"))
 
 
 @asked
@@ -226,11 +226,11 @@ def kernels(report: Report, top: int = 8, window: Window | None = None) -> Answe
     >>> import stepbudget as sb
     >>> report = sb.open("main_opt3.sqlite.xz")
     >>> sorted(set(sb.kernels(report).frame["Tensor Cores"]))
-    ['no', 'yes']
+    ['no', 'unknown', 'yes']
     """
     window = window or report.window()
     found = summary.of_kernels(report, window)
-    caption = f"{named(report)}: the longest kernels of '{window.name}'"
+    caption = f"{_named(report)}: the longest kernels of '{window.name}'"
     return Answer(verdicts.verdicts(report, window), sections.kernels(found, caption, top))
 
 
@@ -250,7 +250,7 @@ def eligible(report: Report, top: int = 8, window: Window | None = None) -> Answ
     columns = {"op": "operation", "group": "Tensor Cores", "reason": "reason", "ops": "ops", "gpu_ms": "GPU ms"}
     columns |= {"sizes": "sizes"}
     frame = found[[*columns]].rename(columns=columns)
-    caption = f"{named(report)}: operations that could use Tensor Cores"
+    caption = f"{_named(report)}: operations that could use Tensor Cores"
     formats = {"GPU ms": "{:,.1f}", "sizes": lambda text: cut(text or ""), "operation": cut}
     return Answer(found, [table(frame, caption, formats, most=top)])
 
@@ -292,8 +292,8 @@ def steps(reports: Report | Mapping[str, Report]) -> Answer:
     >>> import stepbudget as sb
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
     >>> frame = sb.steps(report).frame
-    >>> int(frame["steps"][0]), frame["mean ms"][0] > 90
-    (58, True)
+    >>> frame["steps"].tolist(), frame["mean ms"].round().tolist()
+    ([58], [102.0])
     """
     rows, found = [], {}
     for name, report in _several(reports).items():
@@ -317,7 +317,7 @@ def launches(reports: Report | Mapping[str, Report]) -> Answer:
     >>> import stepbudget as sb
     >>> report = sb.open("main_opt4.sqlite.xz")
     >>> found = sb.launches({"opt4": report})
-    >>> found["opt4"].launches == found.frame["launches"][0]
+    >>> found["opt4"].verdict == found.frame["verdict"][0]
     True
     """
     found = {name: launching.launch(report) for name, report in _several(reports).items()}
@@ -360,7 +360,7 @@ def operations(reports: Report | Mapping[str, Report]) -> Answer:
 
     >>> import stepbudget as sb
     >>> found = sb.operations(sb.open("main_opt3_ops.sqlite.xz"))
-    >>> found["main_opt3_ops"].instances["using"] == found.frame["using"][0] > 0
+    >>> found["main_opt3_ops"].instances["using"] > 0
     True
     """
     found = {name: ops.summary(report) for name, report in _several(reports).items()}
@@ -380,9 +380,9 @@ def sampled(reports: Report | Mapping[str, Report]) -> Answer:
     ReportError where a report is damaged.
 
     >>> import stepbudget as sb
-    >>> found = sb.sampled(sb.open("main_opt3.sqlite.xz"))
-    >>> (found.frame["samples"] > 0).all(), len(found.frame) > 1
-    (np.True_, True)
+    >>> found = sb.sampled(sb.open("main_baseline_nvtx.sqlite.xz"))
+    >>> min(found.frame["samples"].tolist()) > 0, len(found.frame) > 1
+    (True, True)
     """
     rows = []
     for name, report in _several(reports).items():
@@ -396,7 +396,9 @@ def sampled(reports: Report | Mapping[str, Report]) -> Answer:
     return Answer(frame, [table(frame, "Kernels that the counter was sampled inside", formats, names=["kernel"])])
 
 
-def compare(before: Report, after: Report, *more: object, **options: object) -> Answer:
+def compare(
+    before: Report | Sequence[Report], after: Report | Sequence[Report], *more: object, **options: object
+) -> Answer:
     """Two reports of the same work, before and after a fix, cause by cause; the arguments of ``ask.compare.compare``.
 
     The answer has what ``ask.compare.Comparison`` has: ``obstacles``, ``speedup``, ``gained_ms``, ``score(fix)``.
@@ -409,8 +411,9 @@ def compare(before: Report, after: Report, *more: object, **options: object) -> 
     >>> found.score("loader").kept
     True
     """
-    found = comparing.compare(before, after, *more, **options)
-    sides = [[own] if isinstance(own, Report) else list(own) for own in (before, after)]
+    sides = [list(own) if isinstance(own, list | tuple) else [own] for own in (before, after)]
+    _refuse("compare", f"{ONE}, or a list of them, for each side", [report for side in sides for report in side])
+    found = comparing.compare(*sides, *more, **options)
     words = {cause: found.before.label(cause) for cause in budgeting.CAUSES}
     return Answer(found, sections.compared({"causes": words}, summary.plain(summary.compared(*sides, found))))
 
@@ -419,15 +422,21 @@ def ranks(reports: Sequence[Report], name: str | None = None, occurrence: int = 
     """The ranks of one run together: clocks aligned, who waited for whom, and why.
 
     The answer has what ``ask.ranks.Ranks`` has. ReportError where a report is damaged, or they are not of one run.
+
+    >>> import stepbudget as sb
+    >>> names = [f"../../h200-x2/profiles/main_ddp_on_gpu_x2_rank{rank}.sqlite.xz" for rank in (0, 1)]
+    >>> found = sb.ranks([sb.open(name) for name in names])
+    >>> [rank.number for rank in found.ranks]
+    [0, 1]
     """
     found = ranking.together(list(reports), name, occurrence)
     return Answer(found, ranks_shown.blocks(ranks_shown.summary(found)))
 
 
-def named(report: Report) -> str:
+def _named(report: Report) -> str:
     """A report's name in a caption: its file's, without what follows the first dot."""
     return cut(report.path.name.partition(".")[0])
 
 
 def _several(reports: Report | Mapping[str, Report]) -> Mapping[str, Report]:
-    return {named(reports): reports} if isinstance(reports, Report) else reports
+    return {_named(reports): reports} if isinstance(reports, Report) else reports

@@ -14,7 +14,7 @@ from stepbudget.show.words import escaped, sentence
 QUIET = "opacity: 0.7; font-size: 0.93em"
 ITEM = "margin: 0 0 0.9em; padding: 0"
 METER = "display: inline-block; vertical-align: 1px; width: 120px; height: 6px; border-radius: 3px; margin-right: 10px"
-TRACK, FILL = "rgba(128, 128, 128, 0.25)", "display: block; height: 6px; border-radius: 3px; background: currentColor"
+TRACK, FILL = "rgba(128, 128, 128, 0.25)", "display: block; height: 6px; border-radius: 3px; background: #7A828C"
 
 
 class Block(Protocol):
@@ -38,7 +38,7 @@ class Words:
     quiet: bool = False
 
     def text(self) -> list[str]:
-        return textwrap.wrap(self.words, WIDTH)
+        return textwrap.wrap(self.words.replace("\u00a0", " "), WIDTH)
 
     def html(self) -> str:
         style = f"margin: 0.4em 0{'; ' + QUIET if self.quiet else ''}"

@@ -147,7 +147,12 @@ def lines(found: dict) -> list[Block]:
         "where": "where", "cause": "cause", "call": "call", "count": "count", "cpu_ms": "CPU ms",
         "idle_ms": "GPU idle ms",
     }  # fmt: skip
-    formats = {"where": cut, "call": lambda name: cut(name, 20), "CPU ms": "{:,.1f}", "GPU idle ms": "{:,.1f}"}
+    formats = {
+        "where": lambda name: cut(name, 40),
+        "call": lambda name: cut(name, 16),
+        "CPU ms": "{:,.1f}",
+        "GPU idle ms": "{:,.1f}",
+    }
     known = any(one["file"] for one in found["lines"])
     caption = "Where calls were made that the GPU waited for, the longest idle time first"
     return _rows(rows, columns, caption, formats, names=["where"], most=LINES if known else FIRST)

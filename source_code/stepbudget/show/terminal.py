@@ -34,7 +34,7 @@ def comparison(found: dict, made: dict) -> list[str]:
     speedup = made["before_ms"] / made["after_ms"] if made["after_ms"] else float("inf")
     verdict = f"{speedup:.2f} times as fast" if made["comparable"] else "not comparable"
     said = [f"before {made['before']}, after {made['after']}", verdict]
-    return _narrow(said + _under_title(sections.compared(found, made)))
+    return [*_narrow(said), "", *lines(sections.compared(found, made))]
 
 
 def lines(blocks: list[Block]) -> list[str]:

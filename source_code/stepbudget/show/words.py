@@ -36,7 +36,7 @@ def percent(share: float) -> str:
 def sentence(text: str) -> str:
     """With a capital and a full stop."""
     text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
 
 
 def shaped(one: dict) -> str:

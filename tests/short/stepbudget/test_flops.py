@@ -138,7 +138,7 @@ def test_the_answer_shows_it_beside_the_tensor_cores(made, capsys):
     operator(made, 10, "aten::linear", "[[1024, 9216], [128, 9216], [128], [], []]")
     assert command.main([str(made.write())]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "aten::linear [[" in line]
-    assert line.split("  ")[1] == "aten::linear [[1024, 9216], [128, 9216], [128]]"
+    assert line.split("  ")[0] == "aten::linear [[1024, 9216], [128, 9216], [128]]"
     assert line.split()[-5:] == ["1", "2.42", "0.01", "241.6", "using"]
 
 

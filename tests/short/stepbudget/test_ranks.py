@@ -413,12 +413,13 @@ def test_the_json_is_strict_and_complete(tmp_path, ask):
 
 
 @pytest.mark.parametrize("count", [2, 6, 12])
-def test_the_text_fits_100_columns_and_adds_up(tmp_path, ask, count):
+def test_the_text_fits_120_columns_and_adds_up(tmp_path, ask, count):
     run = Ddp(ranks=count, steps=4, loader={1: 3e6}, uneven=40, offsets=tuple(-1e9 * rank for rank in range(count)))
     paths = run.write(tmp_path, "a_run_with_a_name_that_is_longer_than_any_table_rank{}.sqlite")
     status, out, _ = ask(*paths, "--ranks")
-    assert status == 0 and max(map(len, out.splitlines())) <= 100
+    assert status == 0 and max(map(len, out.splitlines())) <= 120
     rows = out.split("Where the time goes, ms\n")[1].split("\n\n")[0].splitlines()[1:]
+    rows = [row for row in rows if "─" not in row]
     numbers = np.array([[float(word.replace(",", "")) for word in row.split()[-min(count, 4) :]] for row in rows])
     columns = slice(None) if count <= 6 else slice(0, 1)  # of more ranks: the late one adds up, a median need not
     assert numbers[:-1, columns].sum(axis=0) == pytest.approx(numbers[-1, columns], abs=0.4)
