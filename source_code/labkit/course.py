@@ -1,7 +1,8 @@
 """What does the course consist of? Every step and every lab, once; all that lists them comes out of this catalogue.
 
 Navigation bars, the tables of the front page and of README.md, what ``make record`` measures, and the tests' lists are
-derived. A new lab is an entry here, its notebook and its exercises; a new rung an entry here and its script.
+derived. A new lab is an entry here, its notebook, its module in ``labkit.labs`` and its paragraph for teachers; a new
+rung an entry here and its script.
 """
 
 from __future__ import annotations

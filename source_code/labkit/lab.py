@@ -1,14 +1,14 @@
 """The face that the notebooks see: what a lab does, in some twenty verbs, each a thin layer over the rooms of labkit.
 
+    import stepbudget as sb
     from labkit import lab
-    from labkit.display import tables
 
     lab.start(2)
     report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
     sb.phases(report)
 
-All else a notebook imports from its room: ``stepbudget.ask`` questions a report, ``labkit.display`` has the tables and
-charts of runs and reports, ``labkit.labs`` what one lab alone needs, ``labkit.subjects`` what several share.
+All else a notebook imports from its room: ``stepbudget`` questions a report, ``labkit.display.charts`` has the charts of
+runs and reports, ``labkit.labs`` what one lab alone needs, ``labkit.subjects`` what several share.
 """
 
 from __future__ import annotations

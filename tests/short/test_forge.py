@@ -65,7 +65,8 @@ def test_the_changelog_is_newest_first_and_knows_where_each_lab_went():
     days = re.findall(r"^## (\d{4}-\d\d-\d\d)", changes, re.MULTILINE)
     assert len(days) > 2 and days == sorted(days, reverse=True)
     now = " ".join(re.findall(r"^ *\|.*\| (\d.*?) \|$", changes, re.MULTILINE)).replace("1 to 6", "1 2 3 4 5 6")
-    assert sorted(map(int, re.findall(r"\b(\d+)\b", now))) == [lab.number for lab in course.LABS]
+    moved = [int(number) for number in re.findall(r"\b(\d+)\b", now)]
+    assert len(moved) == len({*moved}) > 20 and {*moved} <= {lab.number for lab in course.LABS}
     named = re.findall(r"`((?:source_code|labkit|tests|reports|\.\w+)/[\w./]*)`", changes)
     there = [path.replace("labkit/", "source_code/labkit/", 1) if path.startswith("labkit") else path for path in named]
     assert len(there) > 6 and [path for path in there if not (ROOT / path).exists()] == ["reports/predictions.jsonl"]

@@ -94,9 +94,9 @@ def test_no_module_imports_itself_by_way_of_others():
     assert {*order.static_order()} == {*FILES}, "graphlib raises CycleError, which names the circle"
 
 
-@pytest.mark.parametrize("depth", [2, 3], ids=["rooms", "topics"])
+@pytest.mark.parametrize("depth", [2, 3], ids=["rooms", "folders in them"])
 def test_no_room_imports_itself_by_way_of_others(depth):
-    """Of labkit: rooms, then topics and what else has rooms in it."""
+    """Of labkit: rooms, then the modules and folders in them."""
     order = TopologicalSorter()
     for name, others in IMPORTS.items():
         if name.startswith("labkit."):

@@ -14,7 +14,7 @@ from labkit import course
 from labkit.errors import LabError
 from labkit.recording import pages
 from labkit.recording.live_check import NAME
-from labkit.recording.notebooks import REVEALS, files, fold, is_folded
+from labkit.recording.notebooks import REVEALS, dress_again, files, fold, is_folded
 from labkit.training.record import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,6 +136,15 @@ def test_what_comes_out_of_the_catalogue_is_as_the_catalogue_has_it(path):
         home = "../start_here.ipynb"
         around = LABS[place - 1].name if place else home, LABS[place + 1].name if place + 1 < len(LABS) else home
         assert links(before[0]) == [around[0], home, around[1]] and before[0] == before[-1]
+
+
+def test_bars_and_tables_are_written_anew_without_running_the_page(tmp_path):
+    stored = NOTEBOOKS[0].read_text()
+    page = tmp_path / NOTEBOOKS[0].name
+    page.write_text(stored.replace(f"[1 · {course.LABS[0].title}]", "[An older title]"))
+    assert page.read_text() != stored
+    dress_again(page)
+    assert page.read_text() == stored
 
 
 def test_the_front_page_and_readme_lead_to_every_lab_and_script():

@@ -94,7 +94,9 @@ def changes(value: object, depth: int = 0) -> Iterator[object]:
     from labkit.subjects.torch_profiler import TraceReport
     from stepbudget.ask.compare import Comparison, compare
     from stepbudget.report import Report
+    from stepbudget.show.answers import Answer
 
+    value = value.data if isinstance(value, Answer) else value
     if isinstance(value, TraceReport):
         yield from map(other_trace, TRACES)
     elif isinstance(value, Report):

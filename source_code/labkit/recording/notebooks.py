@@ -2,6 +2,8 @@
 
 make notebooks                       all of them
 python3 -m labkit.recording.notebooks FILE …   these
+
+Bars and tables out of the catalogue are written anew in all pages, whichever are run.
 """
 
 from __future__ import annotations
@@ -80,6 +82,15 @@ def store(notebook: nbformat.NotebookNode, file: Path) -> None:
     draft.replace(file)
 
 
+def dress_again(file: Path) -> None:
+    """Write what comes out of the catalogue anew in a stored notebook; its outputs, and a file that is right, stay."""
+    notebook = nbformat.read(file, as_version=4)
+    pages.dress(notebook, file.name)
+    text = nbformat.writes(notebook) + "\n"
+    if text != file.read_text(encoding="utf-8"):
+        file.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     speak_any_encoding()
     parser = argparse.ArgumentParser(
@@ -91,6 +102,8 @@ def main() -> None:
     os.environ["LAB_PREDICTIONS"] = "off"
     for page in pages.TEXTS:
         page.write_text(pages.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in files():
+        dress_again(file)
     for file in args.files or files():
         try:
             store(execute(file.resolve()), file.resolve())

@@ -97,7 +97,7 @@ def test_the_wheel_alone_answers_as_a_command(wheel, about, tmp_path):
     assert run(sys.executable, "-c", code, path).stdout.split() == [str(site / "stepbudget" / "__init__.py")]
     answered, schema, nothing = (run(site / "bin/stepbudget", *words) for words in ([path], ["--schema"], []))
     assert (answered.returncode, answered.stderr) == (0, "") and "Where the time goes" in answered.stdout
-    assert schema.stdout == (READER / "say/answer.schema.json").read_text()
+    assert schema.stdout == (READER / "show/answer.schema.json").read_text()
     assert nothing.returncode == 2 and nothing.stderr.startswith("usage: stepbudget ")
 
 
@@ -124,8 +124,8 @@ def test_the_output_that_the_page_shows_is_what_is_printed(arguments, shown, mon
 
 
 def test_the_page_shows_every_part_of_the_output():
-    assert len(PRINTED) == PAGE.count("```text") == 4
-    assert len(PAGE.splitlines()) <= 230
+    assert len(PRINTED) == PAGE.count("```text") == 6
+    assert len(PAGE.splitlines()) <= 270
     rows = re.findall(r"^\| (.+?) \| idles|^\| (.+?) \| (?:runs|only)", PAGE, re.MULTILINE)
     assert {row for cell in rows for row in "".join(cell).split("; ")} == {*CAUSES.values()}
 
