@@ -7,8 +7,8 @@
     report = lab.profile("nsys profile … python3 source_code/main_baseline_nvtx.py --profile --epochs 2")
     sb.phases(report)
 
-All else a notebook imports from its room: ``stepbudget`` questions a report, ``labkit.display.charts`` has the charts of
-runs and reports, ``labkit.labs`` what one lab alone needs, ``labkit.subjects`` what several share.
+All else a notebook imports from its room: ``stepbudget`` questions a report, ``labkit.display.charts`` draws runs and
+reports, ``labkit.labs`` has what one lab alone needs, ``labkit.subjects`` what several share.
 """
 
 from __future__ import annotations
