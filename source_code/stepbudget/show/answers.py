@@ -54,8 +54,8 @@ class Answer:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The rows of the first table that is shown, with full precision."""
-        return next(block.frame for block in self.blocks if hasattr(block, "frame"))
+        """The rows of the first table that is shown, with full precision; of an answer without one, what it holds."""
+        return next((block.frame for block in self.blocks if hasattr(block, "frame")), pd.DataFrame(self.data))
 
     def __str__(self) -> str:
         return "\n".join(line for block in self.blocks for line in block.text())

@@ -39,7 +39,7 @@ def comparison(found: dict, made: dict) -> list[str]:
 
 def lines(blocks: list[Block]) -> list[str]:
     """The blocks, each with an empty line before it."""
-    return _narrow([line for one in blocks for line in ("", *one.text())][1:])
+    return _narrow([line for one in blocks if (own := one.text()) for line in ("", *own)][1:])
 
 
 def _under_title(blocks: list[Block]) -> list[str]:
