@@ -61,7 +61,8 @@ def columns(parts: Mapping[str, Sequence[float]], highest: float, label: str) ->
         below = above
     box = f"viewBox='0 0 {COLUMNS} {HIGH}' preserveAspectRatio='none' width='100%' height='110'"
     css = "display: block; width: 100%; height: 110px; margin: 6px 0"
-    return _img(_document(shapes, list(parts), box), label, css)
+    drawn = [look for look, own in parts.items() if np.any(own)]
+    return _img(_document(shapes, drawn, box), label, css)
 
 
 def whisker(low: float, middle: float, high: float, reach: float) -> str:
