@@ -55,7 +55,8 @@ class Answer:
     @property
     def frame(self) -> pd.DataFrame:
         """The rows of the first table that is shown, with full precision; of an answer without one, what it holds."""
-        return next((block.frame for block in self.blocks if hasattr(block, "frame")), pd.DataFrame(self.data))
+        frames = [block.frame for block in self.blocks if hasattr(block, "frame")]
+        return frames[0] if frames else pd.DataFrame(self.data)
 
     def __str__(self) -> str:
         return "\n".join(line for block in self.blocks for line in block.text())
@@ -80,6 +81,10 @@ class Answer:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def __bool__(self) -> bool:
+        """Is there anything in it? Of what has no length, there is."""
+        return len(self) > 0 if hasattr(self.data, "__len__") else True
 
     def __getitem__(self, key: object) -> object:
         return self.data[key]

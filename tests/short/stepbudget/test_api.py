@@ -52,3 +52,28 @@ def test_importing_the_face_imports_no_room():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE_CODE, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_answer_is_what_the_question_found_and_stands_for_it():
+    with stepbudget.open_report(PROFILES / "main_opt1.sqlite.xz") as report:
+        found = stepbudget.budget(report)
+        assert found and found.ms["loader"] > 0 and found.frame["cause"].iloc[-1] == "all"
+        assert [one.cause for one in stepbudget.advice(report, found)] == [
+            one.cause for one in stepbudget.advice(report)
+        ]
+        assert stepbudget.bounds(report, found)["loader"] == stepbudget.bounds(report)["loader"]
+        advised = stepbudget.advice(report)
+        assert len(advised) == len(advised.frame) > 1 and advised.frame["upper_bound_ms"].is_monotonic_decreasing
+        with pytest.raises(AttributeError, match="moon"):
+            found.moon  # noqa: B018
+
+
+def test_an_answer_shows_the_same_numbers_everywhere():
+    with stepbudget.open_report(PROFILES / "main_opt1.sqlite.xz") as report:
+        for question in (stepbudget.budget, stepbudget.copies, stepbudget.bounds, stepbudget.kernels):
+            found = question(report)
+            shown = found._repr_mimebundle_()
+            assert shown["text/plain"] == str(found) and "<script" not in shown["text/html"]
+            (table,) = [block for block in found.blocks if hasattr(block, "cells")]
+            for cell in {cell for row in table.cells("markdown") for cell in row if cell[:1].isdigit()}:
+                assert cell in str(found) and cell in shown["text/html"] and cell in found.markdown(), cell
