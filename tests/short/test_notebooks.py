@@ -345,3 +345,13 @@ def test_nothing_of_the_machine_that_ran_it(path):
     text = path.read_text()
     assert not re.search(r"/(home|root|work|tmp)/", text)
     assert set(nbformat.read(path, as_version=4).metadata) <= {"kernelspec", "language_info", pages.RECORDINGS}
+
+
+@by_name
+def test_an_answer_that_is_asked_for_is_shown(path):
+    """Only a cell's last expression shows itself: an answer asked for before it would be lost without a word."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            for statement in ast.parse(cell.source).body[:-1]:
+                lost = isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("sb.")
+                assert not lost, ast.unparse(statement)
