@@ -126,8 +126,13 @@ def _silence() -> None:
         print(f"\n{Path(sys.argv[0]).name}: {said}", file=sys.stderr, flush=True)
         sys.exit(exit_status(error))
 
+    def unraisable(what, usual=sys.unraisablehook) -> None:
+        half_made = isinstance(what.exc_value, AttributeError) and getattr(what.object, "__name__", "") == "__del__"
+        if not half_made:  # a signal may break off an __init__: then __del__ misses what it would have set
+            usual(what)
+
     hook.of_labkit = True
-    sys.excepthook = hook
+    sys.excepthook, sys.unraisablehook = hook, unraisable
 
 
 def _end_what_hangs() -> None:
