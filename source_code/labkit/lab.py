@@ -23,10 +23,11 @@ from labkit.display.printed import bring_rules
 from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
 from labkit.display.show import show
 from labkit.display.spread import Spread, paired, spread
-from labkit.labs import check
+from labkit.labs import check, predict
+from labkit.lines import say
 from labkit.predictions import compare_prediction
 from labkit.source import kinds, quick
-from labkit.subjects.ladder import wall_clock
+from labkit.subjects.ladder import WallClock, wall_clock_table
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report, open_report
 from stepbudget.show import answers
@@ -35,7 +36,7 @@ from stepbudget.show.table import table
 __all__ = [
     "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",
     "difference", "epoch_ms", "exercise", "finish", "in_rounds", "is_beyond_noise", "listing", "open_report",
-    "paired", "profile", "runs", "show", "spread", "start", "table", "wall_clock",
+    "paired", "predict", "profile", "runs", "scoreboard", "show", "spread", "start", "table", "wall_clock",
 ]  # fmt: skip
 
 
@@ -65,6 +66,29 @@ def runs(
     command what it says there, else 2; 0 leaves it out.
     """
     return source.current().get(kinds.runs(commands, repeats, when_quick=when_quick))
+
+
+def wall_clock(*commands: str | Mapping[str, Sequence[dict]], in_turn: bool = True) -> WallClock:
+    """Whole-process runs of each command, and the table of their seconds; the first is the baseline.
+
+    Instead of commands, one mapping: step's name → records that are there already. Of the answer, ``runs`` holds the
+    records of each command. ``in_turn=False`` is for alternatives, which do not build on one another.
+    """
+    if len(commands) == 1 and isinstance(commands[0], Mapping):
+        return wall_clock_table(commands[0], in_turn)
+    return wall_clock_table(runs(commands), in_turn)
+
+
+def scoreboard(report: Report) -> None:
+    """Where the story stands, in one line: how long the window lasts, how busy the GPU is, what holds it up most."""
+    found = answers.budget(report)
+    whole_ms = found.window.duration_ms
+    cause = max(found.ms, key=found.ms.__getitem__)
+    busy, largest = (100 * ms / whole_ms for ms in (whole_ms - found.idle_ms, found.ms[cause]))
+    say(
+        f"Now: {whole_ms / 1e3:,.3g} s of {found.window.name}, GPU busy {busy:.0f} %. "
+        f"Largest share: {found.label(cause)}, {largest:.0f} %."
+    )
 
 
 def cold_run(command: str) -> dict:

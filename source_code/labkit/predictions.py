@@ -11,8 +11,9 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from labkit import course, paths
@@ -68,6 +69,32 @@ class Prediction:
         )
 
 
+@dataclass(frozen=True)
+class Guess:
+    """What a lab asks its reader to predict: of what, in which unit, and how the answer is read from the context.
+
+    ``wrong``: what a wrong guess left out → the number that it leads to, from the same context.
+    """
+
+    of: str
+    unit: str
+    measured: Callable[..., float | str | tuple[float, float]]
+    wrong: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+
+    def why(self, said: float, *context: object) -> str:
+        """What a guess left out that lies nearest to a usual mistake, and nearer than to the answer; or nothing."""
+        right, off = self.measured(*context), {}
+        if isinstance(right, str):
+            return ""
+        for words, mistake in self.wrong.items():
+            with suppress(ZeroDivisionError):
+                off[words] = abs(float(mistake(*context)) - said)
+        nearest = min(off, key=off.__getitem__, default="")
+        edges = right if isinstance(right, tuple) else (right,)
+        near = nearest and off[nearest] <= (RIGHT - 1) * abs(said) and off[nearest] < min(abs(e - said) for e in edges)
+        return nearest if near else ""
+
+
 _lab: int | None = None  # the notebook that runs
 _asked = False  # was a reader without a prediction asked for one?
 _here: dict[str, Prediction] = {}  # of this notebook: the first of each thing
@@ -80,6 +107,15 @@ def begin(lab: int | None) -> None:
     _lab, _asked = lab, False
     _here.clear()
     _trouble.clear()
+
+
+def predict(guess: Guess, predicted: object, *context: object) -> None:
+    """Print the reader's prediction beside what was measured and, where it is a usual mistake, what it left out."""
+    compare_prediction(predicted, guess.measured(*context), guess.unit, guess.of)
+    with suppress(NotANumber, TypeError):
+        made = None if predicted is None else number(predicted)
+        if made is not None and (why := guess.why(made, *context)):
+            say(f"{_said(made, guess.unit)}? {why}")
 
 
 def compare_prediction(

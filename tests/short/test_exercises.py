@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import course, exercises
+from labkit import course, exercises, predictions
 from labkit.display import show
 from labkit.errors import LabError
 from labkit.exercises import exercises_of
@@ -169,6 +169,15 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypa
             assert answered(number, again, *context) == (True, f"✓ exercise {number}\n")
         return check(number, answer, *context)
 
+    def predicted(guess, made, *context):
+        for why, mistake in guess.wrong.items():
+            assert guess.why(float(mistake(*context)), *context) == why, (guess.of, why)
+        right = guess.measured(*context)
+        assert isinstance(right, str | tuple) or guess.why(right, *context) == "", guess.of
+        return predict(guess, made, *context)
+
+    predict = predictions.predict
+    monkeypatch.setattr(predictions, "predict", predicted)
     monkeypatch.setattr(exercises, "exercise", checked)
     if path.stem in NEW_KERNEL:
         told = told_by_a_kernel(notebook, tmp_path / path.name)

@@ -10,7 +10,6 @@ import pytest
 from labkit import course
 from labkit.exercises import exercises_of
 from labkit.paths import ROOT
-from labkit.recording.pages import another_python
 
 MOST_CELLS = 60
 MOST_WORDS = 2_500
@@ -22,10 +21,8 @@ AN_EXERCISE = 2
 
 
 def words(cells: list) -> int:
-    """Of the text as it is read: the bars at both ends are not, nor a link's address and title, nor what to do where
-    nothing runs."""
+    """Of the text as it is read: the bars at both ends are not, nor a link's address and title."""
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_bar(cell))
-    text = text.replace(another_python(), "")
     return len(re.sub(r"<[^>]+>", " ", re.sub(r"(\[[^]]*\])\([^)]*\)", r"\1", text)).split())
 
 

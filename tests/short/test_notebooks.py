@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 import nbformat
 import pytest
 
-from labkit import course
+from labkit import course, labs
 from labkit.errors import LabError
 from labkit.recording import pages
 from labkit.recording.live_check import NAME
@@ -201,16 +201,16 @@ WITHOUT = {
 
 @lab_by_name
 def test_the_parts_of_a_lab(path):
-    """design of the labs: question, prediction, command, diff, proof, wall clock, exercises, what to remember."""
+    """design of the labs: a promise, prediction, command, diff, proof, wall clock, exercises, what to remember."""
     without = WITHOUT.get(path.stem, set())
     text, code = text_of(path), "\n".join(cell.source for cell in cells(path, "code"))
-    assert re.search(r"^After this lab you can ", text, re.MULTILINE)
-    for heading in ("The question", "Exercises", "To remember", "Resources"):
+    assert re.search(r"^(You'll|After this lab you can) ", text, re.MULTILINE)
+    for heading in ("Exercises", "(Three things to|To) remember", "Resources"):
         assert re.search(rf"^## {heading}", text, re.MULTILINE), heading
     assert "= None" in code, "the reader predicts before the answer is shown"
-    assert "lab.compare_prediction(" in code
+    assert "lab.predict(" in code or "lab.compare_prediction(" in code
     assert all((part in code) != (part in without) for part in ("nsys profile", "lab.wall_clock(", "lab.diff("))
-    assert code.count("lab.check(") >= 3
+    assert code.count("lab.check(") >= 2
     asking = sum("lab.exercise(" in cell.source for cell in cells(path, "code"))
     assert len(re.findall(r"<details><summary>Solution</summary>", text)) == asking >= 2
     remember = text.split("## To remember")[1].split("##")[0]
@@ -218,7 +218,8 @@ def test_the_parts_of_a_lab(path):
 
 
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
-COMPARED = re.compile(r"lab\.compare_prediction\(\s*(my_\w+)")
+COMPARED = re.compile(r'lab\.(?:compare_prediction\(\s*|predict\("\w+", )(my_\w+)')
+PREDICTED = re.compile(r'lab\.predict\("(\w+)"')
 TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: (\S+?)( %| |×|$)", re.MULTILINE)
 SHOWN = re.compile(r"(?<![\w.,])[+−-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
 
@@ -308,6 +309,7 @@ def test_a_rounded_number_and_the_rest_of_a_share_give_it_away(shown, told, unit
 @lab_by_name
 def test_predictions_are_stored_unmade_and_kept_by_name(path):
     cells, names = nbformat.read(path, as_version=4).cells, []
+    asked = labs.predictions_of(int(path.stem[:2]))
     for _, _, compared in predictions_of(path):
         assert "you predicted" not in outputs(cells[compared])
     for cell in cells:
@@ -316,9 +318,10 @@ def test_predictions_are_stored_unmade_and_kept_by_name(path):
             mine = [call for call in calls if getattr(call.func, "attr", "") == "compare_prediction"]
             given = [word.value.value for call in mine for word in call.keywords if word.arg == "of"]
             assert len(given) == len(mine), "of=… names it in the reader's ledger"
-            names += given
+            names += given + [asked[name].of for name in PREDICTED.findall(cell.source)]
             assert "Your predictions in this lab" not in outputs(cell)
     assert len(set(names)) == len(names) >= 1
+    assert {one.of for one in asked.values()} <= set(names), "asked for by no cell"
     assert f"lab.start({int(path.stem[:2])})" in "".join(cell.source for cell in cells)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -275,3 +276,33 @@ def test_where_pages_are_made_or_tested_nothing_is_kept_or_shown(reports, capsys
 
 def test_the_file_lies_where_git_does_not_look():
     assert "reports/*" in (paths.SOURCE_CODE.parent / ".gitignore").read_text().splitlines()
+
+
+SO_MUCH = "; measured: 20 times"
+TIMES = predictions.Guess(
+    "how many times", " times", lambda whole, left: whole / left, {"That is what is left.": lambda whole, left: left}
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (2.1, [f"you predicted 2.1 times{SO_MUCH} – under by a factor of 9.52", "2.1 times? That is what is left."]),
+        (19, ["you predicted 19 times; measured: 20 times – under by a factor of 1.05"]),
+        (9, ["you predicted 9 times; measured: 20 times – under by a factor of 2.22"]),
+        (None, [f"{predictions.ASKED}; measured: 20 times"]),
+    ],
+)  # fmt: skip
+def test_a_guess_is_told_what_it_left_out(made, says, capsys):
+    predictions.begin(2)
+    predictions.predict(TIMES, made, 40.0, 2.0)
+    assert said(capsys) == ["Prediction: how many times", *says]
+
+
+def test_a_guess_that_is_no_number_has_no_reason(capsys):
+    predictions.predict(TIMES, "many", 40.0, 2.0)
+    assert len(said(capsys)) == 2
+
+
+def test_a_mistake_that_does_not_exist_here_is_no_reason():
+    assert replace(TIMES, wrong={"Never.": lambda whole, left: whole / 0}).why(3.0, 40.0, 2.0) == ""

@@ -1,18 +1,14 @@
-"""What a notebook is elsewhere: on paper, where nothing of it is cut off, and in another Python than the course's."""
+"""What a notebook is elsewhere: on paper, where nothing of it is cut off."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 
 from labkit import course
 from labkit.display.printed import STYLE
-from labkit.recording.pages import NOTEBOOKS, WRITTEN
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAPER = {"width": 718, "height": 1047}  # an upright A4 page within margins of 10 mm, in pixels
@@ -54,19 +50,3 @@ def test_nothing_of_a_lab_is_cut_off_on_paper(number, paper, tmp_path):
     page.write_text(html.replace(STYLE, ""))
     paper.goto(page.as_uri())
     assert paper.evaluate(CUT), "without the rules much is cut off: so the test sees it"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_above_the_first_cell_stands_what_to_do_where_the_kernel_is_another_python(path):
-    cells = nbformat.read(path, as_version=4).cells
-    first = next(at for at, cell in enumerate(cells) if cell.cell_type == "code")
-    assert WRITTEN["another Python"]() in cells[first - 1].source
-
-
-def test_another_python_stops_at_the_first_cell_as_is_said_there():
-    """A bare interpreter: without the course's environment the first cell of each notebook ends as the text says."""
-    bare = Path(sys._base_executable)
-    for path in NOTEBOOKS:
-        source = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
-        done = subprocess.run([bare, "-I", "-S", "-c", source], cwd=path.parent, capture_output=True, text=True)
-        assert done.returncode == 1 and "ModuleNotFoundError: No module named" in done.stderr, path.name

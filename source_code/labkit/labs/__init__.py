@@ -1,7 +1,8 @@
 """What one lab alone needs, a module a lab: ``lab02`` holds what lab 2 claims, its exercises, its tables and charts.
 
 A check is a function of its lab's module. It is given reports and records, and yields claims and conclusions in the
-order in which they are printed; a notebook calls it by its name: ``lab.check("starved", before)``.
+order in which they are printed; a notebook calls it by its name: ``lab.check("starved", before)``. What a lab asks its
+reader to predict stands in its module's ``PREDICTIONS``: ``lab.predict("times", my_times, before)``.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
 
-from labkit import checks, course
+from labkit import checks, course, predictions
 from labkit.checks import Claim
 from labkit.errors import LabError, near
 
@@ -24,23 +27,41 @@ def begin(number: int | None) -> None:
 
 def checks_of(number: int) -> dict[str, Callable[..., Iterable[Claim | str]]]:
     """The checks of a lab by their names; LabError where there is no such lab, none where it has no module."""
-    if number not in {lab.number for lab in course.LABS}:
-        raise LabError(f"there is no lab {number}: they are numbered from 1 to {len(course.LABS)}.")
-    try:
-        module = importlib.import_module(f"{__name__}.lab{number:02d}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{__name__}.lab{number:02d}":
-            raise
-        return {}
-    own = vars(module).items()
+    own = vars(module).items() if (module := _module(number)) else ()
     return {name: made for name, made in own if inspect.isgeneratorfunction(made) and not name.startswith("_")}
 
 
 def check(name: str, *given: object, **more: object) -> None:
     """Check what the lab that has begun claims under this name, about what is given."""
+    checks.check(_named(name, "check", checks_of)(*given, **more))
+
+
+def predictions_of(number: int) -> dict[str, predictions.Guess]:
+    """What a lab asks its reader to predict, by name; LabError where there is no such lab."""
+    return getattr(_module(number), "PREDICTIONS", {})
+
+
+def predict(name: str, guess: object, *context: object) -> None:
+    """Score the reader's guess (None: none was made) of what the lab that has begun asks under this name."""
+    predictions.predict(_named(name, "prediction", predictions_of), guess, *context)
+
+
+def _module(number: int) -> ModuleType | None:
+    if number not in {lab.number for lab in course.LABS}:
+        raise LabError(f"there is no lab {number}: they are numbered from 1 to {len(course.LABS)}.")
+    name = f"{__name__}.lab{number:02d}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
+
+
+def _named(name: str, what: str, of: Callable[[int], dict]) -> Any:
     if not _lab:
         raise LabError("no lab has begun: lab.start(2), with its number, comes first.")
-    found = checks_of(_lab[0])
+    found = of(_lab[0])
     if name not in found:
-        raise LabError(f"lab {_lab[0]} has no check called {name}. {near(name, found)}")
-    checks.check(found[name](*given, **more))
+        raise LabError(f"lab {_lab[0]} has no {what} called {name}. {near(name, found)}")
+    return found[name]

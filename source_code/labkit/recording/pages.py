@@ -107,19 +107,8 @@ def _not_whole(labs: dict[str, dict]) -> str:
     return "; ".join(f"{', '.join(which)} {end}" for end, which in ends.items()) or "–"
 
 
-def another_python() -> str:
-    """Above a notebook's first code cell: what to do where its kernel is not the course's Python."""
-    return (
-        "<details><summary>The next cell ends with <code>ModuleNotFoundError</code>?</summary>\n\n"
-        "The notebook runs in another Python than the course's. Type `make lab` at the top of your clone: it opens "
-        "the course in the right one. In another program, choose `.venv/bin/python` of your clone as the kernel.\n"
-        "</details>\n"
-    )
-
-
 WRITTEN: dict[str, Callable[[], str]] = {
     **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
-    "another Python": another_python,
     "steps": steps,
     "list of labs": list_of_labs,
     "last run live": last_live,

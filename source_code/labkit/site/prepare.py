@@ -12,7 +12,6 @@ import re
 from labkit.site import contents
 
 BAR = "[← Previous]("
-HELP = re.compile(r"\n*<!-- catalogue: another Python -->.*?<!-- end -->", re.DOTALL)  # nothing runs here
 ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>$', re.MULTILINE)
 PROMPT = {"code_prompt_show": "Folded: predict first, then open", "code_prompt_hide": "Fold it again"}
 
@@ -24,8 +23,6 @@ def notebook(source: str, is_front: bool = False) -> str:
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
             _shown(cell)
-        else:
-            cell["source"] = HELP.sub("", _text(cell["source"]))
     if is_front:
         content["cells"].append(
             {"cell_type": "markdown", "id": "contents", "metadata": {}, "source": contents.tables()}

@@ -56,8 +56,10 @@ class Recorded:
     @property
     def greeting(self) -> str:
         """In one line, where the numbers of a notebook come from."""
-        origin, where = recorded.origin(self.folder), recorded.shown(self.folder)
-        return f"Recorded mode: what you see was measured on an {origin} ({where}). {self.why}".rstrip()
+        where, cores = recorded.shown(self.folder), self.facts.cores
+        gpu, day = recorded.origin(self.folder).split(", ", 1)
+        rest = f"unless a line says otherwise ({where}). {self.why}".rstrip()
+        return f"Recorded mode: the numbers below are from an {gpu} with {cores} CPU cores, {day}, {rest}"
 
     def get(self, request: Request[Answer], show: Show = print) -> Answer:
         """What was recorded on this machine, or on the default one, and a line that says so."""

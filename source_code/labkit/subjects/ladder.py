@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
 
+from labkit import course
 from labkit.display.spread import Spread, spread
 from labkit.source import quick
-from stepbudget.show.table import Table, table
+from stepbudget.show.table import Table
 
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 
 
-def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Table:
+@dataclass(frozen=True)
+class WallClock(Table):
+    """The wall-clock table, and the records behind it: step's name, or its command → a record a run."""
+
+    runs: Mapping[str, Sequence[dict]] = field(default_factory=dict)
+
+
+def wall_clock_table(records: Mapping[str, Sequence[dict]], in_turn: bool = True) -> WallClock:
     """The wall-clock table: whole process and training loop, median and range, speedups, test accuracy.
 
-    ``found`` maps a step's name to its records; the first is the baseline. ``in_turn=False`` is for alternatives, which
-    do not build on one another: no speedup over the row before is shown.
+    ``records`` maps a step's name, or its command, to its records; the first is the baseline. ``in_turn=False`` is for
+    alternatives, which do not build on one another: no speedup over the row before is shown.
     """
+    found = {_label(name): own for name, own in records.items()}
     names = list(found)
     process = {name: spread(found[name]) for name in names}
     epochs = {len(record["epochs"]) for records in found.values() for record in records}
@@ -50,7 +60,13 @@ def wall_clock(found: Mapping[str, Sequence[dict]], in_turn: bool = True) -> Tab
     many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
     caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
     measured = [column for column in formats if column in frame]
-    return table(frame, caption, {column: formats[column] for column in measured})
+    return WallClock(frame, caption, {column: formats[column] for column in measured}, runs=records)
+
+
+def _label(name: str) -> str:
+    """What a step is called in tables: by the catalogue, where it is a script of the ladder alone."""
+    known = {step.script: step.label for step in course.ladder()}
+    return known.get(name, name.replace(".py", ""))
 
 
 def _in_words(epochs: int) -> str:

@@ -112,6 +112,7 @@ class Comparison:
     causes: dict[str, Change]  # of each cause's time
     kernels: pd.DataFrame  # kernel by kernel: kernel, before, after (counts), before_ms, after_ms, change_ms
     each: str | None = None  # the range, such as a kind of step, that ``change`` is about
+    made: str | None = None  # the fix of FIXES that was made, where the caller knows it
 
     @property
     def before(self) -> Budget:
@@ -161,7 +162,9 @@ class Comparison:
 
     @property
     def likely_fix(self) -> str | None:
-        """The fix whose causes shrank most; None if none shrank."""
+        """The fix that was made or, where nobody says, whose causes shrank most; None if none shrank."""
+        if self.made:
+            return self.made
         fix = max(FIXES, key=self.removed_ms)
         return fix if self.removed_ms(fix) > 0 else None
 
@@ -170,24 +173,19 @@ class Comparison:
         """What came of the prediction, in one sentence; empty where the two are not comparable."""
         if not self.comparable:
             return ""
-        fix, change = self.likely_fix, {cause: -ms for cause, ms in self.shrank_ms.items()}
-        if self.gained_ms < -self.noise_ms:
-            grown = max(change, key=change.__getitem__)
-            promised = (
-                f" of the {self.bounds[fix].at_most_ms:,.1f} ms at most that '{FIXES[fix].label}' promised"
-                if fix
-                else ""
-            )
-            return (
-                f"the second is slower, by {-self.gained_ms:,.1f} ms: nothing was gained{promised}; what grew most: "
-                f"{CAUSES[grown]} ({signed(f'{change[grown]:+,.1f}')} ms)"
-            )
-        if fix is None:
-            shrunk = min(change, key=change.__getitem__)
-            by = signed(f"{change[shrunk]:+,.1f} ms")
-            what = f"; what shrank most: {CAUSES[shrunk]} ({by})" if change[shrunk] < 0 else ""
-            return f"no cause that a fix here treats has shrunk: no prediction to score{what}"
-        return str(self.score(fix))
+        said = str(self.score()) if self.likely_fix else "no cause that a fix here treats has shrunk"
+        if abs(self.gained_ms) <= self.noise_ms:
+            return said
+        grew = self.gained_ms < 0
+        most = (min if grew else max)(self.shrank_ms, key=self.shrank_ms.__getitem__)
+        if not grew and self.likely_fix and most in FIXES[self.likely_fix].causes:
+            return said
+        moved = signed(f"{-self.shrank_ms[most]:+,.1f} ms")
+        if grew:
+            slower = f"the second is slower by {-self.gained_ms:,.1f} ms"
+            return f"{slower}; what grew most: {CAUSES[most]} ({moved}); {said}"
+        start = "What" if "the whole gained" in said else f"The whole is {self.gained_ms:,.1f} ms shorter; what"
+        return f"{said}. {start} shrank most: {CAUSES[most]} ({moved})"
 
     def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
         """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable.
@@ -206,10 +204,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Score:
-    """A prediction and what came of it."""
+    """A prediction and what came of it: first in the rows that the fix treats, then in the whole window."""
 
     bound: Bound
-    gained_ms: float
+    gained_ms: float  # by how much the window is shorter
     removed_ms: float  # by how much the causes that the fix treats have shrunk
     noise_ms: float = 0.0  # what the gain may be off by
     beside: dict[str, float] = field(
@@ -223,14 +221,15 @@ class Score:
 
     @property
     def share(self) -> float:
-        """The gain as a share of the bound."""
-        return self.gained_ms / self.bound.at_most_ms if self.bound.at_most_ms else 0.0
+        """What is gone from the rows that the fix treats, as a share of the bound."""
+        return self.removed_ms / self.bound.at_most_ms if self.bound.at_most_ms else 0.0
 
     def __str__(self) -> str:
-        verdict = "the bound held" if self.kept else "the bound was broken: more has changed than this fix"
+        broken = "" if self.kept else f"; the whole gained {self.gained_ms:,.1f} ms, so more has changed than this fix"
+        share = f" ({100 * self.share:.0f} %)" if 0 <= self.share <= 1 else ""
         return (
-            f"{FIXES[self.bound.fix].label}: predicted at most {self.bound.at_most_ms:,.1f} ms of "
-            f"{self.bound.of_ms:,.1f}, gained {self.gained_ms:,.1f} ({100 * self.share:.0f} %); {verdict}"
+            f"{FIXES[self.bound.fix].label}: of at most {self.bound.at_most_ms:,.1f} ms, "
+            f"{signed(f'{self.removed_ms:,.1f}')} are gone from the rows that it treats{share}{broken}"
         )
 
 
@@ -241,13 +240,15 @@ def compare(
     other: Window | Sequence[Window] | None = None,
     device: int | None = None,
     each: str | None = None,
+    fix: str | None = None,
 ) -> Comparison:
     """Hold the window of one report (default: training) against that of another; ``device``: number of the card.
 
     A side may be several profiles of the same program (then ``window`` and ``other``, if given, hold one of each): what
     is compared is the medians, and what the profiles of a side differ by is noise. As many on each side are pairs.
     ``each``: name of a range that comes again, such as a kind of step; ``change`` is then of its median in a profile.
-    ReportError where a profile's window holds no such range.
+    ``fix``: what was changed, by its name in FIXES (default: whose causes shrank most); its prediction is scored.
+    ReportError where a profile's window holds no such range, or where no fix has that name.
 
     Of the answer, ``comparable`` says whether both did the same work (``obstacles``: why not), ``gained_ms`` how many
     milliseconds the second is shorter, ``verdict`` what came of the prediction, ``table()`` the causes on both sides.
@@ -260,6 +261,8 @@ def compare(
     >>> found.gained_ms < found.bounds["loader"].at_most_ms
     True
     """
+    if fix is not None and fix not in FIXES:
+        raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
     sides = _looked_at(before, window, device), _looked_at(after, other, device)
     first, second = (sorted(side, key=lambda one: one[1].window.duration_ms) for side in sides)
     differences = [_differences(*one, *another) for one, another in product(first, second)]
@@ -278,6 +281,7 @@ def compare(
         causes,
         _kernels(_middle(first), _middle(second)),
         each,
+        fix,
     )
 
 
