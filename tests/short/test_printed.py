@@ -9,6 +9,7 @@ import pytest
 
 from labkit import course
 from labkit.display.printed import STYLE
+from labkit.recording.pages import NOTEBOOKS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAPER = {"width": 718, "height": 1047}  # an upright A4 page within margins of 10 mm, in pixels
