@@ -86,6 +86,7 @@ notebooks: $(STAMP) ## run every notebook in recorded mode and store its outputs
 
 images: $(STAMP) ## draw the charts of images/ again, from the recorded runs
 	@$(IN_VENV) $(BIN)/python -m labkit.images --out images
+	@$(IN_VENV) $(BIN)/python -m labkit.screens --out images
 
 slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
 	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)

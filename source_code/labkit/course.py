@@ -90,19 +90,19 @@ class Lab:
 # fmt: off
 STEPS = (
     Step("main_baseline.py", "plain FP32, one loader worker", 2, "fp32", label="baseline, FP32"),
-    Step("main_baseline_nvtx.py", "names on the phases, for the profiler", 2, "fp32"),
-    Step("main_opt1.py", "as many workers as there are cores to spare", 2, "fp32", label="1: loader workers"),
+    Step("main_baseline_nvtx.py", "NVTX ranges on the phases, for the profiler", 2, "fp32"),
+    Step("main_opt1.py", "a loader worker for each core to spare", 2, "fp32", label="1: loader workers"),
     Step("main_opt2.py", "pinned memory, non-blocking copies", 3, "fp32", label="2: pinned copies"),
-    Step("main_opt3.py", "mixed precision", 4, "fp16", label="3: mixed precision"),
-    Step("main_opt4.py", "no loader: the digits lie on the GPU", 6, "bf16", label="4: data on the GPU", loader=False),
-    Step("main_opt5.py", "one launch: a whole epoch in a CUDA graph", 7, "bf16", label="5: one launch", loader=False),
-    Step("main_opt6.py", "fewer and larger kernels: compiled", 8, "bf16", "as a compiler fuses", "6: compiled",
+    Step("main_opt3.py", "mixed precision on Tensor Cores", 4, "fp16", label="3: mixed precision"),
+    Step("main_opt4.py", "the digits on the GPU, no loader", 6, "bf16", label="4: data on the GPU", loader=False),
+    Step("main_opt5.py", "a whole epoch as one CUDA graph", 7, "bf16", label="5: one launch", loader=False),
+    Step("main_opt6.py", "torch.compile: fewer, larger kernels", 8, "bf16", "as a compiler fuses", "6: compiled",
          loader=False, compiled=True),
-    Step("main_opt6_block.py", "the hot block as an operator of our own", 11, "bf16", "by hand (main_opt7)",
+    Step("main_opt6_block.py", "the hot block as our own operator", 11, "bf16", "by hand (main_opt7)",
          loader=False, compiled=True, needs_bf16=True),
-    Step("main_opt7.py", "kernels of our own, in Triton", 11, "bf16", "by hand (main_opt7)", "7: own kernels",
+    Step("main_opt7.py", "our own kernels, in Triton", 11, "bf16", "by hand (main_opt7)", "7: own kernels",
          loader=False, compiled=True, needs_bf16=True),
-    Step("main_opt8.py", "convolutions in CUDA C++, for Hopper alone", 11, "bf16", "by hand (main_opt7)",
+    Step("main_opt8.py", "convolutions in CUDA C++, Hopper only", 11, "bf16", "by hand (main_opt7)",
          loader=False, compiled=True, needs_bf16=True, needs_hopper=True),
 )
 # fmt: on
@@ -118,71 +118,90 @@ SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it i
 }
 
 PARTS = {
-    1: "**Part 1, the course proper:** five labs, about two hours.",
-    2: "**Part 2, to the limit:** on until the hardware, not the program, is the bottleneck.",
-    3: "**Part 3, mixed precision in depth:** each lab stands alone, after lab 5.",
-    4: "**Part 4, out of the laboratory:** unexplained reports, more GPUs, fewer bits, the tool itself, your program.",
-    5: "**Part 5, kernels in depth:** two labs for those who write their own, after lab 10, and a race with rules.",
+    1: "**Part 1, the course proper.**",
+    2: "**Part 2, to the limit.** Electives, in this order, after lab 5.",
+    3: "**Part 3, mixed precision in depth.** Electives, in any order, after lab 5.",
+    4: "**Part 4, out of the laboratory.** Electives, in any order, after lab 5.",
+    5: "**Part 5, kernels in depth.** Electives, after lab 10.",
 }
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the course: how long it takes, its labs, and what they leave you with."""
+
+    name: str
+    labs: tuple[int, ...]
+    what: str
+
+
+ROUTES = (
+    Route("Two hours", (1, 2, 3, 4, 5), "labs 1 and 2 whole; of labs 3 to 5 the fix, its table and where it pays"),
+    Route("Half a day", (1, 2, 3, 4, 5, 25), "part 1 with its exercises, then your own model"),
+    Route(
+        "A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, ten patients in the clinic, and the way to the roofline"
+    ),
+    Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives: pick what your work asks for"),
+)
 
 # fmt: off
 LABS = (
     Lab("01_introduction.ipynb", "What a profile shows",
-        "trustworthy timing, the rows of a timeline, NVTX ranges", 25, 1),
+        "timing, timelines, NVTX ranges", 25, 1),
     Lab("02_pytorch_mnist.ipynb", "The starved GPU",
-        "the data loader: workers", 25, 1, ("loader",)),
+        "loader workers", 25, 1, ("loader",)),
     Lab("03_data_transfer.ipynb", "Copies that do not wait",
-        "pageable and pinned memory, non-blocking copies", 25, 1, ("pinned_memory", "no_synchronisation")),
+        "pinned memory, non-blocking copies", 25, 1, ("pinned_memory", "no_synchronisation")),
     Lab("04_tensor_cores.ipynb", "Tensor Cores",
         "TF32, FP16 with loss scaling, BF16", 25, 1, ("mixed_precision",)),
     Lab("05_summary.ipynb", "Every step side by side",
-        "what each step contributed, and what is still idle", 25, 1),
+        "what each step gained, what's still idle", 25, 1),
     Lab("06_data_on_gpu.ipynb", "The data live on the GPU",
-        "no loader at all: bytes on the GPU, shuffled and normalised there", 25, 2),
+        "the digits on the GPU, no loader", 25, 2),
     Lab("07_launch_overhead.ipynb", "One launch for an epoch",
-        "what launches cost, CUDA graphs, and when not to", 25, 2, ("cuda_graph",)),
+        "launch overhead, CUDA graphs", 25, 2, ("cuda_graph",)),
     Lab("08_fewer_kernels.ipynb", "Fewer and larger kernels",
-        "torch.compile, whose gain it is, and after how many epochs it pays", 20, 2),
+        "torch.compile, and when it pays", 20, 2),
     Lab("09_roofline.ipynb", "Kernels and the roofline",
-        "arithmetic, traffic, and the limit of this network", 30, 2),
+        "arithmetic, traffic, this network's limit", 30, 2),
     Lab("10_triton.ipynb", "Your own kernels: Triton",
-        "a matrix product on Tensor Cores: tiles, masks, an error bound; beside it cuBLAS and CUDA C++", 25, 2),
+        "a matrix product: tiles, masks, error bounds", 25, 2),
     Lab("11_own_step.ipynb", "A step of your own",
-        "a whole training step in own kernels, its gradients proved, the honest ledger", 25, 2),
+        "a training step in your own kernels", 25, 2),
     Lab("12_shapes.ipynb", "Shapes: matrix products",
-        "sizes and places in memory that Tensor Cores like, and what each type gives and takes", 25, 3, ("sizes",)),
+        "sizes and alignment that Tensor Cores like", 25, 3, ("sizes",)),
     Lab("13_layouts.ipynb", "Layouts: convolutions",
-        "channels-last in a convolution and in a network, and which TF32 switch counts", 25, 3),
+        "channels-last, TF32's switches", 25, 3),
     Lab("14_loss_scaling.ipynb", "What FP16 loses",
-        "gradients too small and too large for it, and how a scale mends both", 25, 3),
+        "underflow, overflow, and the scale", 25, 3),
     Lab("15_scaler.ipynb", "Loss scaling at work",
-        "a GAN, a network that fails without, a monitor for your own training, the price", 25, 3),
+        "a GAN, a monitor, the scaler's price", 25, 3),
     Lab("16_keras.ipynb", "Keras and TensorFlow",
-        "the same network in Keras 3: policies, and a loss scale that is really applied", 25, 3),
+        "policies, and a loss scale that's applied", 25, 3),
     Lab("17_keras_gpu.ipynb", "Keras on the GPU",
-        "what a policy gains, counters where a report is empty, TF32, XLA", 25, 3),
+        "what a policy gains, TF32, XLA", 25, 3),
     Lab("18_pytorch_profiler.ipynb", "Without Nsight",
-        "PyTorch's own profiler: operators, idle time, FLOPs and memory from its trace", 25, 3),
+        "PyTorch's own profiler", 25, 3),
     Lab("19_monitoring.ipynb", "What the driver says",
-        "nvidia-smi and NVML, the driver's own counters, what a training costs in energy", 20, 3),
+        "NVML's counters, a training's energy", 20, 3),
     Lab("20_clinic.ipynb", "The clinic",
-        "ten reports of strangers' programs: find what ails them, and mend it", 60, 4),
+        "ten unexplained reports, six programs to mend", 60, 4),
     Lab("21_more_gpus.ipynb", "More GPUs",
-        "data parallelism: what a second GPU gains, all-reduce, late ranks, a thousand GPUs on paper", 40, 4),
+        "data parallelism, all-reduce, stragglers", 40, 4),
     Lab("22_sharding.ipynb", "A network shared out",
-        "sharding (FSDP): what a rank holds, all-gather and reduce-scatter, how large a network may be", 25, 4),
+        "FSDP: all-gather, reduce-scatter, memory", 25, 4),
     Lab("23_eight_bits.ipynb", "Eight bits, and less",
-        "FP8 products, BF16 weights, block scales, the first NaN", 25, 4),
+        "FP8, BF16 weights, block scales", 25, 4),
     Lab("24_nsight.ipynb", "Nsight itself",
-        "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
+        "the tool's window, nsys stats", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
-        "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
+        "your own training script, profiled and mended", 25, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
-        "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 25, 5),
+        "online softmax, FlashAttention, tuning", 25, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
-        "latency, registers, shared memory's banks, split-K and stream-K", 20, 5),
+        "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
-        "a speedrun with an open recipe: fewer steps, shorter steps, rules that hold, and your own entry", 22, 5),
+        "a speedrun with an open recipe", 22, 5),
 )
 # fmt: on
 

@@ -18,31 +18,12 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from labkit import course
-from labkit.display import charts, style
+from labkit.display import style
 from labkit.display.fingerprint import FINGERPRINT_MARK, description
 from labkit.errors import one_sentence
 from labkit.source import recorded
 from labkit.source.command import check_writable
 from labkit.subjects import floors, ladder_charts, roofline
-
-PART_1 = 4  # rungs of the first part: the baseline and the three steps of labs 2 to 4
-
-
-def ladder() -> Figure:
-    """Whole-process time of each step, from the recorded runs."""
-    figure = charts.ladder({step.label: recorded.records("runs", step.script) for step in course.ladder()[:PART_1]})
-    source = recorded.provenance()
-    figure.axes[0].set_title(f"Ten epochs of MNIST, whole process ({source['gpu']}, {source['cpu_cores']} CPU cores)")
-    return figure
-
-
-def first_and_last() -> Figure:
-    """Training loop and whole process of the first and the last rung alone: what between them does what, is asked."""
-    ladder = course.ladder()
-    runs = {step.label: recorded.records("runs", step.script) for step in (ladder[0], ladder[-1])}
-    figure = ladder_charts.ladder(runs)
-    figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: the first step and the last")
-    return figure
 
 
 def whole_ladder() -> Figure:
@@ -55,17 +36,6 @@ def whole_ladder() -> Figure:
 
 
 IMAGES = {
-    "ladder": (
-        ladder,
-        "Bar chart of whole-process times for ten epochs: the FP32 baseline is the longest bar; with more loader "
-        "workers the time falls to less than a quarter; pinned copies and mixed precision change little more.",
-    ),
-    "first_and_last": (
-        first_and_last,
-        "Two rows, the baseline and the last step, with a dot for the seconds of the training loop and one for the "
-        "whole process, on a logarithmic axis. The loop falls from about a minute to a fraction of a second, the "
-        "process from more than a minute to a few seconds.",
-    ),
     "whole_ladder": (
         whole_ladder,
         "For each of the eight steps a dot for the seconds of the training loop and one for the whole process, on a "

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from labkit import checks, course, exercises, labs, predictions, source, without_torch
-from labkit.checks import conclude
 from labkit.display.diffs import diff
 from labkit.display.listing import listing
 from labkit.display.printed import bring_rules
-from labkit.display.runs import compared, difference, epoch_ms, in_rounds, is_beyond_noise
+from labkit.display.runs import epoch_ms
 from labkit.display.show import show
-from labkit.display.spread import Spread, paired, spread
+from labkit.display.spread import Spread, paired
 from labkit.labs import check, predict
 from labkit.lines import say
 from labkit.predictions import compare_prediction
@@ -34,9 +33,9 @@ from stepbudget.show import answers
 from stepbudget.show.table import table
 
 __all__ = [
-    "Spread", "benchmark", "check", "cold_run", "compare_prediction", "compared", "conclude", "count", "diff",
-    "difference", "epoch_ms", "exercise", "finish", "in_rounds", "is_beyond_noise", "listing", "open_report",
-    "paired", "predict", "profile", "runs", "scoreboard", "show", "spread", "start", "table", "wall_clock",
+    "Spread", "benchmark", "check", "cold_run", "compare_prediction", "count", "diff", "epoch_ms", "exercise",
+    "finish", "listing", "open_report", "paired", "predict", "profile", "runs", "scoreboard", "show", "start",
+    "table", "wall_clock",
 ]  # fmt: skip
 
 

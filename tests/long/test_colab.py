@@ -62,7 +62,7 @@ def test_links_lead_to_colab_to_pictures_and_to_the_forge():
     assert leads("02_pytorch_mnist.ipynb") == f"{colab}/labs/02_pytorch_mnist.ipynb"
     assert leads("../start_here.ipynb") == f"{colab}/start_here.ipynb"
     raw = f"https://raw.githubusercontent.com/somebody/gpu-performance-lab/{COMMIT}"
-    assert leads("../images/ladder.svg") == f"{raw}/images/ladder.svg?sanitize=true"
+    assert leads("../images/whole_ladder.svg") == f"{raw}/images/whole_ladder.svg?sanitize=true"
     assert leads("../source_code/main_opt1.py") == f"{REPOSITORY}/blob/{COMMIT}/source_code/main_opt1.py"
     assert leads("../source_code/benchmarks") == f"{REPOSITORY}/tree/{COMMIT}/source_code/benchmarks"
     for other in ("https://pytorch.org", "no_such_file.py", "../../etc"):

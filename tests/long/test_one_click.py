@@ -93,7 +93,7 @@ def test_the_dev_container_is_the_dockerfile_s_with_the_checkout_on_python_s_pat
     assert about["remoteEnv"]["PYTHONPATH"] == "${containerWorkspaceFolder}/source_code"
 
 
-def test_the_dev_container_runs_with_the_flags_of_the_readme():
-    run = re.search(r"^docker run (.*?)\n```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
+def test_the_dev_container_runs_with_the_flags_that_the_page_names():
+    run = re.search(r"^docker run (.*?)\n```", (ROOT / "labs" / "running.md").read_text(), re.MULTILINE | re.DOTALL)[1]
     flags = " ".join(described()["runArgs"]).replace("--ulimit ", "--ulimit=").split()
     assert flags and all(flag.replace("--ulimit=", "--ulimit ") in run for flag in flags)

@@ -81,7 +81,7 @@ def test_a_picture_has_words():
 
 
 def test_an_anchor_in_html_becomes_one_that_sphinx_knows():
-    assert "(gpu-metrics)=\n" in prepare.text((ROOT / "README.md").read_text())
+    assert "(gpu-metrics)=\n" in prepare.text((ROOT / "labs" / "running.md").read_text())
 
 
 GOOD = """<html><body id="top"><script src="_static/x.js"></script><link rel="stylesheet" href="_static/x.css">

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from labkit import screens
 from labkit.images import IMAGES
 from labkit.paths import ROOT
 from labkit.recording.pages import NOTEBOOKS
@@ -17,7 +18,7 @@ from stepbudget.show import palette
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = sorted((ROOT / "images").iterdir())
-DIAGRAMS = [path for path in PICTURES if path.stem not in IMAGES]
+DIAGRAMS = [path for path in PICTURES if path.stem not in {*IMAGES, *screens.SCREENS}]
 TAG = "{http://www.w3.org/2000/svg}"
 COLOUR = re.compile(r"#\w+")
 COLOURS = {value for name, value in vars(palette).items() if name.isupper() and isinstance(value, str)}
@@ -81,6 +82,14 @@ def test_words_neither_stick_out_nor_stand_on_others():
         tab.evaluate("document.querySelectorAll('text').forEach(text => text.setAttribute('x', 780))")
         assert tab.evaluate(CROWDED), "words moved to the right edge are seen"
         browser.close()
+
+
+def test_screens_show_what_is_shown_now(tmp_path):
+    assert screens.stale(ROOT / "images") == []
+    assert len(screens.stale(tmp_path)) == len(screens.SCREENS)
+    file = tmp_path / "screen_budget.png"
+    file.write_bytes((ROOT / "images" / "screen_timeline.png").read_bytes())
+    assert any(said.startswith(f"{file}: what it shows looks different") for said in screens.stale(tmp_path))
 
 
 def test_the_formats_numbers_are_pytorchs():

@@ -157,16 +157,19 @@ def test_a_ladder_without_a_floor():
     assert 0 < ax.get_xlim()[0] < 1.5 / 2, "room for the words beside the shortest loop"
 
 
-def test_the_front_page_s_table_tells_of_no_single_step():
-    found = pd.DataFrame(
-        {"h200": [8.0, None, 260.0], "h200-2cores": [None, 37.0, 340.0]}, ["1: a", "2: b", start_here.ALL]
-    )
-    frame = start_here.whole_table(found).frame
-    assert frame.to_numpy().tolist() == [[course.MACHINES["h200"], 260.0], [course.MACHINES["h200-2cores"], 340.0]]
-
-
 def trained(*seconds: float) -> dict:
     return {"epochs": [{"training_s": s} for s in seconds]}
+
+
+def test_the_front_page_says_which_step_saved_most_seconds():
+    first, second, third = course.ladder()[:3]
+    runs = {first: [trained(9, 5), trained(9, 5.2)], second: [trained(9, 2), trained(9, 2.1)]}
+    found = {"h200": runs | {third: [trained(9, 1.5), trained(9, 1.6)]}}
+    one = start_here.mattered_most(found).frame.iloc[0]
+    assert (one["machine"], one["what saved most"]) == (course.MACHINES["h200"], "loader workers")
+    assert one["saved s"] == pytest.approx(3.05)
+    unsure = {"h200": runs | {third: [trained(9, 0.1), trained(9, 4.2)]}}
+    assert start_here.mattered_most(unsure).frame.iloc[0]["what saved most"] == "loader workers", "rounds disagree"
 
 
 def test_epochs_are_compared_round_by_round_without_the_first():

@@ -7,8 +7,8 @@ run left out, since some machines were recorded with fewer epochs than others.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise, product
 
 import pandas as pd
 
@@ -19,44 +19,42 @@ from labkit.paths import RECORDED
 from labkit.source import recorded
 from stepbudget.show.table import Table, table
 
-ALL = "all of them"  # the row of the last step against the first
+Epochs = Mapping[str, Mapping[course.Step, Sequence[dict]]]  # machine's folder → step → what it recorded
 
 
-def gains() -> pd.DataFrame:
-    """How many times as fast an epoch is, a row a step (its label; then ``ALL``), a column a machine of the catalogue.
-
-    The median over the rounds; NaN where the rounds cannot tell it from 1.
-    """
-    ladder = course.ladder()
-    columns, behind = {}, {step: [] for step in ladder}
-    for folder in course.MACHINES:
-        for step in ladder:
-            behind[step].append(recorded.records("runs", step.script, RECORDED / folder))
-        runs = [_epochs(records[-1]) for records in behind.values()]
-        ratios = [paired(*both, "epoch_s") for both in (*pairwise(runs), (runs[0], runs[-1]))]
-        columns[folder] = [ratio.median if is_beyond_noise(ratio) else None for ratio in ratios]
-    labels = [f"{step.label}{recorded.outdated(chain.from_iterable(behind[step]))}" for step in ladder[1:]]
-    return pd.DataFrame(columns, index=[*labels, ALL], dtype=float)
+def epochs() -> Epochs:
+    """The runs of every step of the ladder on each machine of the catalogue."""
+    found = {folder: {} for folder in course.MACHINES}
+    for folder, step in product(course.MACHINES, course.ladder()):
+        found[folder][step] = recorded.records("runs", step.script, RECORDED / folder)
+    return found
 
 
-def gains_table(found: pd.DataFrame) -> Table:
-    """``gains()``, the machines by their names."""
-    frame = found.rename(columns=course.MACHINES).rename_axis("step").reset_index()
-    machines = list(course.MACHINES.values())
-    caption = "An epoch: how many times as fast as with the step before (–: the rounds cannot tell it from no gain)"
-    return table(frame, caption, dict.fromkeys(machines, "{:.3g}"))
+def seconds(found: Epochs) -> Table:
+    """Seconds of an epoch, a row a step, a column a machine: the median over the runs, their first epochs left out."""
+    rows = []
+    for step in course.ladder():
+        behind = list(chain.from_iterable(own[step] for own in found.values()))
+        took = {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
+        rows.append({"step": f"{step.label}{recorded.outdated(behind)}"} | took)
+    formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.3g}")
+    return table(pd.DataFrame(rows), "Seconds an epoch, by machine", formats)
 
 
-def whole_table(found: pd.DataFrame) -> Table:
-    """The row ``ALL`` of ``gains()``, a row a machine: it tells nothing of any single step."""
-    frame = found.loc[ALL].rename(course.MACHINES).rename_axis("machine").rename("times as fast").reset_index()
-    return table(frame, "An epoch, the last step against the first", {"times as fast": "{:.3g}"})
-
-
-def mattered_most(found: pd.DataFrame) -> dict[str, str]:
-    """Machine by its name → the label of the step that made an epoch the most times as fast there."""
-    steps = found.drop(index=ALL)
-    return {course.MACHINES[folder]: str(steps[folder].idxmax()) for folder in found}
+def mattered_most(found: Epochs) -> Table:
+    """For each machine the step that saved most seconds of an epoch, if the rounds agree that it saved any."""
+    rows = []
+    for folder, own in found.items():
+        saved = {}
+        for before, after in pairwise(own):
+            if is_beyond_noise(paired(_epochs(own[before]), _epochs(own[after]), "epoch_s")):
+                saved[after] = _median_s(own[before]) - _median_s(own[after])
+        most = max(saved, key=saved.__getitem__)
+        before = list(own)[list(own).index(most) - 1]
+        label = most.label.partition(": ")[2]
+        rows.append((course.MACHINES[folder], label, _median_s(own[before]), _median_s(own[most]), saved[most]))
+    columns = ["machine", "what saved most", "epoch before s", "after s", "saved s"]
+    return table(pd.DataFrame(rows, columns=columns), "What mattered most", dict.fromkeys(columns[2:], "{:.2f}"))
 
 
 def recorded_table() -> Table:
@@ -74,6 +72,10 @@ def recorded_table() -> Table:
     }
     where = recorded.shown(recorded.folder() / "provenance.json")
     return table(pd.DataFrame(lines.items(), columns=["", where]))
+
+
+def _median_s(records: Sequence[dict]) -> float:
+    return statistics.median(own["epoch_s"] for own in _epochs(records))
 
 
 def _epochs(records: Sequence[dict]) -> list[dict]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
 
 from labkit import course
 from labkit.course import Lab
+from labkit.display.spread import spread
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
 from labkit.recording import live_check
+from labkit.source import quick, recorded
+from labkit.source.recorded import NotRecorded
 
 FRONT_PAGE = ROOT / "start_here.ipynb"
 README = ROOT / "README.md"
@@ -51,15 +54,57 @@ def labs_of_part(number: int) -> str:
     return "\n".join([course.PARTS[number], "", "| lab | topic | minutes |", "|---|---|---|", *rows]) + "\n"
 
 
-def steps() -> str:
-    """The front page's table of scripts."""
-    rows = [f"| [{step.script}](source_code/{step.script}) | {step.new} | {step.lab} |" for step in course.STEPS]
-    return "\n".join(["| script | what is new in it | lab |", "|---|---|---|", *rows]) + "\n"
+def ladder(recordings: Path = RECORDED) -> str:
+    """Each script, what is new in it and its lab; where the default machine timed it, the seconds of ten epochs."""
+    folder = recordings / course.DEFAULT_MACHINE
+    rows = []
+    for step in course.STEPS:
+        try:
+            found = recorded.records("runs", step.script, folder)
+            if len(found) < quick.FULL_ROUNDS:
+                raise NotRecorded(step.script)
+            took = [_seconds(spread(found, what).median) for what in ("training_s", "process_s")]
+        except NotRecorded:
+            took = ["–", "–"]
+        script = f"[{step.script}](source_code/{step.script})"
+        rows.append(f"| {script} | {step.new} | {' | '.join(took)} | [{step.lab}](labs/{_lab(step.lab).file}) |")
+    head = "| script | what is new in it | loop s | process s | lab |"
+    said = (
+        f"Seconds for ten epochs on {course.MACHINES[course.DEFAULT_MACHINE]}: training loop, whole process; medians."
+    )
+    return "\n".join([head, "|---|---|--:|--:|---|", *rows, "", said]) + "\n"
 
 
-def list_of_labs() -> str:
-    """README's list: a line a lab."""
-    return "".join(f"{lab.number}. [{lab.title}](labs/{lab.file}): {lab.topic}\n" for lab in course.LABS)
+def routes() -> str:
+    """The table of ways through the course."""
+    rows = []
+    for route in course.ROUTES:
+        labs = ", ".join(_run(*run) for run in _runs(route.labs))
+        rows.append(f"| **{route.name}** | {labs} | {route.what} |")
+    return "\n".join(["| time | labs | what you do |", "|---|---|---|", *rows]) + "\n"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """(1, 2, 3, 25) → [[1, 3], [25]]"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return runs
+
+
+def _run(*ends: int) -> str:
+    return " to ".join(f"[{number}](labs/{_lab(number).file})" for number in ends)
+
+
+def _lab(number: int) -> Lab:
+    return course.LABS[number - 1]
 
 
 def timing(recordings: Path = RECORDED) -> str:
@@ -109,8 +154,8 @@ def _not_whole(labs: dict[str, dict]) -> str:
 
 WRITTEN: dict[str, Callable[[], str]] = {
     **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
-    "steps": steps,
-    "list of labs": list_of_labs,
+    "ladder": ladder,
+    "routes": routes,
     "last run live": last_live,
     "timing by lab": timing,
 }

@@ -52,7 +52,7 @@ def _entry(page: Page) -> str:
 
 def _caption(part: int) -> str:
     """``Part 1, the course proper``, of the catalogue's sentence on it."""
-    return re.match(r"\*\*(.+?):?\*\*", course.PARTS[part])[1]
+    return re.match(r"\*\*(.+?)\.\*\*", course.PARTS[part])[1]
 
 
 def _lab(lab: course.Lab) -> Page:
