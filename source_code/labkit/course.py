@@ -147,7 +147,7 @@ ROUTES = (
 # fmt: off
 LABS = (
     Lab("01_introduction.ipynb", "What a profile shows",
-        "timing, timelines, NVTX ranges", 25, 1),
+        "timing, timelines, NVTX ranges", 20, 1),
     Lab("02_pytorch_mnist.ipynb", "The starved GPU",
         "loader workers", 25, 1, ("loader",)),
     Lab("03_data_transfer.ipynb", "Copies that do not wait",

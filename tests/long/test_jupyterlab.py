@@ -176,14 +176,14 @@ def test_a_lab_runs_from_top_to_bottom(page, server):
 
 def test_an_answer_stays_folded_until_its_cell_is_opened_or_run(page, server):
     open_notebook(page, server, "labs/01_introduction.ipynb")
-    table = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="One product of 4096")
+    table = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="lab01.clocks_table")
     table.scroll_into_view_if_needed()
     folded = table.locator(".jp-OutputPlaceholder")
     folded.wait_for()
     assert table.locator(".jp-OutputArea-output").count() == 0
     folded.click()
     table.locator(".jp-OutputArea-output").first.wait_for()
-    compared = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="my_product_ms, by")
+    compared = page.locator(f"{SHOWN} .jp-CodeCell").filter(has_text="my_product_ms, timed")
     compared.locator(".jp-OutputPlaceholder").wait_for()
     assert "measured" not in compared.inner_text(), "what is shown of a fold is its first line"
     run_all(page)

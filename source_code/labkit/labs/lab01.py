@@ -1,4 +1,4 @@
-"""What lab 1 claims: a clock has to wait for the GPU, phases are told by process, and a budget leaves nothing out.
+"""What lab 1 claims: a clock has to wait for the GPU, and the GPU waits for the loader. What it shows and asks besides.
 
 Its exercises: a share of the budget, a clock that waits for the GPU, and the least that a product takes.
 """
@@ -8,25 +8,88 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from labkit.checks import Claim
-from labkit.display.runs import compared
-from labkit.display.spread import paired
+import pandas as pd
+
+from labkit.checks import Claim, Note
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.numbers import NotANumber, number, shown
+from labkit.predictions import Guess
+from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import WORK, Budget, budget
-from stepbudget.ask.idle import idle
-from stepbudget.ask.phases import phases
+from stepbudget.ask.iterations import step_windows
+from stepbudget.ask.predict import bound
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
+from stepbudget.show.timeline import Timeline, timeline
 from stepbudget.window import Window
+
+STEP = 20  # of an epoch, from 0: every tenth prints its loss
+LONG_MS = 6  # from a step's copy to its end, on the GPU
+FLOP = 2 * 4096**3  # of the product that the benchmark times
+
+
+# --- the trainer's profile ------------------------------------------------------------------------------------
+
+
+def a_step(report: Report) -> Window:
+    """One training step, which ends with a printed loss; the whole range where the report knows no steps."""
+    steps = step_windows(report, report.window()) or [report.window()]
+    return steps[min(STEP, len(steps) - 1)]
+
+
+def six_ms(report: Report) -> Window:
+    """Six milliseconds of that step, from where its batch is there: the copy, and what follows."""
+    step = a_step(report)
+    copied = report.ranges[report.ranges["name"] == "copy to device"]["start"]
+    start = int(min(copied[copied.between(step.start, step.end)], default=step.start))
+    end = min(start + LONG_MS * 1_000_000, report.window().end)
+    return replace(report.window(), start=start, end=end, name=f"{step.name}, from its copy on")
+
+
+def blame(found: Budget) -> Iterator[Claim | str]:
+    """The loader holds the GPU up; what it costs that the program waits for the GPU."""
+    if found.idle_ms == found.window.duration_ms:
+        yield "No GPU took part: the causes say what the CPU did."
+        return
+    loader = found.ms["loader"] / found.idle_ms
+    yield Claim(
+        "the GPU waits for the loader longer than for all else together", loader > 0.5, loader,
+        because="the machine's CPU cores are fast, or its GPU is slow",
+        so="go on with lab 2 all the same: each lab builds on the one before",
+    )  # fmt: skip
+    yield (
+        f"The program waited for the GPU for {found.held_ms.get('synchronisation', 0.0):.1f} ms; "
+        f"because of that the GPU stood still for {found.ms['synchronisation']:.1f} ms."
+    )
+
+
+# --- stopwatches ----------------------------------------------------------------------------------------------
+
+
+def by_clock(timed: Sequence[dict]) -> dict[str, float]:
+    """Milliseconds of one product, by the clock."""
+    return {row["timed"]: row["median_ms"] for row in timed[0]["rows"]}
+
+
+def clocks_table(timed: Sequence[dict]) -> Table:
+    """One product by each clock: the median, the least and the most, in milliseconds."""
+    columns = {"timed": "clock", "median_ms": "median ms", "low_ms": "least ms", "high_ms": "most ms", "n": "n"}
+    frame = pd.DataFrame(timed[0]["rows"])[[*columns]].rename(columns=columns)
+    formats = dict.fromkeys([name for name in frame if name.endswith("ms")], "{:.3f}")
+    return table(frame, "One product of two 4096 × 4096 matrices in FP32", formats)
 
 
 def clocks(ms: Mapping[str, float]) -> Iterator[Claim | str]:
-    """Which clocks see the product, and what the first call takes; ``ms``: of one product, by the clock."""
+    """Which clocks see the product, what rate each would mean, and what the first call takes; ``ms``: by the clock."""
     first, launched = ms["first call, to the end"], ms["launch only, 50 times"]
     done, by_events = ms["to the end, 50 times"], ms["CUDA events, 50 times"]
+    yield Note("Operations a second, by two clocks:")
+    by_launch, rate = (FLOP / one / 1e9 for one in (launched, done))
+    yield f"Launch only would mean {by_launch:,.0f} TFLOP/s; to the end, it's {rate:,.0f} TFLOP/s."
     yield Claim(
-        "a clock that does not wait sees less than a tenth of the time", launched < 0.1 * done, launched / done,
+        "a clock that doesn't wait sees less than a tenth of the time", launched < 0.1 * done, launched / done,
         because="a slow or busy CPU takes long to launch, and a fast GPU little time for the product",
         so=f"it still misses {100 * (1 - launched / done):.0f} % of the time: wrong, if less so",
     )  # fmt: skip
@@ -43,58 +106,35 @@ def clocks(ms: Mapping[str, float]) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def annotating(plain: Sequence[dict], named: Sequence[dict]) -> Iterator[Claim | str]:
-    """The script with ranges in its source takes no longer; both: records of runs."""
-    yield f"Round by round, the annotated script is {compared(plain, named)}."
-    slower = 1 / paired(plain, named).median - 1
-    yield Claim(
-        "annotating costs less than 15 %, if anything", slower < 0.15, slower,
-        because="the machine was busy in some rounds, or there was one round only",
-        so="run more rounds before you blame the ranges: without --profile they do nothing",
-    )  # fmt: skip
+# --- before you go --------------------------------------------------------------------------------------------
 
 
-def backward(report: Report) -> Iterator[Claim | str]:
-    """Counted by thread the backward pass is missed; by process it takes most of the GPU's time."""
-    if report.kernels.empty:
-        yield "This report holds no kernels: no phase is robbed of any."
-        return
-    right, wrong = (phases(report, by=by).set_index("phase")["gpu_ms"] for by in ("process", "thread"))
-    yield Claim(
-        "by thread, nearly all of the backward pass is missed",
-        wrong.get("backward", 0.0) < 0.05 * right.get("backward", 0.0),
-    )
-    yield Claim(
-        "by process, the backward pass is the largest consumer of GPU time",
-        right.idxmax() == "backward", right.idxmax(),
-        because="another library picks other kernels, and may have a slow one for the forward pass",
-        so=f"the phase to look at first is {right.idxmax()}",
-    )  # fmt: skip
+def stranger() -> Report:
+    """A report without a name, in which the program waits for most of a step, and the GPU works meanwhile."""
+    return unnamed("train_resnet_pinned", "a_stranger")
 
 
-def nothing_left_out(found: Budget, report: Report) -> Iterator[Claim | str]:
-    """The causes of the epoch's budget add up, to the whole and to what the GPU idles."""
-    yield Claim("the shares add up to 1", abs(sum(found.fractions.values()) - 1) < 1e-9)
-    by_clock = idle(report).idle_ms  # the epoch less all kernels and copies
-    yield Claim("the idle causes add up to the GPU's idle time", abs(found.idle_ms - by_clock) < 1e-6, by_clock)
+def _two_steps(report: Report) -> Window:
+    first, second = step_windows(report, report.window())[4:6]
+    return replace(report.window(), start=first.start, end=second.end, name="two steps")
 
 
-def in_words(report: Report) -> Iterator[Claim | str]:
-    """Why the GPU stands still for most of the epoch, and what the waits for it cost."""
-    if report.kernels.empty:
-        yield "No GPU took part: the causes say what the CPU did."
-        return
-    found = budget(report)
-    top = found.table().nlargest(1, "share_of_idle").iloc[0]
-    percent = 100 * found.idle_ms / found.window.duration_ms
-    yield (
-        f"The GPU stands still for {percent:.0f} % of the epoch, and the largest cause "
-        f"of it is '{top['cause']}', with {100 * top['share_of_idle']:.0f} % of that time."
-    )
-    yield (
-        f"The program waited for the GPU for {found.held_ms.get('synchronisation', 0.0):.1f} ms; "
-        f"because of it the GPU stood still for {found.ms['synchronisation']:.1f} ms."
-    )
+def two_steps(report: Report) -> Timeline:
+    """Two of its steps: phases, calls and kernels."""
+    window = _two_steps(report)
+    title = f"Two steps of a stranger's trainer ({window.duration_ms:.0f} ms)"
+    return timeline(report, window, ["phases", "calls", "kernels"], title)
+
+
+def _without_waits_ms(report: Report) -> float:
+    """How long the two steps last at best, if the program never waits for the GPU."""
+    return bound(report, budget(report, _two_steps(report)), "no_synchronisation").best_ms
+
+
+def _without_the_call_ms(report: Report) -> float:
+    """The two steps less all of their waiting, as if the GPU had nothing to do meanwhile."""
+    found = budget(report, _two_steps(report))
+    return found.window.duration_ms - found.held_ms["synchronisation"]
 
 
 # --- exercises ------------------------------------------------------------------------------------------------
@@ -217,7 +257,7 @@ def _least_ms(timed: Sequence[dict]) -> float:
 
 
 def _measured_ms(timed: Sequence[dict]) -> float:
-    return next(row["median_ms"] for row in timed[0]["rows"] if row["timed"] == "to the end, 50 times")
+    return by_clock(timed)["to the end, 50 times"]
 
 
 LEAST_TIME = Number(
@@ -234,3 +274,31 @@ LEAST_TIME = Number(
 )
 
 EXERCISES = {"1.1": BUSY_SHARE, "1.2": STOPWATCH, "1.3": LEAST_TIME}
+
+PREDICTIONS = {
+    "busy": Guess(
+        "the share of an epoch for which the GPU works", " %",
+        lambda report: 100 * _busy_share(report),
+        {
+            "For about that share it stands still.": lambda report: 100 * (1 - _busy_share(report)),
+            "That's a share of 1: in per cent it's a hundred times as much.": _busy_share,
+        },
+    ),
+    "product": Guess(
+        "the product of 4096 × 4096", " ms", _measured_ms,
+        {
+            "So soon the line returns, and the product is only queued.":
+                lambda timed: by_clock(timed)["launch only, 50 times"],
+            "That's the very first call, in which the libraries are loaded.":
+                lambda timed: by_clock(timed)["first call, to the end"],
+            "That's the data sheet's best. A real product doesn't reach it.": _least_ms,
+        },
+    ),
+    "without_waits": Guess(
+        "two steps without the waits, at best", " ms", _without_waits_ms,
+        {
+            "That takes the whole wait away. But the GPU works all through it, and that work remains.":
+                _without_the_call_ms,
+        },
+    ),
+}  # fmt: skip
