@@ -155,7 +155,7 @@ LABS = (
     Lab("04_tensor_cores.ipynb", "Tensor Cores",
         "TF32, FP16 with loss scaling, BF16", 25, 1, ("mixed_precision",)),
     Lab("05_summary.ipynb", "Every step side by side",
-        "what each step gained, what's still idle", 25, 1),
+        "what each step gained, what's still idle", 20, 1),
     Lab("06_data_on_gpu.ipynb", "The data live on the GPU",
         "the digits on the GPU, no loader", 25, 2),
     Lab("07_launch_overhead.ipynb", "One launch for an epoch",
