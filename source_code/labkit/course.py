@@ -149,7 +149,7 @@ LABS = (
     Lab("01_introduction.ipynb", "What a profile shows",
         "timing, timelines, NVTX ranges", 25, 1),
     Lab("02_pytorch_mnist.ipynb", "The starved GPU",
-        "loader workers", 25, 1, ("loader",)),
+        "loader workers", 20, 1, ("loader",)),
     Lab("03_data_transfer.ipynb", "Copies that do not wait",
         "pinned memory, non-blocking copies", 25, 1, ("pinned_memory", "no_synchronisation")),
     Lab("04_tensor_cores.ipynb", "Tensor Cores",
