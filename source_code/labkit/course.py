@@ -157,7 +157,7 @@ LABS = (
     Lab("05_summary.ipynb", "Every step side by side",
         "what each step gained, what's still idle", 20, 1),
     Lab("06_data_on_gpu.ipynb", "The data live on the GPU",
-        "the digits on the GPU, no loader", 25, 2),
+        "the digits on the GPU, no loader", 20, 2),
     Lab("07_launch_overhead.ipynb", "One launch for an epoch",
         "launch overhead, CUDA graphs", 25, 2, ("cuda_graph",)),
     Lab("08_fewer_kernels.ipynb", "Fewer and larger kernels",
