@@ -176,7 +176,7 @@ LABS = (
     Lab("24_nsight.ipynb", "Nsight itself",
         "the tool's own window, nsys stats, and the rules by which idle time is blamed", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
-        "fifteen lines for any training script; two scripts mended from end to end, then yours", 25, 4),
+        "fifteen lines for any training script; two scripts mended from end to end, then yours", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
         "a kernel that waits for memory, the online softmax, FlashAttention, tuning and what it costs", 25, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
