@@ -195,7 +195,7 @@ LABS = (
     Lab("24_nsight.ipynb", "Nsight itself",
         "the tool's window, nsys stats", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
-        "your own training script, profiled and mended", 25, 4),
+        "your own training script, profiled and mended", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
         "online softmax, FlashAttention, tuning", 25, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
