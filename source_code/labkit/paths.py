@@ -7,6 +7,7 @@ nobody but its teacher may write.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def typed(command: str) -> str:
     """A command as one types it at the top of the checkout: ``python3 source_code/main_opt1.py --epochs 3``."""
     name, *flags = command.split(" ", 1)
     return " ".join([f"python3 source_code/{script(name).relative_to(SOURCE_CODE).as_posix()}", *flags])
+
+
+def words(command: str) -> list[str]:
+    """A command's words as a shell reads them: a backslash at the end of a line joins it to the next."""
+    return shlex.split(command.replace("\\\n", ""))
 
 
 def at_home(words: Sequence[str]) -> list[str]:

@@ -216,7 +216,7 @@ def test_the_parts_of_a_lab(path):
     assert code.count("lab.check(") >= 2
     asking = sum("lab.exercise(" in cell.source for cell in cells(path, "code"))
     assert len(re.findall(r"<details><summary>Solution</summary>", text)) == asking >= 2
-    remember = text.split("## To remember")[1].split("##")[0]
+    remember = re.split(r"^## (?:Three things to|To) remember", text, flags=re.MULTILINE)[1].split("##")[0]
     assert len(re.findall(r"^\d\. ", remember, re.MULTILINE)) == 3
 
 

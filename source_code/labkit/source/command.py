@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from labkit import paths
 from labkit.errors import LabError
 from labkit.paths import ROOT, at_home, typed
 from labkit.source import running, visible
@@ -63,7 +64,7 @@ def rank_profiles_command(name: str, program: str, ranks: int) -> str:
 
 def check_ranks(command: str) -> list[str]:
     """The words of a command like ``rank_profiles_command``'s; LabError where it is none."""
-    words = shlex.split(command)
+    words = paths.words(command)
     if not {"torchrun", "--nproc-per-node", "--no-python", "nsys", "--output", "python3"} <= {*words}:
         raise LabError("such a command reads: torchrun … --nproc-per-node N --no-python nsys profile … python3 SCRIPT")
     if not rank_names(words)[0].endswith("rank0"):
@@ -94,7 +95,7 @@ def run_rank_profiles(words: Sequence[str], reports: Sequence[Path]) -> None:
 
 def check(command: str) -> list[str]:
     """The words of a profiling command; LabError where it is none."""
-    words = shlex.split(command)
+    words = paths.words(command)
     if words[:2] != ["nsys", "profile"] or "--output" not in words or "python3" not in words:
         raise LabError("a profiling command reads: nsys profile [flags] --output reports/NAME [flags] python3 SCRIPT …")
     return words

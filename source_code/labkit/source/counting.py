@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from labkit import paths
 from labkit.errors import LabError, NotHere
 from labkit.paths import at_home, typed
 from labkit.source import container
@@ -55,7 +56,7 @@ def count_command(name: str, program: str, in_depth: bool = False) -> str:
 
 def check(command: str) -> list[str]:
     """The words of a counting command; LabError where it is none."""
-    words = shlex.split(command)
+    words = paths.words(command)
     if words[:1] != ["ncu"] or "--log-file" not in words or "python3" not in words:
         raise LabError("a counting command reads: ncu [flags] --log-file reports/NAME.csv python3 SCRIPT …")
     return words
