@@ -88,7 +88,7 @@ images: $(STAMP) ## draw the charts of images/ again, from the recorded runs
 	@$(IN_VENV) $(BIN)/python -m labkit.images --out images
 	@$(IN_VENV) $(BIN)/python -m labkit.screens --out images
 
-slides: $(STAMP) ## make slides of labs 1 and 2, or of ARGS="FILE …", into build/slides/
+slides: $(STAMP) ## make slides of part 1, or of ARGS="FILE …", into build/slides/
 	@$(IN_VENV) $(BIN)/python -m labkit.recording.slides $(ARGS)
 
 site: $(SITE_STAMP) ## build the course as web pages into build/site/, and check their links

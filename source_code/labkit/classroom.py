@@ -1,6 +1,7 @@
 """A reader's own folder beside a course that she may only read, opened in JupyterLab.
 
     /where/the/course/lies/.venv/bin/python -m labkit.classroom ~/gpu-lab --no-browser
+    /where/the/course/lies/.venv/bin/python -m labkit.classroom ~/gpu-lab --without-solutions
 
 The folder gets a copy of each notebook; one that is there already is hers and stays as she left it. Her reports, runs
 and predictions lie in its ``reports/``; texts, scripts and what was recorded are links to the course's own.
@@ -10,7 +11,9 @@ What follows the folder is for JupyterLab, which takes the next free port if its
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -19,10 +22,25 @@ from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
 
 SHARED = ("source_code", "README.md")  # at the course's top
+FOR_TEACHERS = ("for_teachers.md", "lab_by_lab.md", "assessment.md")
+SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", re.DOTALL)
+INSTEAD = "*The solution is with your teacher.*"
 
 
-def furnish(folder: Path) -> int:
-    """Make a folder a reader's own; how many notebooks were there already. LabError where it cannot be written."""
+def without_solutions(notebook: str) -> str:
+    """A notebook's text (JSON) with no solution in it: a sentence stands in the place of each."""
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = SOLUTION.sub(INSTEAD, "".join(cell["source"]))
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def furnish(folder: Path, solutions: bool = True) -> int:
+    """Make a folder a reader's own; how many notebooks were there already. LabError where it cannot be written.
+
+    Without ``solutions``, the notebooks that are copied hold none.
+    """
     if folder.resolve().is_relative_to(ROOT):
         raise LabError(f"{folder} lies in the course itself, which its readers share: name a folder of your own.")
     there = 0
@@ -34,10 +52,12 @@ def furnish(folder: Path) -> int:
             if own.exists():
                 there += 1
             else:
-                shutil.copyfile(notebook, own)  # not its mode: what one may only read becomes one's own to write
+                text = notebook.read_text(encoding="utf-8")  # not its mode: what one may only read is one's own now
+                own.write_text(text if solutions else without_solutions(text), encoding="utf-8")
         for picture in (ROOT / "images").iterdir():  # Jupyter shows none that a link leads to outside its folder
             shutil.copyfile(picture, folder / "images" / picture.name)
-        for original in (*(ROOT / name for name in SHARED), RECORDED, *(ROOT / "labs").glob("*.md")):
+        texts = [text for text in (ROOT / "labs").glob("*.md") if solutions or text.name not in FOR_TEACHERS]
+        for original in (*(ROOT / name for name in SHARED), RECORDED, *texts):
             link = folder / original.relative_to(ROOT)
             if link.is_symlink():
                 link.unlink()  # the course may have moved
@@ -59,10 +79,11 @@ def jupyterlab(folder: Path, more: list[str]) -> tuple[list[str], dict[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m labkit.classroom", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the reader's own; it is made if need be")
+    parser.add_argument("--without-solutions", action="store_true", help="the notebooks that are copied hold none")
     args, more = parser.parse_known_args()
     folder = args.folder.expanduser().absolute()
     try:
-        there = furnish(folder)
+        there = furnish(folder, not args.without_solutions)
     except LabError as problem:
         parser.exit(1, f"{problem}\n")
     print(f"{folder}: " + (f"{there} notebooks were there already, and stay" if there else "made"), flush=True)

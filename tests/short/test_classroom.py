@@ -43,6 +43,21 @@ def test_a_reader_gets_every_notebook_and_what_the_notebooks_lead_to(own):
     assert pictures and not any(file.is_symlink() for file in pictures), "Jupyter serves no file that lies elsewhere"
 
 
+def test_a_class_gets_its_notebooks_without_solutions(tmp_path):
+    assert classroom.furnish(tmp_path / "class", solutions=False) == 0
+    for file in (tmp_path / "class" / "labs").glob("*.ipynb"):
+        cells, whole = (json.loads(one.read_text())["cells"] for one in (file, ROOT / "labs" / file.name))
+        texts, before = (["".join(cell["source"]) for cell in own] for own in (cells, whole))
+        assert not any("Solution</summary>" in text for text in texts), file.name
+        assert sum(classroom.INSTEAD in text for text in texts) == sum("Solution</summary>" in text for text in before)
+        assert [cell for cell in cells if cell["cell_type"] == "code"] == [
+            cell for cell in whole if cell["cell_type"] == "code"
+        ]
+    there = {file.name for file in (tmp_path / "class" / "labs").glob("*.md")}
+    assert "glossary.md" in there and not there & {*classroom.FOR_TEACHERS}
+    assert all((ROOT / "labs" / name).is_file() for name in classroom.FOR_TEACHERS)
+
+
 def test_her_notebooks_stay_and_links_follow_the_course(own):
     (own / "labs" / LABS[0]).write_text("what she wrote")
     (own / "source_code").unlink()

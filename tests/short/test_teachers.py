@@ -17,6 +17,8 @@ from stepbudget.ask.predict import FIXES
 
 SHEET = ROOT / "labs" / "cheat_sheet.md"
 GUIDE = ROOT / "labs" / "for_teachers.md"
+BY_LAB = ROOT / "labs" / "lab_by_lab.md"
+ASSESSMENT = ROOT / "labs" / "assessment.md"
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)]+)\)")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -60,30 +62,42 @@ def test_the_cheat_sheet_is_one_page_in_print():
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
 
 
-@pytest.mark.parametrize("page", [SHEET, GUIDE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [SHEET, GUIDE, BY_LAB, ASSESSMENT], ids=lambda page: page.stem)
 def test_every_link_of_the_teachers_pages_leads_somewhere(page):
     found = LINK.findall(page.read_text())
     assert found
     for link in found:
         assert (page.parent / link.partition("#")[0]).exists() or link.startswith("https://"), link
-    front = pages.FRONT_PAGE.read_text()
-    assert f"(labs/{page.name})" in front and f"(labs/{page.name})" in pages.README.read_text()
+    front, guide = pages.FRONT_PAGE.read_text(), GUIDE.read_text()
+    known = f"(labs/{page.name})" in front and f"(labs/{page.name})" in pages.README.read_text()
+    assert known or f"({page.name})" in guide
 
 
-def test_the_guide_has_every_lab_with_its_minutes_and_exercises_that_there_are():
-    text = GUIDE.read_text()
-    assert pages.filled(text) == text, "make notebooks writes the guide's tables anew"
+def test_every_lab_has_its_minutes_and_its_paragraph_with_exercises_that_there_are():
+    text, by_lab = GUIDE.read_text(), BY_LAB.read_text()
+    assert pages.filled(text) == text, "make notebooks writes the guide's table anew"
     for lab in course.LABS:
-        [own] = re.findall(rf"^### {lab.number} · .*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+        [own] = re.findall(rf"^### {lab.number} · .*?(?=^#|\Z)", by_lab, re.MULTILINE | re.DOTALL)
         assert own.startswith(f"### {lab.number} · [{lab.title}]({lab.file})")
         assert all(f"*{word}:*" in own for word in ("Show", "Ask first", "They stumble"))
         named = re.findall(r"\b\d+\.\d+(?:\.\d+)?(?= \()", own)
         assert named and set(named) <= set(exercises_of(lab.number)), lab.name
-    assert {int(one) for one in re.findall(r"^\| \[(\d+)\]", text, re.MULTILINE)} == {lab.number for lab in course.LABS}
+    assert {int(one) for one in re.findall(r"^\| \[(\d+)\]\([^)]*\) \| \d+ \|", text, re.MULTILINE)} == {
+        lab.number for lab in course.LABS
+    }
+
+
+def test_the_guide_is_short():
+    assert len(re.sub(r"\]\([^)]*\)", "]", GUIDE.read_text()).split()) <= 1_700, "with the bars of its tables"
+
+
+def test_the_assessment_has_ten_questions_and_as_many_answers():
+    questions, answers = ASSESSMENT.read_text().split("## Answers")
+    for part in (questions, answers):
+        assert [int(one) for one in re.findall(r"^(\d+)\. ", part, re.MULTILINE)] == list(range(1, 11))
 
 
 def test_the_plans_take_as_long_as_they_say():
-    plans = re.findall(r"^### [^\n]*\((\d+) hours\)\n(.*?)(?=^#)", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(plans) == 2
-    for hours, plan in plans:
+    for heading, hours in {"Two hours": 2, "A day": 7}.items():
+        [plan] = re.findall(rf"^## {heading}\n(.*?)(?=^#)", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
         assert sum(int(minutes) for minutes in re.findall(r"^\| (\d+) \|", plan, re.MULTILINE)) == 60 * int(hours)

@@ -37,7 +37,7 @@ def seconds(found: Epochs) -> Table:
         behind = list(chain.from_iterable(own[step] for own in found.values()))
         took = {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
         rows.append({"step": f"{step.label}{recorded.outdated(behind)}"} | took)
-    formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.3g}")
+    formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}")
     return table(pd.DataFrame(rows), "Seconds an epoch, by machine", formats)
 
 

@@ -112,13 +112,14 @@ def timing(recordings: Path = RECORDED) -> str:
     file = recordings / course.DEFAULT_MACHINE / live_check.NAME
     live = json.loads(file.read_text())["labs"] if file.is_file() else {}
     rows = []
-    for lab in course.LABS:
-        own = live.get(lab.name, {})
-        waited = f"{own['seconds'] / 60:.0f}" if own.get("status") == live_check.WHOLE else "–"
-        rows.append(f"| [{lab.number}]({lab.file}) | {lab.title} | {lab.part} | {lab.minutes} | {waited} |")
-    head = f"| lab | title | part | minutes to read | live besides, on {course.MACHINES[course.DEFAULT_MACHINE]} |"
-    minutes = ", ".join(f"part {part}: {sum(lab.minutes for lab in course.part(part))}" for part in course.PARTS)
-    return "\n".join([head, "|---|---|---|---|---|", *rows, "", f"Minutes by part: {minutes}.", ""])
+    for part in course.PARTS:
+        for lab in course.part(part):
+            own = live.get(lab.name, {})
+            waited = f"{own['seconds'] / 60:.0f}" if own.get("status") == live_check.WHOLE else "–"
+            rows.append(f"| [{lab.number}]({lab.file}) | {lab.minutes} | {waited} |")
+        rows.append(f"| part {part} | {sum(lab.minutes for lab in course.part(part))} | |")
+    head = f"| lab | minutes | live besides, on {course.MACHINES[course.DEFAULT_MACHINE]} |"
+    return "\n".join([head, "|---|--:|--:|", *rows]) + "\n"
 
 
 def last_live(recordings: Path = RECORDED) -> str:

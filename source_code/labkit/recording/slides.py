@@ -1,6 +1,6 @@
 """Which slides does a lab make? Its texts, tables and figures, one to a slide, in a page that needs no network.
 
-python3 -m labkit.recording.slides                     labs 1 and 2, into build/slides/
+python3 -m labkit.recording.slides                     part 1, into build/slides/
 python3 -m labkit.recording.slides FILE … --into DIR
 
 (nbconvert's own slides load reveal.js from the network; its plain pages, in ``slides.html.j2``, load nothing.) Code,
@@ -25,7 +25,7 @@ from labkit.paths import ROOT
 from labkit.source.command import check_writable
 from stepbudget.show.files import draft
 
-USUAL = course.LABS[:2]
+USUAL = course.part(1)
 LEFT_OUT = re.compile(
     r"lab\.(exercise|start|finish)\(|<summary>Solution|^## Exercises|^\*\*(\d+\.\d+|On your own)", re.M
 )
