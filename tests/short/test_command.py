@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sqlite3
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -107,6 +108,15 @@ def test_the_command_is_what_one_would_type():
 )
 def test_what_is_shown_of_a_command_is_what_runs(typed, shown):
     assert command.abridged(shlex.split(typed)) == shown
+
+
+def test_a_command_may_be_broken_into_lines_as_in_a_terminal():
+    typed = command.profile_command("demo", PROGRAM)
+    broken = "\n" + typed.replace(" --", " \\\n    --").replace(" python3", " \\\n    python3") + "\n"
+    assert broken.count("\\\n") == typed.count(" --") + 1
+    assert command.check(broken) == command.check(typed) == shlex.split(typed)
+    told = subprocess.run(["bash", "-c", f"nsys() {{ printf '%s\\n' nsys \"$@\"; }}\n{broken}"], capture_output=True)
+    assert told.stdout.decode().splitlines() == command.check(broken)
 
 
 def test_a_new_nsys_gets_the_command_by_path_and_otherwise_unchanged():

@@ -36,7 +36,6 @@ NOT_MEASURED = {
     "a definition, or what follows from one": [
         "1 TFLOP/s: 10¹² floating-point operations a second",
         "is read 10,000 times a second, every 100 µs",  # Nsight's counters; three readings a kernel
-        "sample the GPU's own counters, 10,000 times a second",
         "three such intervals, 300 µs",
         "the 300 µs that a sample needs",
         "read every 100 µs",

@@ -16,7 +16,7 @@ from stepbudget.show.table import Table
 NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WallClock(Table):
     """The wall-clock table, and the records behind it: step's name, or its command → a record a run."""
 
