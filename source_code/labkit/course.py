@@ -151,7 +151,7 @@ LABS = (
     Lab("02_pytorch_mnist.ipynb", "The starved GPU",
         "loader workers", 20, 1, ("loader",)),
     Lab("03_data_transfer.ipynb", "Copies that do not wait",
-        "pinned memory, non-blocking copies", 25, 1, ("pinned_memory", "no_synchronisation")),
+        "pinned memory, non-blocking copies", 20, 1, ("pinned_memory", "no_synchronisation")),
     Lab("04_tensor_cores.ipynb", "Tensor Cores",
         "TF32, FP16 with loss scaling, BF16", 25, 1, ("mixed_precision",)),
     Lab("05_summary.ipynb", "Every step side by side",

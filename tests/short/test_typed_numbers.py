@@ -52,6 +52,10 @@ NOT_MEASURED = {
         "never pause for 4 ms",
         "its gradients are 2,000 times smaller",  # the mean of 2,000 points instead of their sum
     ],
+    "profiles of main_opt1.py and main_opt2.py, in turn, on an H100 with 16 cores in November 2026": [
+        "at 417 to 439 ms before",
+        "577 and 729 ms before",
+    ],
     "an older course says so of its A100": ["5.7 % on average and 45 % at most"],
     "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
     "arithmetic from shapes": [
