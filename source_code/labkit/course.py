@@ -169,7 +169,7 @@ LABS = (
     Lab("11_own_step.ipynb", "A step of your own",
         "a training step in your own kernels", 25, 2),
     Lab("12_shapes.ipynb", "Shapes: matrix products",
-        "sizes and alignment that Tensor Cores like", 25, 3, ("sizes",)),
+        "sizes and alignment that Tensor Cores like", 20, 3, ("sizes",)),
     Lab("13_layouts.ipynb", "Layouts: convolutions",
         "channels-last, TF32's switches", 25, 3),
     Lab("14_loss_scaling.ipynb", "What FP16 loses",
