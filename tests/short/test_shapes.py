@@ -84,10 +84,10 @@ def test_thin_products_and_odd_batches_are_rows_like_the_others(recorded_by, mon
         (products["us"] > 0).all() and not products["refused"].any() and set(products["dtype"]) == set(shapes.TYPES[:4])
     )
     for dtype in shapes.TYPES[:4]:
-        wide = pd.DataFrame(lab12.by_batch(record, dtype))
+        wide = lab12.by_batch(record, dtype)
         assert list(wide) == ["forward", "input gradient", "weight gradient", "step"]
         assert list(wide.index) == [3, 4] and (wide["step"] > 0).all()
-    wide = pd.DataFrame(lab12.by_batch(record, "bf16"))
+    wide = lab12.by_batch(record, "bf16")
     of_weights = batches.query("part == 'batch weight gradient' and k == 3 and dtype == 'bf16'")
     assert wide.loc[3, "weight gradient"] == of_weights["us"].item()
 

@@ -255,8 +255,8 @@ def the_minimum(products: pd.DataFrame) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def thin_ones(products: pd.DataFrame, by_batch: Mapping[str, Mapping[int, float]]) -> Iterator[Claim | str]:
-    """Which thin products are off the Tensor Cores, and what an odd batch costs; both of ``bench_thin.py``."""
+def thin_ones(products: pd.DataFrame, dearer: pd.DataFrame) -> Iterator[Claim | str]:
+    """Which thin products are off the Tensor Cores, and what an odd batch costs; ``dearer``: as below."""
     off = products[(products["part"] == "thin") & (products["dtype"] != "fp32") & (products["tensor_cores"] == "no")]
     yield Claim(
         "in 16 bits only the product of two vectors stays off the Tensor Cores",
@@ -268,16 +268,14 @@ def thin_ones(products: pd.DataFrame, by_batch: Mapping[str, Mapping[int, float]
     most = off[off[["m", "n"]].max(axis=1) > 1].groupby("dtype")[["m", "n"]].min().min(axis=1)
     said = [f"in {WORDS[dtype]} M or N = {least}" for dtype, least in most.items()]
     yield f"of the others, off the Tensor Cores: {', '.join(said) or 'none'}"
-    us = pd.DataFrame(by_batch)
-    more = 100 * (us.div(us.index, axis=0) / (us.loc[1024] / 1024) - 1)
     yield Claim(
-        "no batch from 1,000 to 1,032 makes a sample of the network's step 3 % dearer", more["step"].max() < 3,
-        more["step"].max(),
+        "no batch from 1,000 to 1,032 makes a sample of the network's step 3 % dearer", dearer["step"].max() < 3,
+        dearer["step"].max(),
         because="the GPU is small: one more row of blocks is a larger part of its work",
-        so=f"batch {more['step'].idxmax()} is the dearest here",
+        so=f"batch {dearer['step'].idxmax()} is the dearest here",
     )  # fmt: skip
-    part, batch = more.drop(columns="step").stack().idxmax()[::-1]
-    yield f"of a layer's products, the dearest: {part}, batch {batch:,}, {more.loc[batch, part]:+.0f} % a sample"
+    part, batch = dearer.drop(columns="step").stack().idxmax()[::-1]
+    yield f"of a layer's products, the dearest: {part}, batch {batch:,}, {dearer.loc[batch, part]:+.0f} % a sample"
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -377,14 +375,20 @@ def by_layout(products: pd.DataFrame) -> Table:
     return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"))
 
 
-def by_batch(record: dict, dtype: str) -> dict[str, dict[int, float]]:
+def by_batch(record: dict, dtype: str) -> pd.DataFrame:
     """Microseconds in one type: of a linear layer's three products, and of the network's ``step``, by the batch."""
     products = shapes.products([record])
     own = products[products["part"].str.startswith("batch") & (products["dtype"] == dtype)]
     own = own.assign(batch=own["k"].where(own["varied"] == "k", own["m"]), part=own["part"].str.removeprefix("batch "))
     steps = [row for row in record["rows"] if row["what"] == "step" and row["dtype"] == dtype]
     steps = pd.DataFrame(steps).set_index("batch")["us"].rename("step")
-    return own.pivot(index="batch", columns="part", values="us").join(steps).to_dict()
+    return own.pivot(index="batch", columns="part", values="us").join(steps)
+
+
+def dearer(record: dict, dtype: str) -> pd.DataFrame:
+    """The same a sample, in per cent more than at batch 1,024."""
+    us = by_batch(record, dtype)
+    return 100 * (us.div(us.index, axis=0) / (us.loc[1024] / 1024) - 1)
 
 
 # --- charts --------------------------------------------------------------------------------------------------
