@@ -173,7 +173,7 @@ LABS = (
     Lab("13_layouts.ipynb", "Layouts: convolutions",
         "channels-last, TF32's switches", 25, 3),
     Lab("14_loss_scaling.ipynb", "What FP16 loses",
-        "underflow, overflow, and the scale", 25, 3),
+        "underflow, overflow, and the scale", 20, 3),
     Lab("15_scaler.ipynb", "Loss scaling at work",
         "a GAN, a monitor, the scaler's price", 25, 3),
     Lab("16_keras.ipynb", "Keras and TensorFlow",

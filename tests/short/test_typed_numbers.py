@@ -39,7 +39,6 @@ NOT_MEASURED = {
         "three such intervals, 300 µs",
         "the 300 µs that a sample needs",
         "read every 100 µs",
-        "a mean over 100 µs",
         "a mean over all SMs and 100 µs",
         "short against 100 µs",
         "for at most 68 % none did",
