@@ -9,6 +9,7 @@ import statistics
 import sys
 from types import SimpleNamespace
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,6 +24,7 @@ from labkit.errors import LabError
 from labkit.labs import lab14, lab15
 from labkit.labs.lab14 import cubic
 from labkit.labs.lab15.exercises import smallest_scale
+from labkit.paths import ROOT
 from labkit.source import recorded
 from labkit.subjects import loss_scaling
 from labkit.training import steps
@@ -316,21 +318,62 @@ def test_the_same_seed_shows_what_the_spread_of_seeds_hides():
     assert found["inside"] and found["p"] < 0.05 and 1.0 < found["furthest_pct"] < 1.1
 
 
-def test_numbers_are_rounded_to_bf16_as_pytorch_rounds_them():
-    torch.manual_seed(1)
-    values = torch.randn(5000) * 2.0 ** torch.randint(-30, 30, (5000,))
-    ties = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 0.0])
-    for own in (values, ties):
-        assert np.array_equal(cubic.in_bf16(own.tolist()), own.bfloat16().double().numpy())
-
-
-def test_without_bf16_fits_only_the_first_rows_of_its_rounding_are_left():
+def test_without_bf16_fits_its_part_of_the_text_is_left_out():
     record = recorded.records("benchmarks", "bench_sin_fit.py")[0]
     rows = [row for row in record["rows"] if row["variant"] != "bf16"]
-    whole, part = lab14.rounding(record).frame, lab14.rounding(record | {"rows": rows}).frame
-    assert len(whole) == 5 and part.equals(whole.head(2))
     without = lab14.text(record | {"rows": rows}, pd.DataFrame()).frame["what we measured"]
     assert "O2 4 of 5 seeds" in without[2] and "bf16" not in without[2]
+
+
+def test_the_worst_seed_s_median_of_the_last_iterations():
+    rows = [
+        {"variant": "fp32", "tail": [9.0, 10.0, 99.0]},
+        {"variant": "fp32", "tail": [9.0, 11.0, 12.0]},
+        {"variant": "O3", "tail": [None, None, None]},
+    ]
+    found = lab14.tails({"least_squares": 10.0, "rows": rows})
+    assert found.values.tolist() == [["fp32", pytest.approx(10.0)]]
+
+
+def test_what_rmsprop_stores_in_fp16_overflows_where_the_lab_says():
+    largest = lab14.PREDICTIONS["largest"].measured()
+    assert torch.optim.RMSprop([nn.Parameter(torch.ones(1))]).defaults["alpha"] == cubic.ALPHA
+    weights = nn.Parameter(torch.zeros(3, dtype=torch.float16))
+    optimizer = torch.optim.RMSprop([weights])
+    weights.grad = torch.tensor([0.99 * largest, 1.01 * largest, 254.0], dtype=torch.float16)
+    optimizer.step()
+    assert optimizer.state[weights]["square_avg"].isfinite().tolist() == [True, False, True]
+    weights.grad = torch.tensor([254.0, 254.0, 280.0], dtype=torch.float16)
+    for _ in range(500):
+        optimizer.step()
+    assert optimizer.state[weights]["square_avg"].isfinite().tolist() == [True, False, False], "256 for those that stay"
+
+
+def test_a_scaler_refuses_gradients_in_fp16():
+    weights = nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(weights.float().sum()).backward()
+    with pytest.raises(ValueError, match="FP16 gradients"):
+        scaler.step(torch.optim.RMSprop([weights]))
+
+
+def cell_with(stem: str, words: str) -> str:
+    """The source of a lab's only code cell with these words."""
+    cells = nbformat.read(ROOT / "labs" / f"{stem}.ipynb", as_version=4).cells
+    (found,) = [cell.source for cell in cells if cell.cell_type == "code" and words in cell.source]
+    return found
+
+
+@pytest.mark.parametrize(("scale", "lost"), [(1.0, 1 / 3), (2.0, 0.0)])
+def test_the_hooks_to_take_home_count_what_fp16_makes_zero(scale, lost):
+    names, shares = {}, {}
+    exec(cell_with("14_loss_scaling", "def count_vanishing"), names)
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    nn.init.constant_(model[1].weight, 2.0**-10)
+    names["count_vanishing"](model, shares, scale)
+    slopes = torch.tensor([0.0, 2.0**-15, 2.0**-14, 2.0**-13])
+    (model(torch.ones(4, 1)).squeeze() * slopes).sum().backward()
+    assert shares == {"0": pytest.approx(lost), "1": 0.0}
 
 
 def test_a_step_that_is_skipped_long_after_the_search_does_not_count_as_search():
@@ -365,7 +408,7 @@ def test_claims_are_worked_out_from_the_record(recorded_by, short):
     record = recorded_by(SIN, "--seeds", "1", "--iterations", "30", "--variants", "fp32", "O1", "O2", "bf16", "O3")
     products = pd.DataFrame({"variant": ["fp32", "O1"], "Tensor Cores": ["no", "no"]})
     cubic = lab14.text(record, products).frame["what we measured"]
-    assert cubic.iloc[-1] == "no: in none of fp32, O1"
+    assert cubic.iloc[-2] == "no: in none of fp32, O1"
     assert cubic[3] == "16 to 16 by seed, as the first gradient foretells"
     assert "fp32 0, O1 0" in cubic[2] and "Apex" not in cubic[1]
     assert lab14.overflow(record).frame["halvings needed"].tolist() == [16]
@@ -390,8 +433,13 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
     assert found[["variant", "Tensor Cores"]].values.tolist() == [["O1", "no"], ["O3", "no"], ["O3", "yes"]]
     assert "sm80_xmma_gemm" in found["kernel"].iloc[-1] and found["mean µs"].tolist() == [500.0, 500.0, 1000.0]
     assert lab14.products(report, ["bf16"]).frame.empty
-    work = lab14.work(report, ["bf16", "O1", "O3"], iterations=2).frame
-    assert work.values.tolist() == [["O1", 3.5, 1500.0, 500.0], ["O3", 4.0, 2000.0, 1000.0]]
+    record = {"least_squares": 1.0, "rows": [fit("O1", 944.0), fit("O3", 491.0)]}
+    work = lab14.iteration(record, report, iterations=2).frame
+    assert work.values.tolist() == [["O1", 944.0, 3.5, 1500.0, 500.0], ["O3", 491.0, 4.0, 2000.0, 1000.0]]
+
+
+def fit(variant: str, us: float) -> dict:
+    return {"variant": variant, "exact_loss": 9.0, "skipped": [], "us_an_iteration": us}
 
 
 def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
@@ -431,10 +479,6 @@ def test_the_smallest_scale_that_keeps_99_per_cent():
     assert smallest_scale([1.0], first=-24) == smallest_scale([1.0], first=3) == 1.0
 
 
-FITS = [
-    {"variant": "fp32", "seed": 1, "loss": 8.9, "exact_loss": 8.9},
-    {"variant": "O3", "seed": 1, "loss": None, "exact_loss": None},
-]
 LOSSES = [
     {"variant": "fp32", "losses": {"g": [1.0, 0.9, 0.8]}},
     {"variant": "fp32", "losses": {"g": [1.1, 1.0, 0.7]}},
@@ -455,8 +499,6 @@ def changed(content, old, new):
 @pytest.mark.parametrize(
     ("draw", "content", "old", "new"),
     [
-        (lambda rows: lab14.fits_chart({"rows": rows, "least_squares": 8.8}), FITS, 8.9, 9.5),
-        (lambda rows: lab14.fits_chart({"rows": rows, "least_squares": 8.8}), FITS, None, 8.9),
         (lambda rows: lab15.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, 1.1, 1.3),
         (lambda rows: lab15.loss_bands(rows, {"g": "generator"}, 5, "title"), LOSSES, None, 0.9),
         (lambda lines: loss_scaling.scales(lines, [10], "title"), SCALES, 32768.0, 16384.0),

@@ -49,6 +49,8 @@ def test_lines_cross_where_they_should():
     assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in dots] == [(10, 12)]
     assert "10 epochs" in [text.get_text() for text in ax.texts]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(costs)
+    far = lines_chart({"eager": Cost(2, 1.0), "compiled": Cost(7, 0.1), "never": Cost(8, 2.0)}).axes[0]
+    assert far.get_xlim() == (0, 50), "past the last crossing, where nobody says how far"
     assert drawn_data(fig) != drawn_data(lines_chart(costs | {"slower": Cost(8, 2.1)}, 40))
 
 

@@ -6,180 +6,100 @@ Its exercises: steps that wait for the loader, what is left to gain, and a loade
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 
 import pandas as pd
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from labkit.checks import Claim, Note
+from labkit import cases, source
+from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, seconds
-from labkit.display.runs import compared, epoch_ms, in_rounds
-from labkit.display.spread import Spread, paired, spread
+from labkit.display.runs import compared, in_rounds
+from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.subjects.ladder import epoch_noise_ms
+from labkit.predictions import Guess
+from labkit.source import kinds, sweep
+from labkit.subjects.ladder import WallClock
+from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import budget
-from stepbudget.ask.compare import Comparison, compare
+from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows, steps
-from stepbudget.ask.predict import FIXES, bound, bounds
+from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 
-
-def starved(before: Report) -> Iterator[Claim | str]:
-    """The GPU of the baseline idles, and most of that is waiting for the loader."""
-    found = budget(before)
-    whole_ms = found.window.duration_ms
-    yield Note(
-        f"An epoch of {whole_ms:,.0f} ms, of which the GPU stands still for {found.idle_ms:,.0f} ms; "
-        f"the row of the loader: {found.ms['loader']:,.0f} ms."
-    )
-    share, waiting = found.idle_ms / whole_ms, found.ms["loader"] / found.idle_ms if found.idle_ms else 0.0
-    yield Claim(
-        "the GPU idles for more than half of the epoch", share > 0.5, share,
-        because="a slower GPU needs longer for a batch than one worker does",
-        so=f"no loader can gain more than {100 * share:.0f} % of the epoch; the rest is for lab 4",
-    )  # fmt: skip
-    top = found.table().nlargest(1, "share_of_idle").iloc[0]
-    yield Claim(
-        "at least 80 % of that idle time is spent waiting for the loader", waiting > 0.8, waiting,
-        because="a slow CPU is late with its launches too, or there is no GPU and the CPU trains",
-        so=f"the largest cause of your idle time is '{top['cause']}', with {top['ms']:,.0f} ms",
-    )  # fmt: skip
+# --- what it asks its reader to predict --------------------------------------------------------------------------
 
 
-def most_to_gain(before: Report) -> Iterator[Claim | str]:
-    """The bound without waiting, and which two fixes could gain most."""
-    found = bounds(before, budget(before))
-    loader, ranked = found["loader"], sorted(found.values(), key=lambda own: -own.at_most_ms)
-    names = [FIXES[own.fix].label for own in ranked]
-    yield f"No waiting for the loader: at most {loader.at_most_ms:,.0f} of {loader.of_ms:,.0f} ms."
-    yield (
-        f"Most to gain: {names[0]}, at most {ranked[0].at_most_times:.2f} times as fast. "
-        f"Next: {names[1]}, at most {ranked[1].at_most_times:.2f} times."
-    )
+def _times(report: Report, without_ms: float) -> float:
+    whole_ms = budget(report).window.duration_ms
+    return whole_ms / (whole_ms - without_ms)
 
 
-def workers(seconds: Mapping[int, Sequence[float]], spare: int, record: dict) -> Iterator[Claim | str]:
-    """``seconds``: of an epoch, by number of workers; ``spare``: cores for them; ``record``: of a run here."""
-    spreads = {count: Spread.of(list(own)) for count, own in seconds.items()}
-    best, images = _best(spreads, record)
-    times = spreads[1].median / spreads[spare].median
-    yield Claim(
-        "the workers that the cores allow are at least three times as fast as one", times > 3, times,
-        because="there are few cores for them to share, or the training sets the pace, not the loader",
-        so=f"your {record['cpu_cores']} cores feed at most {images:,.0f} images a second (--workers {best}): "
-        "if the GPU still waits for the loader, the next fix is lab 6, not more workers",
-    )  # fmt: skip
+def _loader_bound(report: Report) -> float:
+    return bound(report, budget(report), "loader").at_most_times
 
 
-def more_workers(seconds: Mapping[int, Sequence[float]], spare: int, record: dict) -> Iterator[Claim | str]:
-    """What workers beyond the cores to spare bring; the arguments of ``workers``."""
-    most = max(seconds)
-    if most > spare:
-        ratio = Spread.of([few / many for few, many in zip(seconds[spare], seconds[most], strict=True)])
-        yield f"{most} workers instead of {spare}: {in_rounds(ratio)}."
-    else:
-        yield f"More than {spare} workers were not tried: one quick round could not tell."
-    best, images = _best({count: Spread.of(list(own)) for count, own in seconds.items()}, record)
-    yield f"The best median is that of --workers {best}: {images:,.0f} images a second."
+PREDICTIONS = {
+    "times": Guess(
+        "the bound without waiting for the loader", " times", _loader_bound,
+        wrong={
+            "That leaves out the waiting that overlaps with GPU work.": (
+                lambda report: _times(report, budget(report).ms["loader"])
+            ),
+            "That keeps only the GPU's work: without the loader, the other idle time stays.": (
+                lambda report: _times(report, budget(report).idle_ms)
+            ),
+            "That's the epoch over the wait: divide by what is left without the wait.": (
+                lambda report: budget(report).window.duration_ms / budget(report).ms["loader"]
+            ),
+        },
+    ),
+    "four": Guess(
+        "an epoch with four workers", " s", lambda tried: tried.spread(4).median,
+        wrong={
+            "That's the ideal, a quarter of one worker's time. Workers get in each other's way.": (
+                lambda tried: tried.spread(1).median / 4
+            ),
+        },
+    ),
+    "stranger": Guess(
+        "the stranger's bound without waiting for the loader", " times", _loader_bound,
+        wrong={
+            "That takes away all of its idle time, and none of that is waiting for data.": (
+                lambda report: _times(report, budget(report).idle_ms)
+            ),
+            "That's what fewer or cheaper launches could gain. Workers don't launch kernels.": (
+                lambda report: bound(report, budget(report), "cuda_graph").at_most_times
+            ),
+        },
+    ),
+}  # fmt: skip
 
 
-def _best(spreads: Mapping[int, Spread], record: dict) -> tuple[int, float]:
-    """The number of workers with the shortest epoch, and the images a second that it trains on."""
-    best = min(spreads, key=lambda count: spreads[count].median)
-    return best, record["train_samples"] / spreads[best].median
+def stranger() -> Report:
+    """A report that tells no more of itself than its name: whose program is it, and would more workers help?"""
+    return unnamed(cases.case("digits_launch").report, "stranger")
 
 
-def bound_held(
-    before: Report, after: Report, timed_before: Sequence[dict], timed_after: Sequence[dict]
-) -> Iterator[Claim | str]:
-    """No more was gained than the loader's bound; ``timed_…``: runs without the profiler, for the noise."""
-    made, bound = compare(before, after), bounds(before, budget(before))["loader"]
-    noise_ms = epoch_noise_ms(timed_before, timed_after)
-    yield f"Noise of an epoch, before and after added: {noise_ms:,.0f} ms."
-    yield Claim(
-        "the two reports are comparable", made.comparable, "; ".join(made.obstacles),
-        because="a training without a GPU leaves no kernels in a report",
-        so="no bound is scored here; the wall clock below is your proof",
-    )  # fmt: skip
-    if score := made.score("loader", noise_ms=noise_ms):
-        yield (
-            f"Gained: {score.gained_ms:,.0f} ms of at most {bound.at_most_ms:,.0f}, {100 * score.share:.0f} %; "
-            f"{made.speedup:.1f} times as fast, of at most {bound.at_most_times:.1f}."
-        )
-        yield Claim(
-            "the bound held: no more was gained than predicted, give or take the noise", score.kept, score.share,
-            because="more than the loader changed between the two, such as the GPU's clock rate",
-            so="do not credit the loader with all of it: look which other rows have shrunk",
-        )  # fmt: skip
+# --- what it claims ----------------------------------------------------------------------------------------------
 
 
-def same_work(before: Report, after: Report, cores: int) -> Iterator[Claim | str]:
-    """The epoch is shorter, the GPU's work is not."""
-    made = compare(before, after)
-    busy_before_ms, busy_after_ms = (idle(report).busy_ms for report in (before, after))
-    yield Claim(
-        "the epoch is at least three times as fast", made.speedup > 3, made.speedup,
-        because=f"{cores} cores have few workers to spare, or the GPU's own work fills the epoch",
-        so=f"the GPU still waits {made.after.ms['loader']:,.0f} ms of an epoch for the loader: "
-        "lab 6 takes the loader away, labs 4 and 7 shorten the rest",
-    )  # fmt: skip
-    yield Claim(
-        "the GPU does the same work in the same time as before, within 15 %",
-        abs(busy_after_ms - busy_before_ms) <= 0.15 * busy_before_ms,
-        f"{busy_before_ms:,.0f} ms before, {busy_after_ms:,.0f} ms after",
-        because="a GPU changes its clock rate with its load and heat, laptops most of all",
-        so="compare times of kernels only between runs at one clock rate; trust the wall clock below",
-    )
-
-
-def not_comparable(unfair: Comparison) -> Iterator[Claim | str]:
-    """An epoch against half of one."""
-    yield Claim("what is not comparable gets no score", bool(unfair.obstacles) and unfair.score("loader") is None)
-
-
-def waits(after: Report, spare: int) -> Iterator[Claim | str]:
-    """When the steps of an epoch wait for the loader: at its beginning, and in rounds of the workers."""
-    found = steps(after)["loader_wait_ms"].dropna()
-    early_ms, late_ms = found.iloc[: len(found) // 2].sum(), found.iloc[len(found) // 2 :].sum()
-    yield (
-        f"Of {found.sum():.0f} ms of waiting: the first step {found.iloc[:1].sum():.0f}, "
-        f"the first {spare} steps, a batch of each worker, {found.iloc[:spare].sum():.0f}."
-    )
-    halves = f"{early_ms:.0f} ms in the first half of the epoch, {late_ms:.0f} in the second"
-    if found.empty:
-        yield "No range of this report marks the loader: nothing is known of the waits."
-    elif late_ms < early_ms / 2:
-        yield f"The waits fade ({halves}): the workers get ahead of the GPU."
-    else:
-        yield f"The waits do not fade ({halves}): the workers set the pace."
-
-
-def few_steps_wait(after: Report) -> Iterator[Claim | str]:
-    """The waiting is not spread evenly over the steps."""
-    found = steps(after)["loader_wait_ms"].dropna()
-    few_ms = found.nlargest(len(found) // 4).sum()
-    yield Claim(
-        "a quarter of the steps hold more than half of the waiting", few_ms > 0.5 * found.sum(),
-        f"{few_ms:.0f} of {found.sum():.0f} ms",
-        because="with one worker or two, every step waits about as long",
-        so="there are no rounds to see, and the mean step tells no more than the median one",
-    )  # fmt: skip
-
-
-def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
+def proven(clock: WallClock) -> Iterator[Claim | str]:
     """The wall clock of the baseline's runs and of those with workers."""
+    slow, fast = clock.runs.values()
     process, loop = paired(slow, fast), paired(slow, fast, "training_s")
-    startup_s = spread(fast, "startup_s").median
     yield f"The training loop is {compared(slow, fast, 'training_s')}."
-    yield f"The whole process is {compared(slow, fast)}."
-    yield f"Start-up: {startup_s:.0f} s; an epoch without the profiler: {epoch_ms(fast):.0f} ms."
+    rest_s = [median(one["process_s"] - one["training_s"] - one["test_s"] for one in side) for side in (slow, fast)]
+    yield f"Neither training nor test: {rest_s[0]:.1f} s before, {rest_s[1]:.1f} s after."
     yield Claim(
         "the whole process is at least twice as fast", process.median > 2, process.median,
         because="few cores feed the GPU slowly, or a slow GPU had less to wait for",
-        so=f"{startup_s:.0f} s of each run are start-up, which no loader shortens",
+        so=f"{rest_s[1]:.0f} s of each run are neither training nor test, and no loader shortens them",
     )  # fmt: skip
     yield Claim(
         "the training loop gains more than the whole process does", loop.median > process.median,
@@ -189,7 +109,132 @@ def proven(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-# --- its chart -------------------------------------------------------------------------------------------------
+def starved(before: Report, after: Report) -> Iterator[Claim | str]:
+    """The loader starved the GPU; now the same work takes a shorter epoch, and no more was gained than the bound."""
+    found, made = budget(before), compare(before, after, fix="loader")
+    waiting = found.ms["loader"] / found.window.duration_ms
+    yield Claim(
+        "the baseline spent more than half of the epoch waiting for the loader", waiting > 0.5, waiting,
+        because="a slower GPU needs longer for a batch than one worker does, or there is no GPU and the CPU trains",
+        so=f"no loader can gain more than {made.bounds['loader'].at_most_ms:,.0f} ms of your epoch; "
+        "sb.budget(before) has the larger rows",
+    )  # fmt: skip
+    yield Claim(
+        "the epoch is at least three times as fast", made.speedup > 3, made.speedup,
+        because="few cores have few workers to spare, or the GPU's own work fills the epoch",
+        so=f"the GPU still waits {made.after.ms['loader']:,.0f} ms of an epoch for the loader: "
+        "lab 6 takes the loader away, labs 4 and 7 shorten the rest",
+    )  # fmt: skip
+    yield Claim(
+        "the two reports hold the same work", made.comparable, "; ".join(made.obstacles),
+        because="a training without a GPU leaves no kernels in a report",
+        so="no bound is scored here; the wall clock is your proof",
+    )  # fmt: skip
+    if score := made.score():
+        busy_ms, still_busy_ms = (idle(report).busy_ms for report in (before, after))
+        yield Claim(
+            "the GPU needs as long for it as before, within 15 %",
+            abs(still_busy_ms - busy_ms) <= 0.15 * busy_ms,
+            f"{busy_ms:,.0f} ms before, {still_busy_ms:,.0f} ms after",
+            because="a GPU changes its clock rate with its load and heat, laptops most of all",
+            so="compare times of kernels only between runs at one clock rate; trust the wall clock",
+        )
+        yield (
+            f"The epoch is {score.gained_ms:,.0f} ms shorter, of at most {score.bound.at_most_ms:,.0f} ms: "
+            f"{made.speedup:.1f} times as fast, of at most {score.bound.at_most_times:.1f}."
+        )
+        yield Claim(
+            "the gain is within its bound", score.kept,
+            f"{score.gained_ms:,.0f} ms of at most {score.bound.at_most_ms:,.0f}",
+            because="more than the loader changed between the two, such as the GPU's clock rate",
+            so="do not credit the loader with all of it: look which other rows have shrunk",
+        )  # fmt: skip
+
+
+def waits(after: Report, clock: WallClock) -> Iterator[Claim | str]:
+    """When the steps of an epoch wait for the loader: at its beginning, and in rounds of the workers."""
+    *_, (run, *_) = clock.runs.values()
+    workers = run["arguments"]["workers"]
+    found = steps(after)["loader_wait_ms"].dropna()
+    early_ms, late_ms = found.iloc[: len(found) // 2].sum(), found.iloc[len(found) // 2 :].sum()
+    few_ms = found.nlargest(len(found) // 4).sum()
+    yield Claim(
+        "a quarter of the steps hold more than half of the waiting", few_ms > 0.5 * found.sum(),
+        f"{few_ms:.0f} of {found.sum():.0f} ms",
+        because="with one worker or two, every step waits about as long",
+        so="there are no rounds to see, and the mean step tells no more than the median one",
+    )  # fmt: skip
+    first_ms, round_ms = (found.iloc[:number].sum() for number in (1, workers))
+    batches = f", the first {workers} steps, a batch of each worker, {round_ms:.0f}" if workers > 1 else ""
+    yield f"Of {found.sum():.0f} ms of waiting: the first step {first_ms:.0f}{batches}."
+    halves = f"{early_ms:.0f} ms in the first half of the epoch, {late_ms:.0f} in the second"
+    if found.empty:
+        yield "No range of this report marks the loader: nothing is known of the waits."
+    elif late_ms < early_ms / 2:
+        yield f"The waits fade ({halves}): the workers get ahead of the GPU."
+    else:
+        yield f"The waits do not fade ({halves}): the workers set the pace."
+
+
+def workers(tried: Sweep) -> Iterator[Claim | str]:
+    """What the workers that the cores allow bring, and what more of them."""
+    times, most = tried.spread(1).median / tried.spread(tried.spare).median, max(tried.seconds)
+    best = min(tried.seconds, key=lambda number: tried.spread(number).median)
+    images = tried.images / tried.spread(best).median
+    yield Claim(
+        "the workers that the cores allow are at least three times as fast as one", times > 3, times,
+        because="there are few cores for them to share, or the training sets the pace, not the loader",
+        so=f"your {tried.cores} cores feed at most {images:,.0f} images a second (--workers {best}): "
+        "if the GPU still waits for the loader, the next fix is lab 6, not more workers",
+    )  # fmt: skip
+    if most > tried.spare:
+        few, many = (tried.seconds[number] for number in (tried.spare, most))
+        ratio = Spread.of([one / other for one, other in zip(few, many, strict=True)])
+        yield f"{most} workers instead of {tried.spare}: {in_rounds(ratio)}."
+    else:
+        yield f"More than {tried.spare} workers were not tried: one quick round could not tell."
+    yield f"The best median is that of --workers {best}: {images:,.0f} images a second."
+
+
+# --- its sweep ---------------------------------------------------------------------------------------------------
+
+SWEPT = "main_opt1.py --epochs 3 --workers {}"  # the first epoch is left out: it holds the start of the workers
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How long an epoch takes with so many loader workers: seconds, a number a round."""
+
+    seconds: Mapping[int, Sequence[float]]
+    cores: int  # that the workers share with the training
+    images: int  # in an epoch
+
+    @property
+    def spare(self) -> int:
+        """The workers that the cores allow."""
+        return sweep.spare(self.cores)
+
+    @property
+    def chart(self) -> Figure:
+        return worker_sweep((number, self.spread(number)) for number in self.seconds)
+
+    def spread(self, number: int) -> Spread:
+        return Spread.of(list(self.seconds[number]))
+
+
+def sweep_workers(clock: WallClock) -> Sweep:
+    """Runs of three epochs with one worker, two, four …; ``clock``: the table of this machine's whole runs."""
+    ((record, *_), *_) = clock.runs.values()
+    cores = record["cpu_cores"]
+    commands = {number: SWEPT.format(number) for number in sweep.worker_counts(cores)}
+    once = {command: int(number in sweep.few(cores)) for number, command in commands.items()}  # or not at all
+    ran = source.current().get(kinds.runs([*commands.values()], when_quick=once))
+    seconds = {number: [*map(_later_epochs_s, ran[own])] for number, own in commands.items() if own in ran}
+    return Sweep(seconds, cores, record["train_samples"])
+
+
+def _later_epochs_s(record: dict) -> float:
+    return fmean(epoch["training_s"] for epoch in record["epochs"][1:])
 
 
 CLOSE = 1.3  # two points of a logarithmic axis whose labels would meet
@@ -267,16 +312,11 @@ WAITING_STEPS = Number(
 )
 
 
-def _times(report: Report, without_ms: float) -> float:
-    whole_ms = budget(report).window.duration_ms
-    return whole_ms / (whole_ms - without_ms)
-
-
 LOADER_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
     "more than all idle time): sb.bounds(after) has it.",
-    right=lambda report: bound(report, budget(report), "loader").at_most_times,
+    right=_loader_bound,
     wrong={
         "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (
             lambda report: _times(report, budget(report).ms["loader"])
@@ -285,8 +325,8 @@ LOADER_BOUND = Number(
             budget(report).window.duration_ms / budget(report).ms["loader"]
         ),
         "that is without any idle time: the other causes stay": lambda r: _times(r, budget(r).idle_ms),
-        "that is the share that is left: how many times as fast is the epoch then?": lambda report: (
-            1 / bound(report, budget(report), "loader").at_most_times
+        "that is the share that is left: how many times as fast is the epoch then?": (
+            lambda report: 1 / _loader_bound(report)
         ),
         "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
     },

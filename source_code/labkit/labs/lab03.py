@@ -1,6 +1,7 @@
 """What lab 3 claims: pinned copies are fast and free the program, and a run gains no more than their bound.
 
-Its exercises: what overlap hides, copies that nobody waits for, and a bar that is read off.
+Its exercises: what overlap hides, copies that nobody waits for, a bar that is read off, and a report in which pinning
+gains nothing.
 """
 
 from __future__ import annotations
@@ -10,89 +11,46 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
+from labkit import course
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.charts.bars import SMALL, THICK, bar, beside, key
+from labkit.display.charts.bars import SMALL, THICK, bar, beside
 from labkit.display.runs import compared
-from labkit.display.spread import spread
-from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.subjects.ladder import epoch_noise_ms
+from labkit.display.spread import paired, spread
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.paths import RECORDED
+from labkit.predictions import Guess
+from labkit.recording import plan
+from labkit.source import recorded
+from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.copies import copies
+from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.phases import phases
 from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
-
-Kind = tuple[str, bool]  # of a copy: from which memory, and whether with non_blocking
-
-
-def from_which_memory(report: Report) -> Iterator[Claim | str]:
-    """From which kind of memory the batches are copied, how fast, and how much of that beside kernels."""
-    found = _to_the_gpu(report)
-    if found.empty:
-        yield "No batch is copied: there is no GPU here, and tables of copies stay empty."
-    for kind in found.itertuples():
-        beside = 100 * kind.overlap_ms / kind.gpu_ms
-        yield f"From {kind.host_memory} memory: {kind.gb_per_s:.1f} GB/s, {beside:.0f} % of the time beside kernels."
+from stepbudget.show.table import Table, table
+from stepbudget.window import Window
 
 
-def four_kinds(done_us: Mapping[Kind, float], returned_us: Mapping[Kind, float]) -> Iterator[Claim | str]:
-    """Pinning makes a large copy fast, and only with ``non_blocking`` does it free the program.
-
-    ``done_us``, ``returned_us``: when the copy is done, and when its call returns.
-    """
-    faster = done_us["pageable", False] / done_us["pinned", True]
-    held, free = (returned_us[memory, True] / done_us[memory, True] for memory in ("pageable", "pinned"))
-    yield Claim(
-        "pinned copies of 256 MB are at least 1.5 times as fast as pageable ones", faster > 1.5, faster,
-        because="a narrow link is slower than the extra copy, and a GPU that shares memory needs none",
-        so=f"pinning makes your copies {faster:.2f} times as fast; what is left is the freed program",
-    )  # fmt: skip
-    yield Claim(
-        "non_blocking from pageable memory: held for more than half of the copy", held > 0.5, held,
-        because="the GPU can read pageable memory by itself (GH200, or Linux with HMM)",
-        so="non_blocking alone helps you; the rule of both together is for other machines",
-    )  # fmt: skip
-    yield Claim(
-        "non_blocking from pinned memory: held for less than a tenth of it", free < 0.1, free,
-        because="a call takes long to reach the GPU through a virtual machine or Windows",
-        so=f"the program is still held for {100 * free:.0f} % of the copy",
-    )  # fmt: skip
-
-
-def cost_of_pinning(large: pd.DataFrame) -> Iterator[Claim | str]:
-    """What it takes to pin a new buffer; ``large``: copies of 256 MB, by memory and ``non_blocking``."""
-    pin_us, slow_us = 1e3 * large["first_pin_ms"]["pinned", False], large["done_us"]["pageable", False]
-    yield (
-        f"To pin a new buffer of 256 MB takes {pin_us / slow_us:.1f} times as long as the slow copy: "
-        f"{pin_us / 1e3:.0f} ms, with copying, to {slow_us / 1e3:.0f} ms."
-    )
-
-
-def most_to_gain(before: Report, plain: Sequence[dict]) -> Iterator[Claim | str]:
-    """The bound of pinned copies, for an epoch and for a whole run; ``plain``: records of runs without them."""
-    of_epoch, run_s, bound_s = bound(before, budget(before), "pinned_memory"), spread(plain), _bound_s(before, plain)
-    between_s = run_s.high - run_s.low
-    yield f"An epoch: at most {of_epoch.at_most_ms:.0f} of {of_epoch.of_ms:.0f} ms less."
-    yield f"The program spends {_held_ms(before):.0f} ms of an epoch in the phase 'copy to device'."
-    times = run_s.median / (run_s.median - bound_s)
-    yield f"The whole run: at most {bound_s:.1f} s less, that is {times:.2f} times as fast."
-    yield f"Runs of the same script differ by up to {between_s:.1f} s."
-    if run_s.n == 1:
-        yield "One run tells nothing of the noise, and one more will tell nothing of the gain."
-    elif bound_s > between_s:
-        yield "The bound is more than that. Is the gain? The rounds will tell."
-    else:
-        yield "Even the bound is less than that: single runs cannot show the gain."
+def by_the_clock(before: Report, plain: Sequence[dict], pinned: Sequence[dict]) -> Iterator[Claim | str]:
+    """Whole runs without pinned copies and with them: what the profile's bound allows, and what the rounds say."""
+    run_s, bound_s = spread(plain), _bound_s(before, plain)
+    noise = f"; runs of the same script differ by up to {run_s.high - run_s.low:.1f} s" if run_s.n > 1 else ""
+    yield f"The bound, for a whole run: at most {bound_s:.1f} of {run_s.median:.1f} s{noise}."
+    yield f"With pinning the training loop is {compared(plain, pinned, 'training_s')}."
+    yield f"The whole run is {compared(plain, pinned)}."
 
 
 def copies_are_pinned(before: Report, after: Report) -> Iterator[Claim | str]:
@@ -117,85 +75,99 @@ def copies_are_pinned(before: Report, after: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def comparable(before: Report, after: Report) -> Iterator[Claim | str]:
-    """Nothing but the copies has changed between the two reports."""
+def loader_varies(
+    before: Report, after: Report, timed_before: Sequence[dict], timed_after: Sequence[dict]
+) -> Iterator[Claim | str]:
+    """What the epoch gained outside the loader's row, and how much epochs differ; ``timed_…``: without the profiler."""
     made = compare(before, after)
-    yield Claim(
-        "both epochs do the same work on the same GPU", made.comparable, "; ".join(made.obstacles),
-        because="a training without a GPU leaves no kernels in a report",
-        so="no bound is scored here; the wall clock below is your proof",
-    )  # fmt: skip
+    others_ms, bound_ms = made.gained_ms - made.shrank_ms["loader"], made.bounds["pinned_memory"].at_most_ms
+    yield f"All rows but the loader's: {-others_ms:+.1f} ms. The bound was {-bound_ms:.1f} ms."
+    was, now = (_second_epochs_ms(records) for records in (timed_before, timed_after))
+    yield f"Second epochs, no profiler: {was} ms with pageable copies, {now} ms with pinned ones."
 
 
-def gained(
-    before: Report, after: Report, timed_before: Sequence[dict], timed_after: Sequence[dict]
-) -> Iterator[Claim | str]:
-    """Which causes shrank and grew, and did the epoch? ``timed_…``: runs without the profiler, for the noise."""
-    made, noise_ms = compare(before, after), epoch_noise_ms(timed_before, timed_after)
-    change_ms = made.table().set_index("cause")["change_ms"]
-    if change_ms.max() > 0:
-        yield f"What grew most: '{change_ms.idxmax()}', by {change_ms.max():+.1f} ms."
-    gone_ms = made.removed_ms("pinned_memory")
-    yield f"The causes that the fix treats: {-gone_ms:+.1f} ms; the epoch: {-made.gained_ms:+.1f} ms."
-    if abs(made.gained_ms) > noise_ms:
-        yield f"That is more than epochs without the profiler differ by, {noise_ms:.0f} ms."
-    else:
-        yield (
-            f"Without the profiler, too, epochs differ by {noise_ms:.0f} ms: "
-            "from two profiles nobody can tell what the epoch gained."
-        )
+def cost_of_pinning(rows: Sequence[dict]) -> Iterator[Claim | str]:
+    """What it takes to pin a new buffer, beside copying it from pageable memory; ``rows``: of ``medians``."""
+    large = {(row["memory"], row["non_blocking"]): row for row in rows if row["size_mb"] == LARGE_MB}
+    pin_ms, slow_ms = large["pinned", False]["first_pin_ms"], large["pageable", False]["done_us"] / 1e3
+    yield (
+        f"To pin a new buffer of {LARGE_MB:g} MB takes {pin_ms / slow_ms:.1f} times as long as the slow copy: "
+        f"{pin_ms:.0f} ms, with copying, to {slow_ms:.0f} ms."
+    )
 
 
-def bound_held(
-    before: Report, after: Report, timed_before: Sequence[dict], timed_after: Sequence[dict]
-) -> Iterator[Claim | str]:
-    """What the fix treats has shrunk, and the epoch gained no more than its bound; the arguments of ``gained``."""
-    made, noise_ms = compare(before, after), epoch_noise_ms(timed_before, timed_after)
-    took_ms = made.before.ms["copies"] + made.before.ms["pageable_copy"]
-    gone_ms = made.removed_ms("pinned_memory")
-    yield Claim(
-        "the copies and the waits in them take less than half of what they took", gone_ms > took_ms / 2,
-        f"{took_ms - gone_ms:.1f} of {took_ms:.1f} ms are left",
-        because="copies over a narrow link get hardly faster, and without a GPU there are none",
-        so="what is left are the copies themselves: send less (lab 6 sends bytes, and once)",
-    )  # fmt: skip
-    if score := made.score("pinned_memory", noise_ms=noise_ms):
-        yield Claim(
-            "the epoch gains no more than was predicted, give or take the noise", score.kept,
-            f"{score.gained_ms:.0f} ms, at most {score.bound.at_most_ms:.0f} predicted, noise {noise_ms:.0f}",
-            because="the loader was quicker in one of the two profiled epochs",
-            so="credit the pinning with no more than its own rows of the table",
-        )  # fmt: skip
+def pinning_pays(case: Case) -> Iterator[Claim | str]:
+    """In the ResNet, what of the bound came true, step by step and in the whole process."""
+    was, now = _to_the_gpu(case.before), _to_the_gpu(case.after)
+    yield (
+        f"{was['mb'].sum():.0f} MB in {STEPS_PROFILED} steps: at {was['gb_per_s'].iloc[0]:.1f} GB/s before, "
+        f"at {now['gb_per_s'].iloc[0]:.1f} GB/s after."
+    )
+    made = compare(case.before, case.after, fix="pinned_memory")
+    score = made.score()
+    beside = max(score.beside, key=score.beside.__getitem__)
+    yield f"{score}. Beside these, '{made.before.label(beside)}' shrank most: {-score.beside[beside]:+.1f} ms."
+    times = paired(case.slow, case.fast, "step_ms")
+    yield Claim("a step is faster in each round", times.low > 1, times.low)
+    yield Claim("and in no round by more than the bound allows", times.high <= _at_most_times(case), times.high)
+    more_s = spread(case.fast).median - spread(case.slow).median
+    steps = 1e3 * more_s / (spread(case.slow, "step_ms").median - spread(case.fast, "step_ms").median)
+    yield f"The whole process, start included, takes {more_s:.1f} s longer; {steps:.0f} more steps make up for that."
 
 
-def waits_are_cheap(after: Report) -> Iterator[Claim | str]:
-    """The GPU hardly stands still because the program had waited for it."""
-    found = budget(after)
-    share = found.ms["synchronisation"] / found.window.duration_ms if found.window.duration_ms else 0.0
-    yield Claim(
-        "waiting for the GPU costs less than a tenth of the epoch", share < 0.1, share,
-        because="a slow CPU takes long to fill the queue again after each wait",
-        so="print the loss less often (--log-interval), and see lab 7 for launches that cost less",
-    )  # fmt: skip
+# --- a program in which it pays -------------------------------------------------------------------------------
+
+STEPS_PROFILED = 10
 
 
-def by_the_clock(plain: Sequence[dict], pinned: Sequence[dict]) -> Iterator[Claim | str]:
-    """What the rounds say of the runs without pinned copies and of those with them."""
-    yield f"With pinning the training loop is {compared(plain, pinned, 'training_s')}."
-    yield f"The whole run is {compared(plain, pinned)}."
+@dataclass(frozen=True)
+class Case:
+    """A program before and after pinning: its reports, and its timed runs, one a round."""
+
+    before: Report
+    after: Report
+    slow: Sequence[dict]
+    fast: Sequence[dict]
 
 
-def saved_within_bound(before: Report, plain: Sequence[dict], pinned: Sequence[dict]) -> Iterator[Claim | str]:
-    """A whole run saves no more than the bound from the profile; the records of ``by_the_clock``."""
-    before_s, after_s, bound_s = spread(plain), spread(pinned), _bound_s(before, plain)
-    saved_s = before_s.median - after_s.median
-    noise_s = max(before_s.high - before_s.low, after_s.high - after_s.low, 0.1 * before_s.median)
-    yield Claim(
-        "what is saved is within the bound, give or take the noise", saved_s < bound_s + noise_s,
-        f"{saved_s:.1f} s saved, at most {bound_s:.1f} predicted, noise {noise_s:.1f}",
-        because="something slowed the machine down in the runs without pinning",
-        so="run more rounds: the copies cannot save more than they took",
-    )  # fmt: skip
+def resnet() -> Case:
+    """The ResNet of lab 25 with enough workers, and then pinned: a case of the default machine, wherever it is read."""
+    names = "train_resnet_workers", "train_resnet_pinned"
+    where = RECORDED / course.DEFAULT_MACHINE
+    timed = (recorded.records("runs", plan.EXAMPLE_STEPS[name], where) for name in names)
+    return Case(*(unnamed(name, name) for name in names), *timed)
+
+
+def timed_steps(case: Case) -> Table:
+    """A row a side: its step without a profiler, how many times as fast, and what the bound allowed."""
+    times = paired(case.slow, case.fast, "step_ms").median
+    rows = []
+    for name, records, ratios in (
+        ("pageable", case.slow, (None, None)),
+        ("pinned, non-blocking", case.fast, (times, _at_most_times(case))),
+    ):
+        step, process = spread(records, "step_ms"), spread(records)
+        rows.append((name, step.n, step.median, f"{step.low:.1f}–{step.high:.1f}", *ratios, process.median))
+    columns = ["copies", "n", "step ms", "range ms", "× step", "× at most", "process s"]
+    formats = {"step ms": "{:.1f}", "× step": "{:.2f}", "× at most": "{:.2f}", "process s": "{:.1f}"}
+    steps = case.slow[0]["arguments"]["steps"]
+    caption = f"ResNet-50 with 14 workers: {steps} steps after a warm-up, no profiler, in turn (medians)"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
+
+
+def stranger() -> Report:
+    """A report that does not say whose it is: in it pinning gains nothing."""
+    return unnamed("train_transformer_amp", "stranger")
+
+
+def usual_step(report: Report) -> Window:
+    """The training step of median length; all of the window where there are no steps."""
+    steps = sorted(step_windows(report, report.window()), key=lambda step: step.duration_ms)
+    return steps[len(steps) // 2] if steps else report.window()
+
+
+def _at_most_times(case: Case) -> float:
+    return bound(case.before, budget(case.before), "pinned_memory").at_most_times
 
 
 def _to_the_gpu(report: Report) -> pd.DataFrame:
@@ -216,6 +188,34 @@ def _bound_s(before: Report, plain: Sequence[dict]) -> float:
     return len(run["epochs"]) * digits * bound(before, budget(before), "pinned_memory").at_most_ms / 1e3
 
 
+def _second_epochs_ms(records: Sequence[dict]) -> str:
+    """The epoch that the profiler sees, of all runs: ``557, 680 and 856``."""
+    *most, last = (f"{1e3 * epoch['training_s']:,.0f}" for own in records for epoch in own["epochs"][1:2])
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# --- predictions ----------------------------------------------------------------------------------------------
+
+PREDICTIONS = {
+    "gain": Guess(
+        "ms that pinned copies gain in an epoch at most",
+        " ms",
+        lambda before: bound(before, budget(before), "pinned_memory").at_most_ms,
+        wrong={
+            "That's the copying itself. The program is held as well, and comes late to all it launches next.": (
+                lambda before: _to_gpu_ms(before, "gpu_ms")
+            ),
+            "That's how long the program is held. The time for which the GPU copies would go, too.": (
+                lambda before: _to_gpu_ms(before, "api_ms")
+            ),
+            "That's the wait for the loader. Faster copies don't bring a batch any sooner.": (
+                lambda before: budget(before).ms["loader"]
+            ),
+        },
+    )
+}
+
+
 # --- its chart -------------------------------------------------------------------------------------------------
 
 
@@ -225,9 +225,17 @@ TRANSFERS = {  # memory, non_blocking → words, colour, line
     ("pinned", False): ("pinned", style.BLUE, "-"),
     ("pinned", True): ("pinned, non_blocking", style.BLUE, "--"),
 }
+BATCH_MB, LARGE_MB = 3.2, 256  # 1,024 digits; large enough for the link's full speed
 
 
-def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
+def medians(transfers: Sequence[dict]) -> list[dict]:
+    """A row a size and kind of copy: the medians over the records of the benchmark."""
+    rows = pd.DataFrame([row for record in transfers for row in record["rows"]])
+    kinds = ["size_mb", "memory", "non_blocking"]
+    return rows.groupby(kinds, as_index=False).median(numeric_only=True).to_dict("records")
+
+
+def transfer_grid(rows: Sequence[dict], size_mb: float = BATCH_MB) -> Figure:
     """Copies to the GPU. Left, at one size: µs until the call returns and until the copy is done. Right: GB/s by size.
 
     ``rows``: one dict a size and kind of copy with ``size_mb``, ``memory``, ``non_blocking``, ``returned_us``,
@@ -238,7 +246,7 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
     if size_mb not in sizes:
         raise ValueError(f"not measured at {size_mb} MB, but at: {', '.join(map(str, sizes))}")
     with style.house_style():
-        fig = style.figure(3.4)
+        fig = style.figure(3.9)
         left, right = fig.subplots(1, 2, width_ratios=(1.2, 1))
         _returned_and_done(left, {kind: found[(size_mb, *kind)] for kind in TRANSFERS}, size_mb)
         for kind, (words, colour, line) in TRANSFERS.items():
@@ -249,9 +257,10 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = 3.2) -> Figure:
         right.xaxis.set_minor_locator(NullLocator())
         right.set_ylim(0, None)
         right.grid(axis="y")
-        right.legend(fontsize=SMALL, loc="best", handlelength=2.4)
         shades = {"until the call returns": style.INK, "until the copy is done": tint(style.INK, 0.3)}
-        key(fig, shades, 2)
+        patches = [Patch(facecolor=shade, label=words, linewidth=0) for words, shade in shades.items()]
+        look = {"fontsize": SMALL, "handlelength": 2.4, "columnspacing": 2.2}
+        fig.legend(handles=[*right.lines, *patches], loc="outside lower center", ncols=3, **look)
     return fig
 
 
@@ -411,10 +420,9 @@ UNNOTICED_COPIES = Code(
     },
 )
 
-BATCH_MB = 3.2  # 1,024 digits
 
-
-def _done_and_returned_us(transfers: Sequence[dict], memory: str, non_blocking: bool) -> tuple[float, float]:
+def done_and_returned_us(transfers: Sequence[dict], memory: str, non_blocking: bool) -> tuple[float, float]:
+    """µs until a batch's copy is done, and until its call returns: medians."""
     rows = [row for record in transfers for row in record["rows"]]
     wanted = (BATCH_MB, memory, non_blocking)
     own = [row for row in rows if (row["size_mb"], row["memory"], row["non_blocking"]) == wanted]
@@ -422,7 +430,7 @@ def _done_and_returned_us(transfers: Sequence[dict], memory: str, non_blocking: 
 
 
 def _free_pct(transfers: Sequence[dict], memory: str = "pinned", non_blocking: bool = True) -> float:
-    done_us, returned_us = _done_and_returned_us(transfers, memory, non_blocking)
+    done_us, returned_us = done_and_returned_us(transfers, memory, non_blocking)
     return 100 * (1 - returned_us / done_us)
 
 
@@ -439,4 +447,16 @@ FREE_SHARE = Number(
     within=0.05,  # read off a picture
 )
 
-EXERCISES = {"3.1": HIDDEN_COPIES, "3.2": UNNOTICED_COPIES, "3.3": FREE_SHARE}
+NOTHING_TO_GAIN = Choice(
+    READ,
+    "How many MB are copied, for how many ms is the program held, and how long are the ten steps together?",
+    right=lambda: "bytes",
+    wrong={
+        "pinned": "look at *host memory*: the batches come from pageable memory",
+        "overlap": "*beside kernels ms* is zero: no copy is hidden behind a kernel",
+        "loader": "that was this lab's epoch: here the largest share is CPU code",
+        "busy": "the GPU is idle for more than half of the time, so a busy GPU hides nothing",
+    },
+)
+
+EXERCISES = {"3.1": HIDDEN_COPIES, "3.2": UNNOTICED_COPIES, "3.3": FREE_SHARE, "3.4": NOTHING_TO_GAIN}

@@ -1,6 +1,7 @@
 """What lab 5 claims: which of three fixes brought the factor, why the others did not show, and what is still idle.
 
-Its exercises: an epoch without idle time, what comes after the loader, and rounds that are compared.
+Its predictions: PyTorch's own example, mixed precision alone, a program without a name. Its exercises: an epoch without
+idle time, what comes after the loader, and rounds that are compared.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import pandas as pd
+from matplotlib.figure import Figure
 
+from labkit import course
 from labkit.checks import Claim
-from labkit.display.charts.results import median_run
+from labkit.display import charts
 from labkit.display.runs import compared, in_rounds, is_beyond_noise
-from labkit.display.spread import paired, spread
+from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import NotANumber, number, shown
-from labkit.subjects import accuracy
-from stepbudget.ask.budget import CAUSES, Budget, budget
+from labkit.predictions import Guess
+from labkit.recording import plan
+from labkit.source import recorded
+from labkit.subjects.unnamed import unnamed
+from stepbudget.ask import iterations
+from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
-from stepbudget.ask.launch import launch
-from stepbudget.ask.predict import bound, bounds
+from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
+from stepbudget.window import Window
 
-PARTS = {"starting up": "startup_s", "the training loop": "training_s", "the test": "test_s"}  # of a process
+STEPS = {step.script: step.label for step in course.ladder()}
+LOOP = "training_s"
+MADE = ("loader", "pinned_memory", "mixed_precision")  # the three fixes, in the order in which they were made
+RESNET = ("train_resnet", "train_resnet_workers", "train_resnet_pinned", "train_resnet_amp")  # the same three in it
+EXAMPLE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 CPU_WORK = "the CPU's own work"
 LEFT = {  # what part 2 treats, and the causes that it has
     "the loader": ("loader",),
@@ -35,38 +47,69 @@ LEFT = {  # what part 2 treats, and the causes that it has
 }
 
 
+def ladder(runs: Mapping[str, Sequence[dict]]) -> Figure:
+    """The wall-clock table as bars; ``runs``: records of each step, by its script, the baseline first."""
+    return charts.ladder({STEPS[script]: own for script, own in runs.items()})
+
+
 def rung_by_rung(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """What each fix brought, and all of them: ``runs`` of each step, by its name, the baseline first."""
+    """What each fix brought, and all of them; ``runs`` as for ``ladder``."""
     first, *_, last = runs.values()
-    yield f"Each run: {len(first[0]['epochs'])} epochs."
-    for before, after in pairwise(runs):
-        for part, field in {"training loop": "training_s", "whole process": "process_s"}.items():
-            yield f"{after}: the {part} is {compared(runs[before], runs[after], field)}"
-    yield f"all three: the whole process is {compared(first, last)}"
-    first_s, last_s = (spread(own).median for own in (first, last))
-    yield f"Here {first_s:.0f} s, then {last_s:.0f} s; an older course: 113 s, then 85 s (1.3 times)."
-
-
-def workers_gained_most(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """Most of what the three fixes gain is the workers' gain; ``runs`` as for ``rung_by_rung``."""
-    first, *_, last = runs.values()
-    total = paired(first, last)
-    yield Claim(
-        "with all three fixes the process is at least twice as fast as the baseline", total.median > 2, total.median,
-        because="few cores feed the GPU hardly faster than one does, or starting up takes longest",
-        so="the bars below say what the time goes to now; lab 6 takes the loader away altogether",
-    )  # fmt: skip
     gains = {}
     for before, after in pairwise(runs):
+        yield f"{STEPS[after]}: the training loop is {compared(runs[before], runs[after], LOOP)}"
         ratio = paired(runs[before], runs[after])
-        gains[after.partition(": ")[2]] = ratio.median if is_beyond_noise(ratio) else 1.0
-    others, most = gains["pinned copies"] * gains["mixed precision"], max(gains, key=gains.__getitem__)
+        gains[STEPS[after]] = ratio.median if is_beyond_noise(ratio) else 1.0
+    yield f"all three: the whole process is {compared(first, last)}"
+    (_, workers), *others = gains.items()
+    most = max(gains, key=gains.__getitem__)
     yield Claim(
-        "the workers gained more than the other two together", gains["workers"] > others,
+        "the workers gained more than the other two together", workers > math.prod(gain for _, gain in others),
         {name: f"{gain:.2f}" if gain != 1 else "no difference" for name, gain in gains.items()},
         because="few cores leave little to gain from workers, a slow GPU much from shorter kernels",
         so=f"what matters most here: {most if gains[most] > 1 else 'none of the three'}",
     )  # fmt: skip
+
+
+def scores(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]]) -> Table:
+    """Each fix scored on the rows that it treats, beside the timed loop and a program in which it pays.
+
+    ``reports``: of each step, by its name; ``runs``: their records; both in order, the baseline first.
+    """
+    rows = []
+    resnet = [recorded.records("runs", plan.EXAMPLE_STEPS[name]) for name in RESNET]
+    for fix, (before, after), (slow, fast), elsewhere in zip(
+        MADE, pairwise(reports), pairwise(runs.values()), pairwise(resnet), strict=True
+    ):
+        made = compare(reports[before], reports[after], fix=fix)
+        treated_ms = [sum(side.ms[cause] for cause in FIXES[fix].causes) for side in (made.first, made.second)]
+        score, step_ms = made.score(), [f"{spread(own, 'step_ms').median:.1f}" for own in elsewhere]
+        share = 100 * score.share if score else None
+        row = (after, *treated_ms, made.bounds[fix].at_most_ms, share, _times(paired(slow, fast, LOOP)))
+        rows.append((*row, " → ".join(step_ms)))
+    columns = ["its rows before ms", "its rows after ms", "gains at most ms", "% of the bound"]
+    frame = pd.DataFrame(rows, columns=["fix", *columns, "training loop, timed", "a ResNet's step, timed: ms"])
+    caption = "Each fix on the rows that it treats; and without a profiler, on our loop and on a ResNet (recorded)"
+    return table(frame, caption, dict.fromkeys(columns, "{:,.0f}"))
+
+
+def _times(ratio: Spread) -> str:
+    return f"{ratio.median:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def promised(scored: pd.DataFrame) -> Iterator[Claim | str]:
+    """Each fix did what it is for; ``scored``: the rows of ``scores``."""
+    shrank = scored["its rows after ms"] < scored["its rows before ms"]
+    yield Claim(
+        "each fix shrank the rows that it treats", bool(shrank.all()), list(scored["fix"][~shrank]),
+        because="one profile a step was made, and the loader's wait differs from one to the next",
+        so="make this step's profile again before you judge the fix",
+    )  # fmt: skip
+
+
+def straw_man() -> tuple[list[dict], list[dict]]:
+    """Runs of our baseline, and of PyTorch's own example, in rounds: recorded, on a day of their own."""
+    return recorded.records("reference", "main_baseline.py"), recorded.records("reference", EXAMPLE)
 
 
 def no_straw_man(own: Sequence[dict], example: Sequence[dict]) -> Iterator[Claim | str]:
@@ -81,135 +124,85 @@ def no_straw_man(own: Sequence[dict], example: Sequence[dict]) -> Iterator[Claim
     )  # fmt: skip
 
 
-def largest_part(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """What the first step's median run and the last one's spend most of their time on."""
-    first, *_, last = runs
-    for name in (first, last):
-        run = median_run(runs[name])
-        largest = max(PARTS, key=lambda part: run[PARTS[part]])
-        share = run[PARTS[largest]] / run["process_s"]
-        yield f"{name}: the largest part is {largest}, {100 * share:.0f} % of the process"
-
-
-def idle_for(budgets: Mapping[str, Budget], reports: Mapping[str, Report]) -> Iterator[Claim | str]:
-    """How much of its epoch each step's GPU idles, and what for; ``budgets``: of the ``reports``, in their order."""
-    for name, own in budgets.items():
-        cause = max(own.idle_causes, key=own.ms.__getitem__)
-        share = 100 * own.idle_ms / own.window.duration_ms
-        idles = f"the GPU idles for {share:.0f} % of the epoch" if round(share, 6) < 100 else "no GPU worked"
-        yield f"{name}: {idles}, above all {CAUSES[cause]} ({own.ms[cause]:,.0f} ms)"
-    both = zip(budgets.values(), reports.values(), strict=True)
-    off_ms = [abs(sum(own.ms.values()) - report.window().duration_ms) for own, report in both]
-    yield Claim("the rows of each budget add up to its epoch", max(off_ms) < 1e-3, off_ms)
-
-
-def faster_kernels_more_idle(
-    reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]]
-) -> Iterator[Claim | str]:
-    """What the last step, mixed precision, did to the GPU's own work, and what to the epoch."""
-    *_, before, after = reports
-    fp32, amp = (idle(reports[name]) for name in (before, after))
-    loop = in_rounds(paired(runs[before], runs[after], "training_s"))
-    yield Claim(
-        "mixed precision makes the GPU's own work at least 1.3 times as fast", fp32.busy_ms > 1.3 * amp.busy_ms,
-        [round(one.busy_ms, 1) for one in (fp32, amp)],
-        because="the GPU has no Tensor Cores for FP16, or its kernels mostly move bytes",
-        so=f"no more than {max(0, fp32.busy_ms - amp.busy_ms):.0f} ms an epoch can come from it",
-    )  # fmt: skip
-    yield Claim(
-        "mixed precision leaves the GPU idle for a larger share of the epoch", amp.idle_share > fp32.idle_share,
-        [round(one.idle_share, 3) for one in (fp32, amp)],
-        because="a slower GPU, or a faster CPU, leaves the kernels in charge",
-        so=f"what counts is the clock: the training loop is {loop}",
-    )  # fmt: skip
-    if fp32.busy_ms:
-        yield f"the GPU works {fp32.busy_ms:.0f} ms an epoch before, {amp.busy_ms:.0f} ms after"
-    yield f"the training loop: {loop}"
-
-
-def predictions(reports: Mapping[str, Report], scores: pd.DataFrame) -> Iterator[Claim | str]:
-    """The bounds held; ``scores``: the table of them, a row a fix, that of the workers first."""
-    obstacles = [why for one, other in pairwise(reports.values()) for why in compare(one, other).obstacles]
-    yield Claim(
-        "the same work in each profile: GPU, steps, bytes copied", not obstacles, obstacles,
-        because="a profile was made without a GPU, or with other digits",
-        so="do not read the table's last two columns: the epochs are not of the same work",
-    )  # fmt: skip
-    past_ms = scores["the epoch shrank ms"] - scores["gains at most ms"]
-    yield Claim(
-        "each fix gained at most its bound, give or take a tenth of the epoch",
-        bool((past_ms < 0.1 * scores["epoch before ms"]).all()),
-        past_ms.round(1).tolist(),
-        because="these are single profiles, and the loader's time differs from one to the next",
-        so=f"beside '{scores['fix'][past_ms.idxmax()]}' something else changed: trust the timed rounds",
-    )
-    reached = scores["% of the bound"][0]
-    yield Claim(
-        "the workers gained more than half of their bound", reached > 50, reached,
-        because="there are too few cores for as many workers as the GPU could empty",
-        so="the loader still sets the pace: lab 6 does its work on the GPU instead",
-    )  # fmt: skip
-
-
-def amp_alone(baseline: Report) -> Iterator[Claim | str]:
-    """What a faster GPU could gain in the baseline, where one works."""
-    found = idle(baseline)
-    most = found.window.duration_ms / max(found.idle_ms, 1e-6)
-    alone = bound(baseline, budget(baseline), "mixed_precision")
-    if found.busy_ms:
-        yield f"with kernels that take no time, the baseline's epoch: {most:.2f} times as fast"
-        yield Claim(
-            "no GPU, however fast, can make the baseline's epoch 1.5 times as fast", most < 1.5, most,
-            because="a slow GPU works for a large part of the epoch, even with one worker",
-            so=f"mixed precision alone could make it {alone.at_most_times:.2f} times as fast, at most",
-        )  # fmt: skip
-
-
-def accuracy_kept(baseline: Sequence[float], amp: Sequence[float]) -> Iterator[Claim | str]:
-    """Mixed precision passes the gate: test accuracies of both, one a seed."""
-    yield accuracy.keeps("mixed precision", baseline, amp)
-
-
-def launches(last: Report) -> Iterator[Claim | str]:
-    """Is the last step launch-bound?"""
-    found = launch(last)
-    if found.launches:
-        empty = f"{100 * found.starved_share:.0f} % of {found.launches:,} launches"
-        yield f"in mixed precision {empty} found the GPU with nothing to do: {found.verdict}"
-    else:
-        yield "no GPU worked: read this lab with LAB_MODE=recorded"
-
-
 def still_idle(last: Report) -> Iterator[Claim | str]:
     """What the GPU of the last step still waits for: the loader first, then the CPU's own work."""
     ms, found = budget(last).ms, idle(last)
     if found.busy_ms:
-        times = found.window.duration_ms / found.busy_ms
-        yield f"with no idle time at all, an epoch would be at most {times:.1f} times as fast"
+        yield f"with no idle time at all, an epoch would be at most {_times_busy(last):.1f} times as fast"
     left = {name: sum(ms[cause] for cause in causes) for name, causes in LEFT.items()}
     for name, own_ms in sorted(left.items(), key=lambda one: -one[1]):
         share = 100 * own_ms / max(found.idle_ms, 1e-6)
         yield f"{name}: {own_ms:.0f} ms, {share:.0f} % of the idle time"
-    first, launches_ms = max(left, key=left.__getitem__), left[CPU_WORK]
+    first = max(left, key=left.__getitem__)
     yield Claim(
         "the loader is the largest cause of the idle time that is left", first == "the loader", first,
         because="enough cores, or a slower GPU, keep a batch ready at all times",
         so=f"first on this machine: {first}, with {left[first]:.0f} ms of an epoch",
     )  # fmt: skip
-    yield Claim(
-        "the CPU's own work is more than 5 % of the idle time that is left", launches_ms > 0.05 * found.idle_ms,
-        launches_ms,
-        because="launches hide behind long kernels, or a starved GPU waits far longer for data",
-        so=f"fewer launches can gain {launches_ms:.0f} ms of an epoch at most: lab 7 can wait",
-    )  # fmt: skip
 
 
-# --- exercises ------------------------------------------------------------------------------------------------
+def median_step(report: Report) -> Window | None:
+    """The training step of median length; None where a report names no steps."""
+    found = sorted(iterations.step_windows(report), key=lambda step: step.duration_ms)
+    return found[len(found) // 2] if found else None
+
+
+def stranger() -> Report:
+    """The profile of a program that the page doesn't name."""
+    return unnamed("train_transformer_amp", "stranger")
+
+
+# --- predictions ----------------------------------------------------------------------------------------------
 
 
 def _times_busy(report: Report) -> float:
     found = idle(report)
     return found.window.duration_ms / found.busy_ms if found.busy_ms else math.inf
+
+
+def _alone(reports: Mapping[str, Report]) -> float:
+    first, *_ = reports.values()
+    found = idle(first)
+    return found.window.duration_ms / max(found.idle_ms, 1e-6)
+
+
+def _shorter_kernels(reports: Mapping[str, Report]) -> float:
+    *_, before, after = (idle(report).busy_ms for report in reports.values())
+    return before / after
+
+
+def _gained_most(report: Report) -> str:
+    found = bounds(report, budget(report))
+    return max(found, key=lambda fix: found[fix].at_most_ms)
+
+
+PREDICTIONS = {
+    "example_times": Guess(
+        "PyTorch's own MNIST example",
+        "×",
+        lambda own, example, runs: paired(own, example).median,
+        wrong={
+            "That's what many workers gained. The example has one, as our baseline has.": lambda own, example, runs: (
+                paired(*list(runs.values())[:2]).median
+            ),
+        },
+    ),
+    "alone_times": Guess(
+        "the baseline with a GPU that takes no time",
+        "×",
+        _alone,
+        wrong={
+            "That takes away the idle time and keeps the GPU's work. Here it's the other way round.": lambda reports: (
+                _times_busy(next(iter(reports.values())))
+            ),
+            "That's how much shorter mixed precision made the GPU's work, not the epoch.": _shorter_kernels,
+        },
+    ),
+    "stranger": Guess("the fix with most to gain in a stranger's program", "", _gained_most),
+}
+
+
+# --- exercises ------------------------------------------------------------------------------------------------
 
 
 IDLE_BOUND = Number(

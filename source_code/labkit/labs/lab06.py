@@ -15,38 +15,109 @@ from labkit.display.charts.results import median_run
 from labkit.display.runs import compared, epoch_ms
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
+from labkit.predictions import Guess
 from labkit.subjects import accuracy
-from stepbudget.ask.budget import CAUSES, budget
-from stepbudget.ask.compare import Comparison
+from stepbudget.ask.budget import CAUSES, Budget, budget
 from stepbudget.ask.copies import copies
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows
 from stepbudget.report import Report
+from stepbudget.show.table import Table, table
 
 PIXELS = 28 * 28  # bytes of a digit
 LABEL = 8  # bytes: a 64-bit integer
-BATCH = 1024
+LARGE_MB = 256.0  # a copy that takes as long as its bytes need
+KERNELS = ("tensor_core_kernels", "other_kernels", "unknown_kernels")
+DATA = ("loader", "pageable_copy", "copies")  # of the budget's rows, those that end where the data lie on the GPU
 
 
-def idle_for(before: Report) -> Iterator[Claim | str]:
-    """What the GPU is idle for most."""
-    own = budget(before)
-    cause = max(own.idle_causes, key=own.ms.__getitem__)
-    most = f"{own.ms[cause]:.0f} of {own.idle_ms:.0f} ms"
-    what = "what the GPU is idle for most" if len(before.kernels) else "no GPU worked; what took longest"
-    yield f"{what}: {CAUSES[cause]}, {most}"
+def a_digit(one_worker: Sequence[dict]) -> Iterator[str]:
+    """What one digit costs a loader worker that has an epoch to itself."""
+    took_ms, digits = epoch_ms(one_worker), one_worker[0]["train_samples"]
+    yield f"One worker: {took_ms:,.0f} ms an epoch, {1e3 * took_ms / digits:.0f} µs a digit."
 
 
-def bus_is_fast(bus: pd.DataFrame, before: Report) -> Iterator[Claim | str]:
-    """The loader's waits are not the bus's; ``bus``: milliseconds of an epoch over it, FP32 in the first row."""
-    bus_ms, waits_ms = float(bus["ms from pinned memory"][0]), budget(before).ms["loader"]
-    yield f"An epoch in FP32: {bus_ms:.1f} ms on the bus, {waits_ms:.0f} ms idle for the loader."
+def over_the_bus(transfers: Sequence[dict], runs: Sequence[dict]) -> Table:
+    """All training digits over the bus, once: megabytes, milliseconds; ``transfers``: of ``bench_transfers.py``.
+
+    The first row is FP32, the second uint8. Large copies, made as one makes them: pinned ones without blocking.
+    """
+    digits = runs[0]["train_samples"]
+    measured = pd.DataFrame([row for one in transfers for row in one["rows"]])
+    usual = measured["non_blocking"] == (measured["memory"] == "pinned")
+    large = measured[(measured["size_mb"] == LARGE_MB) & usual]
+    gb_per_s = LARGE_MB * 1e3 / large.groupby("memory")["done_us"].median()
+    rows = []
+    for pixel, size in (("FP32, four bytes", 4), ("uint8, one byte", 1)):
+        mb = digits * PIXELS * size / 1e6
+        rows.append((pixel, mb, mb / gb_per_s["pageable"], mb / gb_per_s["pinned"]))
+    columns = ["a pixel is", "MB an epoch", "ms from pageable memory", "ms from pinned memory"]
+    caption = f"All {digits:,} training digits over the bus, once"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"))
+
+
+def bus_is_fast(bus: Table, before: Report) -> Iterator[Claim]:
+    """The loader's waits are not the bus's."""
+    bus_ms, waits_ms = float(bus.frame["ms from pinned memory"][0]), budget(before).ms["loader"]
     yield Claim(
         "the bus needs less than a tenth of the time that the loader costs", bus_ms < 0.1 * waits_ms,
         [round(bus_ms, 1), round(waits_ms, 1)],
         because="the bus is narrow (few lanes, an older generation), or the loader keeps up",
         so=f"without a loader, an epoch in FP32 over the bus would still take {bus_ms:.0f} ms",
     )  # fmt: skip
+
+
+def as_fast(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
+    """An epoch without the profiler, each part of the process by the clock, and what is left of it."""
+    yield f"A training epoch: {epoch_ms(slow):.0f} ms before, {epoch_ms(fast):.0f} ms after."
+    parts = {"training loop": "training_s", "tests": "test_s", "whole process": "process_s"}
+    for part, field in parts.items():
+        yield f"{part}: {compared(slow, fast, field)}"
+    loop, tests, whole = (paired(slow, fast, field).median for field in parts.values())
+    yield Claim(
+        "the training loop is at least a tenth faster", loop > 1.1, loop,
+        because="the loader kept up with this GPU, so there was little to wait for",
+        so="for training alone, the loader can stay; mind the tests and the start",
+    )  # fmt: skip
+    yield Claim(
+        "the tests after each epoch are at least three times as fast", tests > 3, tests,
+        because="a slow GPU takes long for the test itself",
+        so=f"they gain a factor of {tests:.1f} here",
+    )  # fmt: skip
+    yield Claim(
+        "the process gains in total", whole > 1.1, whole,
+        because="a run of few epochs is mostly start-up, which this step hardly changes",
+        so=f"the loop alone is {loop:.1f} times as fast: more epochs show more of it",
+    )  # fmt: skip
+    run = median_run(fast)
+    yield f"starting up is {100 * run['startup_s'] / run['process_s']:.0f} % of the process now"
+
+
+def no_loader(reports: Mapping[str, Report], slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
+    """No waits for a loader, less idle time, the same work of the GPU; the last but one report has a loader as well.
+
+    ``slow``, ``fast``: runs without the profiler of what the first and the last report are of.
+    """
+    first, *_, middle, last = (budget(report) for report in reports.values())
+    gained_ms, loader = middle.window.duration_ms - last.window.duration_ms, last.fractions["loader"]
+    took_ms = middle.ms["loader"]
+    yield f"The last change saves {gained_ms:.0f} ms of an epoch; the loader had taken {took_ms:.0f} ms of it."
+    yield Claim("the epoch no longer waits for a loader", loader < 0.01, loader)
+    yield Claim(
+        "the GPU idles for less than half as long as it did", last.idle_ms < 0.5 * first.idle_ms,
+        [round(first.idle_ms, 1), round(last.idle_ms, 1)],
+        because="the loader was not what it waited for, or the CPU launches too slowly",
+        so=f"{last.idle_ms:.0f} ms of an epoch are idle still; the table of bounds names the causes",
+    )  # fmt: skip
+    busy_ms = {name: round(idle(report).busy_ms, 1) for name, report in reports.items()}
+    was_ms, *_, now_ms = busy_ms.values()
+    yield Claim(
+        "the GPU does the same work as before, within 15 %", abs(now_ms - was_ms) < 0.15 * was_ms, busy_ms,
+        because="a laptop changes its clock, a shared GPU works for others too",
+        so=f"of the epoch's change, {was_ms - now_ms:.0f} ms are the GPU's own work",
+    )  # fmt: skip
+    profiled, unseen = first.window.duration_ms / last.window.duration_ms, epoch_ms(slow) / epoch_ms(fast)
+    yield f"From first to last, an epoch is {profiled:.1f} times as fast with the profiler, {unseen:.1f} times without."
 
 
 def scaler_asks(before: Report) -> Iterator[Claim | str]:
@@ -62,124 +133,40 @@ def scaler_asks(before: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def each_once(batches: Sequence[Sequence[int]], digits: int) -> Iterator[Claim | str]:
-    """The shuffle keeps the recipe; ``batches``: the numbers of the digits in each."""
-    drawn, sizes = sorted(number for batch in batches for number in batch), [len(batch) for batch in batches]
-    yield Claim("every digit comes once", drawn == list(range(digits)))
-    yield Claim("no batch is larger than 1,024", max(sizes) == BATCH and sum(sizes) == digits)
-
-
-def same_work_no_loader(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
-    """From the first report to the last: no waits for a loader, less idle time, the same work of the GPU."""
-    first, *_, last = (budget(report) for report in reports.values())
-    loader = last.fractions["loader"]
-    yield Claim("the epoch no longer waits for a loader", loader < 0.01, loader)
-    yield Claim(
-        "the GPU idles for less than half as long as it did", last.idle_ms < 0.5 * first.idle_ms,
-        [round(first.idle_ms, 1), round(last.idle_ms, 1)],
-        because="the loader was not what it waited for, or the CPU launches too slowly",
-        so=f"{last.idle_ms:.0f} ms of an epoch are idle still; the table below names the causes",
-    )  # fmt: skip
-    busy_ms = {name: round(idle(report).busy_ms, 1) for name, report in reports.items()}
-    was_ms, *_, now_ms = busy_ms.values()
-    yield Claim(
-        "the GPU does the same work as before, within 15 %", abs(now_ms - was_ms) < 0.15 * was_ms, busy_ms,
-        because="a laptop changes its clock, a shared GPU works for others too",
-        so=f"of the epoch's change, {was_ms - now_ms:.0f} ms are the GPU's own work",
-    )  # fmt: skip
-
-
-def loader_gained(made: Comparison) -> Iterator[Claim | str]:
-    """What was gained, against the bound of the loader, and which rows of the budget shrank."""
-    loader_ms, gained_ms, removed_ms = made.bounds["loader"].at_most_ms, made.gained_ms, made.removed_ms("loader")
-    yield f"At most {loader_ms:.0f} of {made.before.window.duration_ms:.0f} ms; gained: {gained_ms:.0f} ms."
-    yield Claim(
-        "the loader's waits made up most of what was gained", removed_ms > 0.5 * gained_ms, removed_ms,
-        because="the loader kept up here, and what else the diff changed counts for more",
-        so="read in the table which rows shrank: those are what you gained from",
-    )  # fmt: skip
-    yield Claim(
-        "the epoch is more than half of the loader's bound shorter", gained_ms > 0.5 * loader_ms, gained_ms,
-        because="another cause took the loader's place: launches, or the kernels themselves",
-        so=f"{gained_ms:.0f} of {loader_ms:.0f} ms came; the table names what took the rest",
-    )  # fmt: skip
-    past_ms = gained_ms - loader_ms
-    yield f"the gain is {abs(past_ms):.0f} ms {'beyond' if past_ms > 0 else 'short of'} the bound of the loader"
-    most = sorted(made.shrank_ms.items(), key=lambda one: -one[1])[:4]
-    yield ", ".join(f"{CAUSES[cause]}: {ms:.0f} ms less" for cause, ms in most if ms > 0.5) or "nothing less"
-
-
-def as_fast(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
-    """An epoch without the profiler, and each part of the process, by the clock."""
-    yield f"A training epoch without the profiler: {epoch_ms(slow):.0f} ms before, {epoch_ms(fast):.0f} ms after."
-    parts = {"training loop": "training_s", "tests": "test_s", "whole process": "process_s"}
-    for part, field in parts.items():
-        yield f"{part}, {len(fast[0]['epochs'])} epochs: {compared(slow, fast, field)}"
-
-
-def loop_and_tests_gain(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
-    """Training became faster, and the tests much faster."""
-    loop, tests = (paired(slow, fast, field).median for field in ("training_s", "test_s"))
-    yield Claim(
-        "the training loop is at least a tenth faster", loop > 1.1, loop,
-        because="the loader kept up with this GPU, so there was little to wait for",
-        so="for training alone, the loader can stay; mind the tests and the start",
-    )  # fmt: skip
-    yield Claim(
-        "the tests after each epoch are at least three times as fast", tests > 3, tests,
-        because="a slow GPU takes long for the test itself",
-        so=f"they gain a factor of {tests:.1f} here",
-    )  # fmt: skip
-
-
-def with_and_without_profiler(
-    before: Report, after: Report, slow: Sequence[dict], fast: Sequence[dict]
-) -> Iterator[Claim | str]:
-    """How many times as fast an epoch became, in the reports and in the timed runs."""
-    profiled = idle(before).window.duration_ms / idle(after).window.duration_ms
-    unseen = epoch_ms(slow) / epoch_ms(fast)
-    yield f"profiled, the epoch is {profiled:.1f} times as fast; without: {unseen:.1f} times"
-
-
-def process_gains(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
-    """The whole process became faster, and much of what is left is its start."""
-    whole, loop = (paired(slow, fast, field).median for field in ("process_s", "training_s"))
-    yield Claim(
-        "the process gains in total", whole > 1.1, whole,
-        because="a run of few epochs is mostly start-up, which this step hardly changes",
-        so=f"the loop alone is {loop:.1f} times as fast: more epochs show more of it",
-    )  # fmt: skip
-    run = sorted(fast, key=lambda record: record["process_s"])[len(fast) // 2]
-    yield f"starting up is {100 * run['startup_s'] / run['process_s']:.0f} % of the process now"
-
-
 def accuracy_kept(baseline: Sequence[float], opt4: Sequence[float]) -> Iterator[Claim | str]:
     """The step passes the gate: test accuracies of both, one a seed."""
     yield accuracy.keeps("opt4", baseline, opt4)
 
 
-def memory(peak_mb: Sequence[float], samples: int) -> Iterator[Claim | str]:
-    """What the data take on the GPU; ``peak_mb``: before and after, ``samples``: to train and to test."""
-    reckoned_mb, (was_mb, now_mb) = samples * (PIXELS + LABEL) / 1e6, peak_mb
-    yield f"Reckoned: {reckoned_mb:.1f} MB."
-    yield f"Peak of PyTorch's tensors: {was_mb:.0f} MB before, {now_mb:.0f} MB after."
-    yield Claim(
-        "the peak grew by less than three times the data", now_mb - was_mb < 3 * reckoned_mb, now_mb - was_mb,
-        because="libraries choose other algorithms, with other working space, where memory is ample",
-        so="look at torch.cuda.memory_summary() before you blame the data",
-    )  # fmt: skip
-
-
-def bus_could_carry(gb_per_s: float, digits: int, fast: Sequence[dict]) -> Iterator[Claim | str]:
-    """What the bus could carry in an epoch as short as ``fast`` made it."""
-    took_ms = epoch_ms(fast)
-    could_mb, bytes_mb = gb_per_s * took_ms, digits * PIXELS / 1e6
-    yield f"{took_ms:.0f} ms an epoch, {gb_per_s:.0f} GB/s: time for {could_mb:,.0f} MB."
-    yield f"Our digits as bytes: {bytes_mb:.1f} MB, {100 * bytes_mb / could_mb:.1f} % of that."
+def memory_and_bus(slow: Sequence[dict], fast: Sequence[dict], bus: Table) -> Iterator[Claim | str]:
+    """What the data take on the GPU, and what the bus could carry in an epoch as short as ``fast`` made it."""
+    reckoned_mb = (fast[0]["train_samples"] + fast[0]["test_samples"]) * (PIXELS + LABEL) / 1e6
+    was_mb, now_mb = (runs[0]["peak_gpu_memory_mb"] or 0.0 for runs in (slow, fast))
+    yield f"The data: {reckoned_mb:.1f} MB. Peak of PyTorch's tensors: {was_mb:.0f} MB before, {now_mb:.0f} MB after."
+    took_ms, digits = epoch_ms(fast), bus.frame.iloc[-1]
+    bytes_mb = digits["MB an epoch"]
+    gb_per_s = bytes_mb / digits["ms from pinned memory"]
+    could_mb = gb_per_s * took_ms
+    share = 100 * bytes_mb / could_mb
+    yield f"In an epoch of {took_ms:.0f} ms, at {gb_per_s:.0f} GB/s, the bus carries {could_mb:,.0f} MB."
+    yield f"Our digits as bytes are {bytes_mb:.1f} MB, {share:.1f} % of that."
     yield Claim(
         "the bus could carry the digits of an epoch ten times over", could_mb > 10 * bytes_mb, could_mb,
         because="the bus is narrow: few lanes, or an older generation",
         so=f"it carries them {could_mb / bytes_mb:.1f} times: data that stay with the host cost more",
+    )  # fmt: skip
+
+
+def data_hold_nothing_up(stranger: Report) -> Iterator[Claim | str]:
+    """A program that this lab's fix does not treat: what holds it up instead."""
+    own = budget(stranger)
+    data_ms, whole_ms = sum(own.ms[cause] for cause in DATA), own.window.duration_ms
+    kernels_ms = sum(own.ms[cause] for cause in KERNELS)
+    yield f"Loader and copies: {data_ms:.0f} of {whole_ms:.0f} ms. The GPU's kernels: {kernels_ms:.0f} ms."
+    yield Claim(
+        "loader and copies take less than a twentieth of it", data_ms < 0.05 * whole_ms, data_ms,
+        because="the loader has fewer cores here, or the bus is slower",
+        so=f"of your {whole_ms:.0f} ms, up to {data_ms:.0f} could go with the data on the GPU",
     )  # fmt: skip
 
 
@@ -202,6 +189,47 @@ def what_is_next(reports: Mapping[str, Report], fast: Sequence[dict]) -> Iterato
         so=f"it is idle for {CAUSES[cause]} most, {left.ms[cause]:.0f} ms of an epoch",
     )
 
+
+# --- predictions ----------------------------------------------------------------------------------------------
+
+
+def _without(own: Budget, *causes: str) -> float:
+    """How many times as fast a window is without these rows of its budget."""
+    whole_ms = own.window.duration_ms
+    return whole_ms / (whole_ms - sum(own.ms[cause] for cause in causes))
+
+
+PREDICTIONS = {
+    "times": Guess(
+        "an epoch with the digits on the GPU",
+        " times",
+        lambda _, slow, fast: epoch_ms(slow) / epoch_ms(fast),
+        wrong={
+            "That's the budget without its loader, and the profiler had slowed what is left.": lambda own, *_: _without(
+                own, "loader"
+            ),
+            "That leaves the GPU's own work and nothing else, but the CPU still has to launch it.": lambda own, *_: (
+                own.window.duration_ms / (own.window.duration_ms - own.idle_ms)
+            ),
+            "That's the whole process, whose start gets no shorter.": lambda _, slow, fast: (
+                paired(slow, fast, "process_s").median
+            ),
+        },
+    ),
+    "resnet": Guess(
+        "a stranger's ResNet with its images on the GPU",
+        " times",
+        lambda own: _without(own, *DATA),
+        wrong={
+            "That leaves only the kernels on Tensor Cores, and the others are work, too.": lambda own: (
+                own.window.duration_ms / own.ms["tensor_core_kernels"]
+            ),
+            "That takes the other kernels away, which are there wherever the images lie.": lambda own: _without(
+                own, "other_kernels", "unknown_kernels"
+            ),
+        },
+    ),
+}
 
 # --- exercises ------------------------------------------------------------------------------------------------
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf, isfinite
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from labkit import course
 from labkit.checks import Claim, Note
 from labkit.display import style
 from labkit.display.runs import epoch_ms
-from labkit.display.spread import spread
+from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.predictions import Guess
 from labkit.subjects import accuracy
-from labkit.subjects.ladder import epoch_times
-from stepbudget.ask.budget import Budget
+from labkit.subjects.ladder import WallClock, epoch_times
+from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.idle import idle
+from stepbudget.ask.predict import bound
+from stepbudget.ask.tensor_cores import verdicts
+from stepbudget.kernel_names import NO, is_product
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
 
@@ -31,7 +36,7 @@ BEST = ("the compiler's", "LeanNet")  # whose kernels, which network
 
 def others_take_most(before: Budget) -> Iterator[Claim | str]:
     """Most of the GPU's time goes to kernels without Tensor Cores; ``before``: of the epoch that is one launch."""
-    others_ms = before.ms["other_kernels"] + before.ms["unknown_kernels"]
+    others_ms = _others_ms(before)
     of_ms, work_ms = before.window.duration_ms, before.ms["tensor_core_kernels"] + others_ms
     yield Claim(
         "kernels without Tensor Cores, or unknown, take more than half of the GPU's time",
@@ -45,9 +50,9 @@ def others_take_most(before: Budget) -> Iterator[Claim | str]:
     )
 
 
-def fewer_and_shorter(sizes: pd.DataFrame) -> Iterator[Claim | str]:
+def fewer_and_shorter(sizes: Table) -> Iterator[Claim | str]:
     """Compiled, an epoch has fewer kernels and shorter ones; ``sizes``: a row before the compiler, a row with it."""
-    own = sizes.set_index("step")
+    own = sizes.frame.set_index("step")
     shrunk = own.iloc[1] / own.iloc[0]
     differs = {
         "because": "another compiler version fuses otherwise, or has no Triton for this GPU",
@@ -61,9 +66,10 @@ def fewer_and_shorter(sizes: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim("and they take less than two thirds of the time", shrunk["GPU ms"] < 2 / 3, shrunk["GPU ms"], **differs)
 
 
-def shortest_epoch(ways: pd.DataFrame) -> Iterator[Claim | str]:
+def shortest_epoch(ways: Table) -> Iterator[Claim | str]:
     """Of all ways to make an epoch of whole batches, which is the shortest, and what a graph brings it."""
-    full = ways[ways["digits a step"] == ways["digits a step"].max()].set_index(["kernels", "network"])
+    found = ways.frame
+    full = found[found["digits a step"] == found["digits a step"].max()].set_index(["kernels", "network"])
     best = full["graph"].idxmin()
     yield Claim(
         "the shortest epoch has the compiler, LeanNet and a graph", best == BEST, best,
@@ -95,8 +101,28 @@ def fastest_loop(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     yield f"The shortest training loop: {quickest}. The longest process of the three: {slowest}."
 
 
-def investment(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
-    """Compiling costs seconds first and saves some in each epoch; ``costs``: opt4, opt5, opt6, and opt6 cold if run."""
+def imports_take_longest(own_s: Mapping[str, float]) -> Iterator[Claim]:
+    """A start is modules more than anything else; ``own_s``: seconds of each stage of it, by its name."""
+    extra_s = own_s["an optimizer is made"] + own_s["torch.compile is imported"]
+    torch_s, device_s = own_s["PyTorch is imported"], own_s["the device starts"]
+    digits_s = own_s["the digits are read and sent"]
+    yield Claim(
+        "importing PyTorch takes longer than starting the GPU", torch_s > device_s, torch_s,
+        because="the driver sleeps between processes (no persistence mode), or wakes many GPUs",
+        so=f"of a start, {device_s:.1f} s are the GPU's: keep the driver awake (nvidia-smi -pm 1)",
+    )  # fmt: skip
+    yield Claim(
+        "the compiler's modules take longer than reading all the digits", extra_s > digits_s, extra_s,
+        because="the disk is slow, or the file system is on the network",
+        so=f"your digits take {digits_s:.1f} s: copy them to a local disk first",
+    )  # fmt: skip
+
+
+def investment(costs: Mapping[str, Cost], runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """Compiling costs seconds first and saves some in each epoch; whose process is the shortest, and what an end costs.
+
+    ``costs``: opt4, opt5, opt6, and opt6 cold if run; ``runs``: their records.
+    """
     first, _, compiled, *cold = costs.values()
     warm_epochs, cold_epochs = (epochs_until_even(first, own) for own in (compiled, [compiled, *cold][-1]))
     differs = {
@@ -114,22 +140,13 @@ def investment(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
         "with a cold cache that takes longer still, by a fifth or more",
         cold_epochs > 1.2 * warm_epochs, cold_epochs, **differs,
     )  # fmt: skip
-
-
-def shortest_process(costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
-    """Which step's process is the shortest, with ten epochs and with a hundred."""
     for epochs in (10, 100):
         seconds = {name: line.seconds(epochs) for name, line in costs.items()}
         shortest = min(seconds, key=seconds.__getitem__)
         others = ", ".join(f"{name} {own_s:.1f} s" for name, own_s in seconds.items() if name != shortest)
         yield f"{epochs} epochs: the shortest process is {shortest}, {seconds[shortest]:.1f} s; {others}."
-
-
-def longer_end(runs: Mapping[str, Sequence[dict]], costs: Mapping[str, Cost]) -> Iterator[Claim | str]:
-    """How much of what compiling costs is the process's end; ``runs``: of opt4, opt5, opt6, as in ``fastest_loop``."""
-    (first_name, first_runs), *_, (compiled_name, compiled_runs) = runs.items()
-    first, compiled = costs[first_name], costs[compiled_name]
-    end_more_s, dearer_s = end_s(compiled_runs) - end_s(first_runs), compiled.fixed_s - first.fixed_s
+    first_runs, _, compiled_runs, *_ = runs.values()
+    end_more_s = end_s(compiled_runs) - end_s(first_runs)
     ends_alike = Cost(compiled.fixed_s - end_more_s, compiled.epoch_s)
     without, now = (in_words(epochs_until_even(first, own)) for own in (ends_alike, compiled))
     sooner = f": without them opt6 had caught up {without}, not {now}" if without != now else ""
@@ -144,6 +161,15 @@ def accuracy_kept(baseline: Sequence[float], compiled: Sequence[float]) -> Itera
     yield accuracy.passes("opt6", baseline, compiled)
 
 
+def products_stay(stranger: Report) -> Iterator[str]:
+    """What of a program's kernels a compiler could fuse, and what it leaves alone."""
+    own = budget(stranger)
+    yield (
+        f"Without Tensor Cores: {_others_ms(own):.0f} of {own.window.duration_ms:.0f} ms. No products among them: "
+        + (f"{_fusable_ms(stranger):.0f} ms.")
+    )
+
+
 def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
     """Idleness is no longer worth a fix; ``timed``: runs of the same step without the profiler."""
     busy, profiled_ms = 1 - idle(last).idle_share, last.window().duration_ms
@@ -154,6 +180,79 @@ def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
         so=f"{100 * (1 - busy):.0f} % of the profiled epoch are gaps; without the profiler it "
         f"takes {epoch_ms(timed):.0f} ms",
     )  # fmt: skip
+
+
+# --- predictions ----------------------------------------------------------------------------------------------
+
+
+def _fusable_ms(report: Report) -> float:
+    """What kernels take that use no Tensor Cores and are no products: a compiler leaves products to the library."""
+    kernels = verdicts(report, report.window())
+    others = kernels[kernels["tensor_core"] == NO]
+    return float(others.loc[~others["kernel"].map(is_product).astype(bool), "gpu_ms"].sum())
+
+
+def _times(report: Report, gone_ms: float) -> float:
+    whole_ms = report.window().duration_ms
+    return whole_ms / (whole_ms - gone_ms)
+
+
+def _others_ms(before: Budget) -> float:
+    return before.ms["other_kernels"] + before.ms["unknown_kernels"]
+
+
+PREDICTIONS = {
+    "times": Guess(
+        "an epoch, compiled",
+        " times",
+        lambda _, graph, compiled: epoch_times(graph, compiled).median,
+        wrong={
+            "That's the epoch over the time that goes: divide by what is left.": lambda before, *_: (
+                before.window.duration_ms / _others_ms(before)
+            ),
+            "That's the whole process, with the compiler's own seconds in it.": lambda _, graph, compiled: (
+                paired(graph, compiled).median
+            ),
+        },
+    ),
+    "epochs": Guess(
+        "epochs until compiling has paid",
+        " epochs",
+        lambda costs: epochs_until_even(*_opt4_and_compiled(costs)),
+        wrong={
+            "That's the extra seconds over a whole epoch of opt4: divide by what an epoch saves.": lambda costs: (
+                _dearer_s(costs) / _opt4_and_compiled(costs)[0].epoch_s
+            ),
+            "Those are the seconds it starts behind: how many epochs make up for them?": lambda costs: _dearer_s(costs),
+            "That's the extra seconds over a compiled epoch: divide by what an epoch saves.": lambda costs: (
+                _dearer_s(costs) / _opt4_and_compiled(costs)[1].epoch_s
+            ),
+        },
+    ),
+    "stranger": Guess(
+        "a stranger's transformer, fused",
+        " times",
+        lambda stranger: _times(stranger, _fusable_ms(stranger)),
+        wrong={
+            "That fuses the FP32 matrix products as well, but a compiler leaves products to the library.": lambda own: (
+                _times(own, _others_ms(budget(own)))
+            ),
+            "That's what mixed precision could gain: it treats the products, and fusion doesn't.": lambda own: (
+                bound(own, budget(own), "mixed_precision").at_most_times
+            ),
+        },
+    ),
+}
+
+
+def _opt4_and_compiled(costs: Mapping[str, Cost]) -> tuple[Cost, Cost]:
+    first, _, compiled, *_ = costs.values()
+    return first, compiled
+
+
+def _dearer_s(costs: Mapping[str, Cost]) -> float:
+    first, compiled = _opt4_and_compiled(costs)
+    return compiled.fixed_s - first.fixed_s
 
 
 # --- its readings, tables and chart ---------------------------------------------------------------------------
@@ -234,6 +333,11 @@ def end_s(records: Sequence[dict]) -> float:
     return statistics.median(record["process_s"] - record["wall_s"] for record in records)
 
 
+def own_s(stages: Table) -> dict[str, float]:
+    """What each stage of a start takes by itself, of ``ledger.startup``'s table: seconds by its name."""
+    return stages.frame.set_index("one thing more")["takes s"].to_dict()
+
+
 def ends_table(runs: Mapping[str, Sequence[dict]]) -> Table:
     """Seconds of whole processes before the first epoch and after the last, a row a step; medians over its runs."""
     rows = []
@@ -257,14 +361,24 @@ def lines_table(costs: Mapping[str, Cost]) -> Table:
     return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats)
 
 
-def lines_chart(costs: Mapping[str, Cost], most_epochs: int, ran: int = 10) -> Figure:
+def rungs(clock: WallClock) -> dict[str, Sequence[dict]]:
+    """The runs of a wall clock but for its baseline's, by what each step is called here: ``opt6: compiled``."""
+    _, *steps = clock.runs
+    return {f"opt{course.step(command).label}": clock.runs[command] for command in steps}
+
+
+def lines_chart(costs: Mapping[str, Cost], most_epochs: int | None = None, ran: int = 10) -> Figure:
     """Seconds of a whole process against its epochs, up to ``most_epochs``; the runs themselves had ``ran``.
 
-    A dot marks where a line falls below that of the first step, if it was above. At most six steps.
+    A dot marks where a line falls below that of the first step, if it was above. At most six steps. Unless told
+    otherwise, the epochs go on past the last such dot.
     """
     if len(costs) > len(LOOKS):
         raise ValueError(f"{len(costs)} steps, and {len(LOOKS)} looks")
     first = next(iter(costs.values()))
+    if most_epochs is None:
+        latest = max(filter(isfinite, (epochs_until_even(first, own) for own in costs.values())))
+        most_epochs = 50 * ceil((1.3 * latest + 10) / 50)
     epochs = np.array([0, most_epochs])
     with style.house_style():
         fig = style.figure(3.9)

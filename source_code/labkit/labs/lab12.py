@@ -1,4 +1,8 @@
-"""Lab 12: a size does not decide whether Tensor Cores multiply, but how fast, and the rule is 16 bytes."""
+"""Lab 12: a size doesn't decide whether Tensor Cores multiply, but how fast; the rule is 16 bytes, at the least.
+
+Its predictions: an epoch with an odd width, a product with an odd size, the size that may be odd. Its exercises: a
+size that is padded, what padding gains, and the product that loses most.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import shown
+from labkit.predictions import Guess
 from labkit.subjects import shapes
 from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
@@ -28,9 +33,68 @@ from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
 
-# --- claims --------------------------------------------------------------------------------------------------
-
+NETWORKS = {
+    "main_shapes.py": "128 units",
+    "main_shapes.py --hidden 127": "127 units",
+    "main_shapes.py --classes 16": "16 classes",
+}
 SHORT = ("tf32", "fp16", "bf16")  # shorter than FP32, and on Tensor Cores in every size that was tried
+
+# --- what it asks its reader to predict --------------------------------------------------------------------------
+
+
+def _odd_times(products: pd.DataFrame) -> dict[str, float]:
+    """How many times as long the product takes with M, N or K one less, in 16 bits."""
+    us, half = _us(products), half_type(products)
+    return {name.upper(): us(half, **{name: 4095}) / us(half) for name in "mnk"}
+
+
+def _more_ms(linear: pd.DataFrame) -> pd.Series:
+    """Milliseconds that the linear layers' kernels add to an epoch, against 128 units, by network."""
+    us = linear[list(NETWORKS.values())].sum()
+    return (us - us["128 units"]) * linear["whole batches"].max() / 1e3
+
+
+def _longer_linear_pct(linear: pd.DataFrame) -> float:
+    us = linear[list(NETWORKS.values())].sum()
+    return 100 * (us["127 units"] / us["128 units"] - 1)
+
+
+PREDICTIONS = {
+    "epoch_pct": Guess(
+        "an epoch with 127 units", " %",
+        lambda runs, linear: float(epochs(runs).frame.set_index("network")["longer by %"]["127 units"]),
+        wrong={
+            "That's how much longer the linear layers take. The rest of the step stays as it is.": (
+                lambda runs, linear: _longer_linear_pct(linear)
+            ),
+            "Those are milliseconds. Divide them by the epoch's.": (
+                lambda runs, linear: float(_more_ms(linear)["127 units"])
+            ),
+            "That's by how much the number of units changes. The time doesn't follow the work here.": (
+                lambda runs, linear: 100 / 127
+            ),
+        },
+    ),
+    "times": Guess(
+        "the product with K = 4095", " times", lambda products: _odd_times(products)["K"],
+        wrong={
+            "That follows the work. But another kernel has to do it.": lambda products: 4095 / 4096,
+            "That's K = 4098, which is even but no multiple of 8. Odd is worse.": (
+                lambda products: _us(products)(half_type(products), k=4098) / _us(products)(half_type(products))
+            ),
+            "That would be FP32 without Tensor Cores. The product stays on them.": (
+                lambda products: _us(products)("fp32") / _us(products)(half_type(products))
+            ),
+        },
+    ),
+    "free": Guess(
+        "the dimension that may be odd", "",
+        lambda products: min(_odd_times(products), key=_odd_times(products).__getitem__),
+    ),
+}  # fmt: skip
+
+# --- claims --------------------------------------------------------------------------------------------------
 
 
 def still_on_tensor_cores(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
@@ -49,30 +113,49 @@ def still_on_tensor_cores(reports: Mapping[str, Report]) -> Iterator[Claim | str
         yield f"efficiency: {said}: the odd size looks {looks}"
 
 
-def slower_layers(each: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
-    """The linear layers take longer with 127 units; ``each``: ``linear_ops`` of each network, 127 units first."""
-    us = _us_of_layers(each)
-    worse = us / us.iloc[1]  # no numbers where no GPU was profiled
-    measured = any(len(own) for own in each.values())
-    said = f"{worse.iloc[0]:.1f} times with 127 units, {worse.iloc[2]:.2f} times with 16 classes"
-    yield f"The linear layers together take {said if measured else 'no time that was measured here'}."
+def slower_layers(linear: pd.DataFrame) -> Iterator[Claim | str]:
+    """The linear layers take longer with 127 units; ``linear``: of ``linear_layers``."""
+    us = linear[list(NETWORKS.values())].sum()
+    worse = us / us["128 units"]  # no numbers where no GPU was profiled
+    said = f"{worse['127 units']:.1f} times as long with 127 units, {worse['16 classes']:.2f} times with 16 classes"
+    yield f"The linear layers together take {said if len(linear) else 'no time that was measured here'}."
     yield Claim(
-        "with 127 units the linear layers take at least 1.5 times as long", worse.iloc[0] > 1.5,
-        said if measured else "nothing",
+        "with 127 units the linear layers take at least 1.5 times as long", worse["127 units"] > 1.5,
+        said if len(linear) else "nothing",
         because="the library here has a fast kernel for odd sizes, or no GPU was profiled",
         so="the single products below show which sizes cost something here, if any",
     )  # fmt: skip
 
 
-def _us_of_layers(each: Mapping[str, pd.DataFrame]) -> pd.Series:
-    """Microseconds of a step's linear layers, by network."""
-    return pd.Series({name: own["us"].sum() for name, own in each.items()}, dtype=float)
+def whole_network(runs: Mapping[str, Sequence[dict]], linear: pd.DataFrame) -> Iterator[Claim | str]:
+    """What 127 units and 16 classes do to an epoch; ``runs``: of each network, by its command."""
+    plain, *others = NETWORKS
+    for command in others:
+        pairs = zip(runs[command], runs[plain], strict=False)
+        ratio = Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in pairs])
+        yield f"{NETWORKS[command]}, an epoch: {difference(ratio)}"
+    yield f"127 units, the whole process: {difference(paired(runs[others[0]], runs[plain]))}"
+    if len(linear):
+        more = _more_ms(linear)
+        said = f"{more['127 units']:+.1f} ms with 127 units, {more['16 classes']:+.2f} ms with 16 classes"
+        yield f"By the linear layers' kernels, an epoch takes {said}."
 
 
-def odd_m_is_free(products: pd.DataFrame) -> Iterator[Claim | str]:
+def longer_kernels(budgets: Mapping[str, Budget]) -> Iterator[Claim | str]:
+    """The loss stands in the Tensor Core kernels."""
+    green = {name: own.ms["tensor_core_kernels"] for name, own in budgets.items()}
+    yield "Tensor Core kernels: " + ", ".join(f"{ms:.1f} ms with {name}" for name, ms in green.items()) + "."
+    yield Claim(
+        "127 units lengthen the Tensor Core kernels", green["127 units"] > 1.05 * green["128 units"],
+        {name: f"{ms:.1f} ms" for name, ms in green.items()},
+        because="the kernels for odd sizes are others, or as fast, or there is no GPU",
+        so="what 127 units cost here, if anything, stands in the epochs' table",
+    )  # fmt: skip
+
+
+def one_odd_size(products: pd.DataFrame) -> Iterator[Claim | str]:
     """One of three dimensions may be odd, and no size of ``products`` is off the Tensor Cores in a short type."""
-    us, half = _us(products), half_type(products)
-    times = {name.upper(): us(half, **{name: 4095}) / us(half) for name in "mnk"}
+    us, times = _us(products), _odd_times(products)
     yield Claim(
         "M = 4095 costs less than 10 %, and less than N or K = 4095", times["M"] < min(1.1, times["N"], times["K"]),
         {name: f"{ratio:.2f}" for name, ratio in times.items()},
@@ -87,18 +170,12 @@ def odd_m_is_free(products: pd.DataFrame) -> Iterator[Claim | str]:
         because="the GPU has no Tensor Cores, or its cuBLAS has none of their kernels for odd sizes",
         so=f"of N, these cost you the Tensor Cores: {sorted(set(without['n']))}",
     )  # fmt: skip
-
-
-def odd_n_or_k(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """What an odd N or K costs in each short type."""
-    us, short = _us(products), _short(products)
-    yield f"{len(short)} products, M from {short['m'].min()} on, N from {short['n'].min()} on."
-    odd_ones = {}
+    odd_ones = []
     for dtype in SHORT:
         slower = [us(dtype, **{name: size}) / us(dtype) for name in "nk" for size in (4095, 4097)]
         if us(dtype) > 0:
-            odd_ones[WORDS[dtype]] = f"{min(slower):.1f} to {max(slower):.1f} times"
-    yield "one of N and K odd takes, in " + ", in ".join(map(" ".join, odd_ones.items()))
+            odd_ones.append(f"{WORDS[dtype]} {min(slower):.1f} to {max(slower):.1f}")
+    yield f"with N or K odd, times as long: {', '.join(odd_ones)}"
 
 
 def _short(products: pd.DataFrame) -> pd.DataFrame:
@@ -112,19 +189,8 @@ def _us(products: pd.DataFrame) -> Callable[..., float]:
     return lambda dtype, m=4096, n=4096, k=4096: one.get((dtype, m, n, k), float("nan"))
 
 
-def trust(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """How far measurements of the same product lie apart."""
-    apart = 100 * (products["high_us"] - products["low_us"]) / products["us"]
-    worst = WORDS[products.loc[apart.idxmax(), "dtype"]]
-    yield f"Range in % of the median: {apart.median():.1f}; {apart.max():.0f} at most, in {worst}."
-    cubes = products[(products[["m", "n", "k"]] == 4096).all(axis=1) & (products["dtype"] == half_type(products))]
-    again = cubes[(cubes["layout"] == "nn") & (cubes["stride"] == "tight")]["us"]
-    places = " ".join(map("{:.1f}".format, again))
-    yield f"4096 × 4096 × 4096 at several places of the benchmark: {places} µs."
-
-
-def good_in_tf32(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """Four numbers of TF32 are 16 bytes, so a multiple of 4 will do; and what the kernels' names tell of blocks."""
+def sixteen_bytes(products: pd.DataFrame) -> Iterator[Claim | str]:
+    """Four numbers of TF32 are 16 bytes, sixteen of FP8; and what the kernels' names tell of blocks."""
     us = _us(products)
     ratio = us("tf32", n=4092) / us("tf32")
     yield Claim(
@@ -136,10 +202,6 @@ def good_in_tf32(products: pd.DataFrame) -> Iterator[Claim | str]:
     blocks = near.str.extract(r"tilesize(\d+x\d+)")[0].dropna()
     for n in blocks.index.intersection([4096, 4104]):
         yield f"TF32, N = {n}: the kernel's name states blocks of {blocks[n]}."
-
-
-def fp8_refuses(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """Sixteen numbers of FP8 are 16 bytes, and it takes nothing else."""
     fp8 = products[products["dtype"] == "fp8"]
     odd = fp8[(fp8["n"] % 16 != 0) | (fp8["k"] % 16 != 0)]
     yield Claim(
@@ -160,21 +222,42 @@ def _n_varied(products: pd.DataFrame, dtype: str) -> pd.DataFrame:
     return own[own["dtype"] == dtype]
 
 
-def size_and_place(tight: pd.DataFrame, moved: pd.DataFrame) -> Iterator[Claim | str]:
-    """Neither longer lines nor a good size alone help; ``tight``: the usual lines, ``moved``: other ones, one type."""
-    usual = tight[(tight[["m", "n", "k"]] == 4096).all(axis=1)]["us"]
-    fast = moved[moved["us"] <= 1.1 * (usual.iloc[0] if len(usual) else float("nan"))]
-    names = [f"{row.n} × {row.k} {row.stride}" for row in fast.itertuples()]
+def size_and_place(apart: pd.DataFrame) -> Iterator[Claim | str]:
+    """Neither longer lines nor a good size alone help; ``apart``: of ``lines_apart``."""
+    tight = apart["lines in memory"] == "tight"
+    usual = apart.loc[tight & (apart["N"] == 4096) & (apart["K"] == 4096), "µs"]
+    moved = apart[~tight]
+    fast = moved[moved["µs"] <= 1.1 * (usual.iloc[0] if len(usual) else float("nan"))]
+    names = [f"{n} × {k} {lines}" for n, k, lines in fast[["N", "K", "lines in memory"]].itertuples(index=False)]
     yield Claim(
-        "slow: an odd size in even lines, and a good size in odd lines", fast.empty, f"fast: {', '.join(names)}",
+        "slow: an odd size in even lines, and a good size in odd lines", fast.empty and len(usual) == 1,
+        f"fast: {', '.join(names)}",
         because="another cuBLAS has kernels that fetch such lines fast",
         so="where the padded ones are fast here, longer lines are a remedy on your machine",
     )  # fmt: skip
 
 
-def thin_ones(few: pd.DataFrame) -> Iterator[Claim | str]:
-    """Which products of few rows or columns are off the Tensor Cores."""
-    off = few[few["tensor_cores"] == "no"]
+def the_minimum(products: pd.DataFrame) -> Iterator[Claim | str]:
+    """Sixteen bytes are not the best that one can do: square products around 1,024, all three sizes together."""
+    own = products[
+        (products["part"] == "all") & (products["base"] == 1024) & (products["dtype"] == half_type(products))
+    ]
+    rate = own.set_index("n")["tflops"]
+    left = 100 * rate / rate.get(1024, float("nan"))
+    said = [f"{left.get(n, float('nan')):.0f} % with {n:,}" for n in (960, 1008, 1016, 1032, 1040, 1088)]
+    yield f"in {WORDS[half_type(products)]}, of the rate at 1,024: {', '.join(said)}"
+    few, many = left.get(1032, float("nan")), left.get(1088, float("nan"))
+    yield Claim(
+        "1,032, a multiple of 8, is at least a tenth slower than 1,088, a multiple of 64", few < 0.9 * many,
+        f"{few:.0f} % and {many:.0f} %",
+        because="another GPU or cuBLAS cuts the result into other blocks",
+        so="16 bytes are enough here; try 128 all the same",
+    )  # fmt: skip
+
+
+def thin_ones(products: pd.DataFrame, dearer: pd.DataFrame) -> Iterator[Claim | str]:
+    """Which thin products are off the Tensor Cores, and what an odd batch costs; ``dearer``: as below."""
+    off = products[(products["part"] == "thin") & (products["dtype"] != "fp32") & (products["tensor_cores"] == "no")]
     yield Claim(
         "in 16 bits only the product of two vectors stays off the Tensor Cores",
         bool((off.loc[off["dtype"] != "tf32", ["m", "n"]].max(axis=1) == 1).all()),
@@ -185,76 +268,14 @@ def thin_ones(few: pd.DataFrame) -> Iterator[Claim | str]:
     most = off[off[["m", "n"]].max(axis=1) > 1].groupby("dtype")[["m", "n"]].min().min(axis=1)
     said = [f"in {WORDS[dtype]} M or N = {least}" for dtype, least in most.items()]
     yield f"of the others, off the Tensor Cores: {', '.join(said) or 'none'}"
-
-
-def any_batch(us: Mapping[str, Mapping[int, float]]) -> Iterator[Claim | str]:
-    """The network's step does not notice an odd batch; ``us``: the columns of ``by_batch``, by batch."""
-    of_batch = pd.DataFrame(us).rename(columns=lambda name: name.removesuffix(" µs"))
-    more = 100 * (of_batch.div(of_batch.index, axis=0) / (of_batch.loc[1024] / 1024) - 1)
     yield Claim(
-        "no batch from 1,000 to 1,032 makes a sample of the network's step 3 % dearer", more["step"].max() < 3,
-        more["step"].max(),
+        "no batch from 1,000 to 1,032 makes a sample of the network's step 3 % dearer", dearer["step"].max() < 3,
+        dearer["step"].max(),
         because="the GPU is small: one more row of blocks is a larger part of its work",
-        so=f"batch {more['step'].idxmax()} is the dearest here",
+        so=f"batch {dearer['step'].idxmax()} is the dearest here",
     )  # fmt: skip
-    part, batch = more.drop(columns="step").stack().idxmax()[::-1]
-    yield f"the layer's dearest: {part} at {batch}, {more.loc[batch, part]:+.0f} % a sample"
-
-
-def layouts(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """In 16 bits the four layouts are as fast; in FP8 there is less of a choice."""
-    found = products[(products["part"] == "layout") & (products["m"] == 4096)]
-    both = found[found["dtype"].isin(["fp16", "bf16"])].groupby("dtype")["us"]
-    ratio = float((both.max() / both.min()).max())
-    yield Claim(
-        "at 4096, in FP16 and BF16, no layout is more than 10 % slower than the best", ratio < 1.1, ratio,
-        because="another GPU or cuBLAS has no equally good kernel for every layout",
-        so=f"here the layout is worth up to {ratio:.2f} times: take the best column of your rows",
-    )  # fmt: skip
-    fp8 = found[found["dtype"] == "fp8"]
-    taken, refused = fp8[fp8["refused"].isna()]["layout"], fp8["refused"].dropna()
-    said = f"; else it says: {refused.iloc[0]}" if len(refused) else ""
-    yield f"FP8 takes {', '.join(taken) or 'none'} of the four layouts{said}"
-
-
-def types(cube: pd.DataFrame) -> Iterator[Claim | str]:
-    """What each type takes and gives; ``cube``: the same product in each, the longest type first."""
-    by_type = cube.set_index("dtype")
-    error, rate = by_type["error"].dropna(), by_type["tflops"].dropna().to_dict()
-    in_order = list(error.sort_values().index) == list(error.index)
-    yield Claim("each shorter type errs more", in_order, dict(error))
-    yield Claim(
-        "TF32 is faster than FP32", rate.get("tf32", 0) > rate["fp32"],
-        {WORDS[name]: f"{own / rate['fp32']:.1f}" for name, own in rate.items()},
-        because="the GPU has no TF32: it came with Ampere, in 2020",
-        so="a switch for TF32 changes nothing here; of the short types, FP16 is yours",
-    )  # fmt: skip
-
-
-def whole_network(runs: Mapping[str, Sequence[dict]], each: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
-    """What 127 units and 16 classes do to an epoch; ``runs``: of each network, ``each`` as for ``slower_layers``."""
-    plain = runs["128 units"]
-    for name in ("127 units", "16 classes"):
-        pairs = zip(runs[name], plain, strict=False)
-        ratio = Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in pairs])
-        yield f"{name}, an epoch: {difference(ratio)}"
-    yield f"127 units, the whole process: {difference(paired(runs['127 units'], plain))}"
-    us, steps = _us_of_layers(each), each["128 units, 10 classes"]["ops"]  # of each product; none without a GPU
-    if len(steps):
-        more = (us - us["128 units, 10 classes"]) * steps.max() / 1e3
-        said = f"{more.iloc[0]:+.1f} ms with 127 units, {more.iloc[2]:+.2f} ms with 16 classes"
-        yield f"By the linear layers' kernels, an epoch takes {said}."
-
-
-def longer_kernels(budgets: Mapping[str, Budget]) -> Iterator[Claim | str]:
-    """The loss stands in the Tensor Core kernels."""
-    green = {name: own.ms["tensor_core_kernels"] for name, own in budgets.items()}
-    yield Claim(
-        "127 units lengthen the Tensor Core kernels", green["127 units"] > 1.05 * green["128 units"],
-        {name: f"{ms:.1f} ms" for name, ms in green.items()},
-        because="the kernels for odd sizes are others, or as fast, or there is no GPU",
-        so="what 127 units cost here, if anything, stands in the epochs' table",
-    )  # fmt: skip
+    part, batch = dearer.drop(columns="step").stack().idxmax()[::-1]
+    yield f"of a layer's products, the dearest: {part}, batch {batch:,}, {dearer.loc[batch, part]:+.0f} % a sample"
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -292,15 +313,51 @@ def _linear_product(op: str, sizes: list, batch: int) -> str | None:
     return f"{layer} {'input' if sizes[0][0] == batch else 'weight'} gradient"
 
 
-def rate(products: pd.DataFrame, caption: str, columns: Sequence[str] = ("m", "n", "k", "dtype")) -> Table:
-    """Products as rows: the given columns, µs, TFLOP/s, relative error, and which kernel multiplied."""
-    names = {"dtype": "type", "stride": "lines in memory", "layout": "layout", "part": "product"}
-    frame = products[[*columns, "us", "tflops", "error", "tensor_cores", "kernel"]].copy()
+def linear_layers(reports: Mapping[str, Report]) -> Table:
+    """Microseconds of the linear layers' products, a column a network; the last: how often in the epoch.
+
+    ``reports``: with operator ranges, by the network's name in ``NETWORKS``.
+    """
+    each = {name: linear_ops(report).set_index("product") for name, report in reports.items()}
+    frame = pd.DataFrame({name: own["us"] for name, own in each.items()}).rename_axis("product").reset_index()
+    frame["whole batches"] = frame["product"].map(each["128 units"]["ops"])
+    formats = dict.fromkeys(each, "{:.1f}") | {"whole batches": "{:.0f}"}
+    return table(frame, "The linear layers: kernel time of one operation, µs", formats)
+
+
+def epochs(runs: Mapping[str, Sequence[dict]]) -> Table:
+    """Milliseconds of an epoch of each network; ``runs``: their records, by the command."""
+    return shapes.epochs({label: [epoch_ms([run]) for run in runs[command]] for command, label in NETWORKS.items()})
+
+
+def by_kernel(products: pd.DataFrame) -> Table:
+    """Which kernel multiplies when N is varied, in 16 bits and in TF32."""
+    half, near = half_type(products), products[(products["part"] == "one") & products["varied"].isin(["", "n"])]
+    of_half = (near["dtype"] == half) & near["n"].isin([4096, 4097, 4098, 4100, 4104])
+    of_tf32 = (near["dtype"] == "tf32") & near["n"].isin([4092, 4094, 4095, 4096])
+    both = near[of_half | of_tf32].sort_values(["dtype", "n"])
+    return _rate(both, "N varied: which kernel multiplies", ["dtype", "n"])
+
+
+def lines_apart(products: pd.DataFrame) -> Table:
+    """The same sizes in lines of other lengths, in 16 bits."""
+    half = half_type(products)
+    moved = products[(products["part"] == "stride") & (products["dtype"] == half)]
+    same_type = products[(products["part"] == "one") & (products["dtype"] == half)]
+    both = pd.concat([same_type.merge(moved[["m", "n", "k"]]), moved])
+    both = both.sort_values(["n", "k", "stride"], ascending=[True, True, False])
+    return _rate(both, f"{WORDS[half]}: sizes and lines apart", ["n", "k", "stride"])
+
+
+def _rate(products: pd.DataFrame, caption: str, columns: Sequence[str]) -> Table:
+    """Products as rows: the given columns, µs, TFLOP/s, and which kernel multiplied."""
+    names = {"dtype": "type", "stride": "lines in memory"}
+    frame = products[[*columns, "us", "tflops", "tensor_cores", "kernel"]].copy()
     if "dtype" in frame:
         frame["dtype"] = frame["dtype"].map(WORDS)
     heads = {"us": "µs", "tflops": "TFLOP/s", "tensor_cores": "Tensor Cores"}
     frame = frame.rename(columns={name: name.upper() for name in "mnk"} | names | heads)
-    formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "error": "{:.1e}", "kernel": _kernel}
+    formats = {"µs": "{:,.1f}", "TFLOP/s": "{:,.1f}", "kernel": _kernel}
     formats |= {name.upper(): "{}" for name in columns if name in ("m", "n", "k")}  # 4096, no thousands' separator
     return table(frame, caption, formats)
 
@@ -318,17 +375,20 @@ def by_layout(products: pd.DataFrame) -> Table:
     return table(wide, "A product by the layout of A and B", dict.fromkeys(measured, "{:,.1f}"))
 
 
-def by_batch(record: dict, dtype: str) -> Table:
-    """Microseconds by batch in one type: a linear layer's three products, and the ``step`` of the network."""
+def by_batch(record: dict, dtype: str) -> pd.DataFrame:
+    """Microseconds in one type: of a linear layer's three products, and of the network's ``step``, by the batch."""
     products = shapes.products([record])
     own = products[products["part"].str.startswith("batch") & (products["dtype"] == dtype)]
     own = own.assign(batch=own["k"].where(own["varied"] == "k", own["m"]), part=own["part"].str.removeprefix("batch "))
     steps = [row for row in record["rows"] if row["what"] == "step" and row["dtype"] == dtype]
     steps = pd.DataFrame(steps).set_index("batch")["us"].rename("step")
-    frame = own.pivot(index="batch", columns="part", values="us").join(steps).add_suffix(" µs").reset_index()
-    measured = list(frame)[1:]
-    caption = f"By batch, {WORDS[dtype]}: the products of a layer of 4096 × 4096, and a step of our network"
-    return table(frame, caption, dict.fromkeys(measured, "{:,.1f}") | {"batch": "{}"})
+    return own.pivot(index="batch", columns="part", values="us").join(steps)
+
+
+def dearer(record: dict, dtype: str) -> pd.DataFrame:
+    """The same a sample, in per cent more than at batch 1,024."""
+    us = by_batch(record, dtype)
+    return 100 * (us.div(us.index, axis=0) / (us.loc[1024] / 1024) - 1)
 
 
 # --- charts --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Lab 26: a kernel that goes to memory once comes near its roof, and attention gains more from one.
+"""Lab 26: a kernel that reads and writes memory once comes near its roof, and attention gains more from one.
 
 Bounds follow from shapes and from the roofs that ``bench_peaks.py`` measured: bytes through the memory, operations on
 the Tensor Cores, and exponentials, of which a multiprocessor makes 16 a clock (CUDA C++ Programming Guide, "Arithmetic
@@ -20,6 +20,7 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number, each_of
 from labkit.numbers import number
+from labkit.predictions import Guess
 from labkit.subjects import kernels, kernels_charts
 from labkit.subjects.kernels_charts import SMALL, WAYS
 from labkit.subjects.roofline import BYTES, Peaks
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
     from labkit.pretend.triton import Work
 
 EXPONENTIALS_A_CLOCK = 16  # of a multiprocessor
-PLACES = 4096  # of the attention that the reader predicts
+LENGTH = 4096  # of the attention that the reader predicts, in tokens
+COLUMNS = 4096  # of the softmax that the reader predicts
 
 
 # --- softmax ------------------------------------------------------------------------------------------------
 
 
-def softmax_floor_us(numbers: int, peaks: Peaks, dtype: str, trips: int = 2) -> float:
-    """µs in which so many numbers can go through the memory so often: read once, written once are two trips."""
-    return trips * numbers * BYTES[dtype] / peaks.tb_per_s / 1e6
+def softmax_floor_us(numbers: int, peaks: Peaks, dtype: str, passes: int = 2) -> float:
+    """µs in which so many numbers can pass through memory so often: read once and written once, that is 2."""
+    return passes * numbers * BYTES[dtype] / peaks.tb_per_s / 1e6
 
 
 def softmax_shares(records: Sequence[dict], peaks: Peaks) -> pd.DataFrame:
@@ -54,7 +56,7 @@ def softmax_table(records: Sequence[dict], peaks: Peaks) -> Table:
     shares = 100 * softmax_shares(records, peaks)[["operators", "torch", "compiled", "triton", "pieces"]]
     names = [WAYS[way][0] for way in shares]
     frame = shares.set_axis(names, axis=1).rename_axis("columns").reset_index()
-    caption = "Softmax: per cent of the memory's roof (read once, written once), medians of rounds"
+    caption = "Softmax: per cent of the memory's roof, medians of rounds"
     return table(frame, caption, {"columns": "{:,}"} | dict.fromkeys(names, "{:.0f}"))
 
 
@@ -128,16 +130,16 @@ def floors_table(records: Sequence[dict], peaks: Peaks) -> Table:
     found = attention_floors(records, peaks).xs(False, level="causal")
     names = {
         "arithmetic": "arithmetic µs",
-        "memory": "memory µs, one kernel",
+        "memory": "memory µs, fused",
         "naive memory": "memory µs, naive",
         "exponentials": "exponentials µs",
     }
-    frame = found[[*names]].rename(columns=names).rename_axis("places").reset_index()
+    frame = found[[*names]].rename(columns=names).rename_axis("length").reset_index()
     shapes = kernels.rows(records, "attention").drop_duplicates("length").sort_values("length")
     (few, most), first = shapes["length"].iloc[[0, -1]], shapes.iloc[0]
-    caption = f"Attention at the roofs of one {peaks.gpu}, {first['heads']} heads of {first['width']} numbers: "
-    caption += f"{first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} places"
-    return table(frame, caption, {"places": "{:,}"})
+    caption = f"What attention needs at each roof of one {peaks.gpu}: {first['heads']} heads of {first['width']}, "
+    caption += f"batch × length from {first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} tokens"
+    return table(frame, caption, {"length": "{:,}"})
 
 
 def attention_times(records: Sequence[dict]) -> pd.DataFrame:
@@ -152,7 +154,7 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
     extra = kernels.rows(records, "attention").pivot(index=["length", "causal"], columns="way", values="extra_bytes")
     frame = pd.DataFrame(
         {
-            "places": [length for length, _ in times.index],
+            "length": [length for length, _ in times.index],
             "causal": ["yes" if causal else "no" for _, causal in times.index],
             "naive µs": times["naive"].to_numpy(),
             "flash µs": times["flash"].to_numpy(),
@@ -162,11 +164,11 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
             "ours, % of the bound": (100 * least.reindex(times.index) / times["triton"]).to_numpy(),
             "naive, GB more": (extra["naive"].reindex(times.index) / 1e9).to_numpy(),
         }
-    ).sort_values(["causal", "places"])
-    formats = {"places": "{:,}"} | dict.fromkeys(["naive µs", "flash µs", "ours µs"], "{:,.0f}")
+    ).sort_values(["causal", "length"])
+    formats = {"length": "{:,}"} | dict.fromkeys(["naive µs", "flash µs", "ours µs"], "{:,.0f}")
     formats |= {"naive / ours": "{:.1f}", "flash / ours": "{:.2f}", "ours, % of the bound": "{:.0f}"}
     formats |= {"naive, GB more": "{:.2f}"}
-    caption = "Attention forward: medians of rounds, GPU time; flash is PyTorch's"
+    caption = "Attention, forward: medians of rounds, GPU time; flash is PyTorch's"
     return table(frame, caption, formats)
 
 
@@ -181,17 +183,17 @@ def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
             floor = floors.xs(causal, level="causal") / 1e3
             kernels_charts.lines(ax, own, labelled=not causal)
             least = floor[["arithmetic", "memory"]].max(axis=1)
-            labels = ("bound of one kernel", "bound of the naive form") if not causal else (None, None)
+            labels = ("bound, fused", "bound, naive") if not causal else (None, None)
             ax.plot(least.index, least, color=style.INK, lw=1.3, ls=":", label=labels[0])
             ax.plot(floor.index, floor["naive memory"], color=style.VERMILION, lw=1.3, ls=":", label=labels[1])
             kernels_charts.by_twos(ax, own.index)
-            ax.set(yscale="log", xlabel="places")
+            ax.set(yscale="log", xlabel="sequence length, tokens")
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.yaxis.set_minor_formatter(NullFormatter())
             ax.grid(axis="y", lw=0.6)
-            ax.set_title("causal: each place sees those before" if causal else "each place sees every other")
+            ax.set_title("causal: each token sees those before it" if causal else "each token sees every other")
         axes[0].set_ylabel("ms, logarithmic")
-        style.suptitle(fig, "Attention forward, the same number of numbers at each length")
+        style.suptitle(fig, "Attention, forward: as many tokens at each length")
         fig.legend(loc="outside lower center", ncols=3, fontsize=SMALL)
     return fig
 
@@ -245,10 +247,20 @@ def tuning(records: Sequence[dict]) -> Table:
     )
     formats = {"shared kB": "{:.0f}", "compiled s": "{:.1f}", "µs": "{:,.0f}"}
     length = int(found["length"].iloc[0])
-    return table(frame, f"Causal attention of {length:,} places, by choice, the fastest first", formats)
+    return table(frame, f"Causal attention of {length:,} tokens, by choice, the fastest first", formats)
 
 
 # --- what it claims ------------------------------------------------------------------------------------------
+
+
+def floor(timed: Sequence[dict], peaks: Peaks) -> Iterator[Claim | str]:
+    """The µs below which no softmax of the benchmark can come, by its bytes; ``timed``: of ``bench_kernels.py``."""
+    first, dtype = kernels.rows(timed, "softmax").iloc[0], timed[0]["dtype"]
+    numbers = int(first["rows"] * first["columns"])
+    yield (
+        f"{numbers:,} numbers in {dtype.upper()}, read once and written once at {peaks.tb_per_s:.2f} TB/s: "
+        f"{softmax_floor_us(numbers, peaks, dtype):.0f} µs."
+    )
 
 
 def one_trip(x: torch.Tensor, y: torch.Tensor, work: Work) -> Iterator[Claim | str]:
@@ -258,33 +270,41 @@ def one_trip(x: torch.Tensor, y: torch.Tensor, work: Work) -> Iterator[Claim | s
     yield Claim("the result is PyTorch's", y.allclose(x.softmax(dim=1)))
 
 
-def one_kernel(shares: pd.DataFrame) -> Iterator[Claim | str]:
-    """One kernel against one an operator; ``shares``: of the memory's roof, by columns, a column for each way."""
-    gain = (shares["triton"] / shares["operators"])[4096]
-    yield Claim("no way passes the memory's roof, give or take a tenth", shares.max().max() < 1.1)
+def one_kernel(shares: pd.DataFrame, timed: Sequence[dict]) -> Iterator[Claim | str]:
+    """One kernel against one for each operator and against the others; how far off each is by its bound.
+
+    ``shares``: of the memory's roof, by columns, a column for each way; ``timed``: of ``bench_kernels.py``.
+    """
+    gain = (shares["triton"] / shares["operators"])[COLUMNS]
+    yield Claim("no way passes the memory's roof by more than a tenth", shares.max().max() < 1.1)
     yield Claim(
-        "one kernel is over twice as fast as one an operator, at 4,096", gain > 2, gain,
-        because="a cache that holds all the numbers makes trips cheap",
+        f"one kernel is over twice as fast as one for each operator, at {COLUMNS:,} columns", gain > 2, gain,
+        because="a cache that holds all the numbers makes passes over them cheap",
         so=f"fusing gains a factor of {gain:.1f} here",
     )  # fmt: skip
-
-
-def near_the_roof(shares: pd.DataFrame, version: str) -> Iterator[Claim | str]:
-    """How near the roof our softmax comes, and how it stands against the others, by this version of PyTorch."""
     ours, best = shares["triton"], shares.drop(columns=["triton", "pieces"]).max(axis=1)
-    low, high = 100 * ours.min(), 100 * ours.max()
+    low, high, against = 100 * ours.min(), 100 * ours.max(), ours / best
     yield (
-        f"Ours reaches {low:.0f} to {high:.0f} % of the roof, worst at {ours.idxmin():,} "
-        "columns. Against the best of the others it is "
-        f"{(ours / best).min():.2f} to {(ours / best).max():.2f} times as fast, by PyTorch {version}."
+        f"Ours reaches {low:.0f} to {high:.0f} % of the roof, least at {ours.idxmin():,} columns. It is "
+        f"{against.min():.2f} to {against.max():.2f} times as fast as the best of the others."
+    )
+    errors = _errors(timed, "softmax")
+    yield (
+        f"Against FP64, ours errs by at most {errors['triton']:.2f} of its bound, and operator by operator by "
+        f"{errors['operators']:.1f} times that bound."
     )
 
 
+def _errors(timed: Sequence[dict], what: str) -> pd.Series:
+    """By way, the largest error against FP64, as a share of the bound that ours keeps."""
+    return kernels.rows(timed, what).groupby("way")["error_of_bound"].max()
+
+
 def one_pass(row: Sequence[float], largest: float, total: float) -> Iterator[Claim | str]:
-    """The online softmax found the largest of a row, and the sum of powers relative to it."""
+    """The online softmax found the largest of a row, and the sum of exponentials relative to it."""
     exact = sum(math.exp(number - max(row)) for number in row)
     same = largest == max(row) and math.isclose(total, exact)
-    yield Claim("one pass gives the largest and the sum", same)
+    yield Claim("one pass finds the largest and the sum", same)
 
 
 def in_pieces(shares: pd.DataFrame) -> Iterator[Claim | str]:
@@ -297,57 +317,61 @@ def in_pieces(shares: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def bound_by(floors: pd.DataFrame) -> Iterator[Claim | str]:
-    """What binds attention at the most places; ``floors``: µs at each roof, by length and direction."""
+    """What binds attention at the greatest length; ``floors``: µs at each roof, by length and direction."""
     longest, at, roof = _longest(floors)
     yield (
-        f"At {longest:,} places one kernel is bound by {roof}; the naive form needs "
-        f"{at['naive memory'] / at[roof]:.1f} times as long, for its bytes alone."
+        f"At length {longest:,} the fused kernel is bound by {roof}. For its bytes alone, the naive form needs "
+        f"{at['naive memory'] / at[roof]:.1f} times as long."
     )
 
 
 def _longest(floors: pd.DataFrame) -> tuple[int, pd.Series, str]:
-    """The most places, the floors of the attention that is not causal there, and the roof that binds one kernel."""
+    """The greatest length, the floors of the attention that is not causal there, and the roof that binds one kernel."""
     longest = floors.index.get_level_values("length").max()
     at = floors.loc[(longest, False)]
     return longest, at, at[["arithmetic", "memory"]].idxmax()
 
 
-def attention_gains(times: pd.DataFrame) -> Iterator[Claim | str]:
-    """Attention in one kernel against three; ``times``: µs of each way, by length and direction."""
-    gain = (times["naive"] / times["triton"])[(PLACES, False)]
+def attention_gains(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim | str]:
+    """One kernel against three, how near its bound it comes, and what it gains where half of the scores are skipped.
+
+    ``times``: µs of each way, by length and direction; ``floors``: µs at each roof.
+    """
+    gain = _gain(times)
     yield Claim(
-        "at 4,096 places one kernel is over twice as fast as the naive form", gain > 2, gain,
+        f"at length {LENGTH:,} one kernel is over twice as fast as the naive form", gain > 2, gain,
         because="Triton multiplies on the ordinary cores of a GPU of this generation",
         so=f"one kernel gains a factor of {gain:.1f} here",
     )  # fmt: skip
-
-
-def near_its_bound(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim | str]:
-    """How near its bound our attention comes, what skipping a half gains it, and how PyTorch's stands against it."""
     longest, at, roof = _longest(floors)
-    own, flash = times["triton"], times["flash"]
+    own = times["triton"]
     turns = at["arithmetic"] + at["exponentials"]
     half = own.loc[(longest, False)] / own.loc[(longest, True)]
     yield (
-        f"At {longest:,} places ours reaches {100 * at[roof] / own[(longest, False)]:.0f} % "
-        f"of its bound; causal, it is {half:.2f} times as fast, of 2 that the skipped half would allow."
+        f"At length {longest:,} ours reaches {100 * at[roof] / own[(longest, False)]:.0f} % "
+        f"of its bound. Causal, it is {half:.2f} times as fast, of the 2 that the skipped half would allow."
     )
     yield f"Products and then exponentials would take {turns:,.0f} µs; ours takes {own[(longest, False)]:,.0f} µs."
-    yield (
-        f"PyTorch's flash kernel takes {(flash / own).min():.2f} to {(flash / own).max():.2f} times as long as ours."
-    )
 
 
-def cudnn_or_flash(both: Sequence[dict]) -> Iterator[Claim | str]:
-    """cuDNN's attention against PyTorch's flash kernel, forward and back; ``both``: of ``bench_attention.py``."""
-    gain = cudnn_gain(both, PLACES)
+def _gain(times: pd.DataFrame) -> float:
+    return float((times["naive"] / times["triton"])[(LENGTH, False)])
+
+
+def rivals(times: pd.DataFrame, both: Sequence[dict]) -> Iterator[Claim | str]:
+    """PyTorch's flash kernel against ours, forward, and cuDNN's against it, forward and back.
+
+    ``times`` as before; ``both``: of ``bench_attention.py``.
+    """
+    slower, gain = times["flash"] / times["triton"], cudnn_gain(both, LENGTH)
+    yield (f"Forward, PyTorch's flash kernel takes {slower.min():.2f} to {slower.max():.2f} times as long as ours.")
     if math.isnan(gain):
-        yield "One of the two kernels does not run here."
+        yield "Either cuDNN's kernel or PyTorch's flash kernel does not run here."
     else:
         yield (
-            f"At 4,096 places, forward and back, cuDNN's kernel is {gain:.2f} times as fast "
-            "as PyTorch's flash kernel."
-        )  # fmt: skip
+            f"Forward and back, at length {LENGTH:,}, cuDNN's kernel is {gain:.2f} times as fast as PyTorch's flash "
+            "kernel."
+        )
 
 
 def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
@@ -364,6 +388,35 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
         f"Over the first of the list it saves {saved:.0f} µs a call, and has paid after "
         f"{cost['pays_after']:,.0f} calls."
     )
+
+
+# --- predictions ---------------------------------------------------------------------------------------------
+
+PREDICTIONS = {
+    "one_kernel": Guess(
+        "one kernel against one for each operator", " times",
+        lambda shares: float((shares["triton"] / shares["operators"])[COLUMNS]),
+        wrong={
+            "That's eight passes against two. But the operators' kernels don't reach the roof either.": lambda _: 4.0,
+            "That counts kernels. What takes time here is bytes.": lambda _: 5.0,
+        },
+    ),
+    "attention": Guess(
+        "attention in one kernel against three", " times", lambda times, floors: _gain(times),
+        wrong={
+            "That compares only bytes. The fused kernel is bound by arithmetic.": (
+                lambda times, floors: _at(floors, "naive memory") / _at(floors, "memory")
+            ),
+            "That's the ratio of the two bounds. The naive form stays further from its own.": (
+                lambda times, floors: _at(floors, "naive memory") / _at(floors, "arithmetic")
+            ),
+        },
+    ),
+}  # fmt: skip
+
+
+def _at(floors: pd.DataFrame, roof: str) -> float:
+    return float(floors.loc[(LENGTH, False), roof])
 
 
 # --- exercises -----------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("LAB_MODE", "recorded")
     os.environ["LAB_PREDICTIONS"] = "off"
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:CUDA initialization")  # a driver too old for PyTorch is no reader's
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:CUDA initialization")  # a driver too old is said to its owner only
     for page in pages.TEXTS:
         page.write_text(pages.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     for file in files():

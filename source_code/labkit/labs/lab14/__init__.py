@@ -9,8 +9,20 @@ from labkit.labs.lab14.claims import (
     o3_fails,
     on_tensor_cores,
     skips_foretold,
-    tf32_rounds,
     underflow,
 )
-from labkit.labs.lab14.cubic import by_variant, fits, fits_chart, overflow, products, rounding, tail, text, work
+from labkit.labs.lab14.cubic import (
+    VARIANTS,
+    by_variant,
+    fits,
+    iteration,
+    losses,
+    overflow,
+    products,
+    scales_chart,
+    tails,
+    text,
+)
 from labkit.labs.lab14.exercises import EXERCISES
+from labkit.labs.lab14.network import skipped, zeros_chart, zeros_pct
+from labkit.labs.lab14.predictions import PREDICTIONS

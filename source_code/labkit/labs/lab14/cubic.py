@@ -1,38 +1,35 @@
-"""What became of the cubics that were fitted to sin(x)? Fits, overflow, rounding, and the kernels that they ran."""
+"""What became of the cubics that were fitted to sin(x)? Fits, overflow, and the kernels that they ran."""
 
 from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from labkit.display import style
-from labkit.subjects.loss_scaling import FIRST_SCALE
+from labkit.subjects.loss_scaling import FIRST_SCALE, scales
 from stepbudget.ask import tensor_cores
 from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
 
 FP16_MAX = 65504.0
+ALPHA = 0.99  # RMSprop's default: its state becomes ALPHA times itself, plus 1 - ALPHA of the gradient's square
 LIMIT_PCT = 2.0  # above least squares
+VARIANTS = ("fp32", "tf32", "bf16", "O1", "O2", "O3", "O3 mean")  # those that are profiled
 COMPARED = ("fp32", "O1", "O2", "bf16")
 SEARCH = 100  # iterations within which a scaler has found its scale: it is doubled after 2,000 good steps or later
 
 
 def fits(record: dict) -> pd.DataFrame:
-    """The fits, a row each: ``variant``, ``seed``, per cent above least squares twice, ``skipped``, µs an iteration.
+    """The fits, a row each: ``variant``, ``seed``, ``above_pct``, ``skipped``, µs an iteration.
 
-    ``above_pct`` is by the final weights, ``said_pct`` by the run's own last loss; NaN where it is not finite.
+    ``above_pct``: per cent above least squares by the final weights; NaN where they are not finite.
     """
-    best = record["least_squares"]
     frame = pd.DataFrame(record["rows"])
-    for column, loss in (("above_pct", "exact_loss"), ("said_pct", "loss")):
-        frame[column] = 100 * (frame[loss].astype(float) / best - 1)
+    frame["above_pct"] = 100 * (frame["exact_loss"].astype(float) / record["least_squares"] - 1)
     frame["skipped"] = frame["skipped"].map(len)
     return frame
 
@@ -50,76 +47,32 @@ def by_variant(record: dict) -> Table:
                 within: int((own["above_pct"] < LIMIT_PCT).sum()),
                 "above least squares %": own["above_pct"].median() if finite else None,
                 "worst %": own["above_pct"].max() if finite else None,
-                "as the run says %": own["said_pct"].median() if finite else None,
                 "skipped steps": own["skipped"].median(),
                 "µs an iteration": own["us_an_iteration"].median(),
             }
         )
-    formats = dict.fromkeys(["above least squares %", "worst %", "as the run says %"], "{:,.2f}")
+    formats = dict.fromkeys(["above least squares %", "worst %"], "{:,.2f}")
     formats |= {within: "{:.0f}", "skipped steps": "{:.0f}", "µs an iteration": "{:.0f}"}
     caption = f"A cubic fitted to sin(x), the last iteration (medians); least squares: {record['least_squares']:.3f}"
     return table(pd.DataFrame(rows), caption, formats)
 
 
-SMALL = 8.5  # points
-FAIL = 1e3  # per cent above least squares from which on a fit has failed, and is drawn at the edge
-BESIDE = {"textcoords": "offset points", "va": "center", "size": SMALL}
+def tails(record: dict) -> pd.DataFrame:
+    """A row a variant, finite ones: ``worst_pct``, the worst seed's median loss over its last 100 iterations.
 
-
-def fits_chart(record: dict) -> Figure:
-    """Per cent above the least-squares loss: a row a variant, a dot a seed; hollow: as the run itself reports it.
-
-    What is not finite, or beyond 1,000 %, is a cross at the right edge.
-    """
-    rows, least_squares = record["rows"], record["least_squares"]
-    names = list(dict.fromkeys(row["variant"] for row in rows))
-    with style.house_style():
-        fig = style.figure(1.3 + 0.3 * len(names), w_pad=0.1)
-        ax = fig.subplots()
-        for y, name in enumerate(names):
-            own = [row for row in rows if row["variant"] == name]
-            for kind, look in (("loss", {"mfc": style.PAPER, "ms": 7}), ("exact_loss", {"mfc": style.BLUE, "ms": 4.5})):
-                values = [_above(row[kind], least_squares) for row in own]
-                fine = [value for value in values if value is not None]
-                ax.plot(fine, [y] * len(fine), "o", mec=style.BLUE, mew=1, **look)
-            failed = sum(_above(row["exact_loss"], least_squares) is None for row in own)
-            if failed:
-                ax.plot([FAIL], [y], "x", color=style.VERMILION, ms=8, mew=2)
-                ax.annotate(f"{failed} of {len(own)} fail", (FAIL, y), (-10, 0), **BESIDE | {"ha": "right"})
-        ax.axvline(LIMIT_PCT, color=style.MUTED, ls=":", lw=1.4)
-        ax.annotate(f"{LIMIT_PCT:g} %", (LIMIT_PCT, -0.6), (4, 0), **BESIDE)
-        ax.set(xscale="log", xlim=(0.02, 1.4 * FAIL), ylim=(len(names) - 0.5, -0.9))
-        ax.set_xticks([0.1, 1, 10, 100, 1000], ["0.1", "1", "10", "100", "1,000"])
-        ax.set_yticks(range(len(names)), names)
-        ax.tick_params(axis="y", length=0)
-        ax.set_xlabel("per cent above the least-squares loss; full: by the final weights, hollow: as the run says")
-        ax.set_title(f"A cubic fitted to sin(x): a dot a seed ({len({row['seed'] for row in rows})} seeds a variant)")
-    return fig
-
-
-def _above(loss: float | None, least_squares: float) -> float | None:
-    """Per cent above the least-squares loss; None where the fit failed."""
-    if loss is None or not math.isfinite(loss):
-        return None
-    above = 100 * (loss / least_squares - 1)
-    return max(above, 0.02) if above < FAIL else None
-
-
-def tail(record: dict) -> Table:
-    """A row a variant, finite ones: the loss over the last 100 iterations, per cent above least squares.
-
-    ``lowest``, ``median``, ``highest``: medians over the seeds; ``worst median``: of the worst seed.
+    In per cent above least squares, as the runs say.
     """
     best, rows = record["least_squares"], []
     for name in dict.fromkeys(row["variant"] for row in record["rows"]):
-        tails = [row["tail"] for row in record["rows"] if row["variant"] == name]
-        if all(value is not None for tail in tails for value in tail):
-            three = [statistics.median(values) for values in zip(*tails, strict=True)]
-            above = [100 * (value / best - 1) for value in (*three, max(tail[1] for tail in tails))]
-            rows.append((name, *above))
-    numbers = ["lowest %", "median %", "highest %", "worst median %"]
-    caption = "Above least squares over the last 100 iterations, as the runs say (medians over seeds; worst seed)"
-    return table(pd.DataFrame(rows, columns=["variant", *numbers]), caption, dict.fromkeys(numbers, "{:,.2f}"))
+        own = [row["tail"] for row in record["rows"] if row["variant"] == name]
+        if all(value is not None for tail in own for value in tail):
+            rows.append((name, 100 * (max(median for _, median, _ in own) / best - 1)))
+    return pd.DataFrame(rows, columns=["variant", "worst_pct"])
+
+
+def losses(record: dict) -> dict[tuple[str, int], list[float]]:
+    """The recorded losses of each fit, by variant and seed."""
+    return {(row["variant"], row["seed"]): row["losses"] for row in record["rows"]}
 
 
 def halvings(gradient: float, scale: float = FIRST_SCALE) -> int:
@@ -141,7 +94,7 @@ def overflow(record: dict) -> Table:
                 "seed": seed,
                 "first loss": start["loss"],
                 "largest gradient": start["gradient"],
-                "its square": start["gradient_squared"],
+                "RMSprop stores": (1 - ALPHA) * start["gradient_squared"],
                 "halvings needed": halvings(start["gradient"]),
                 "steps O1 skips": sum(iteration < SEARCH for iteration in own["O1"]["skipped"]),
                 "O3's loss at the end": own["O3"]["exact_loss"],
@@ -149,47 +102,14 @@ def overflow(record: dict) -> Table:
         )
     frame = pd.DataFrame(rows)
     formats = dict.fromkeys(["first loss", "largest gradient", "O3's loss at the end"], "{:,.0f}")
-    return table(frame, "The first step, by seed", formats | {"its square": "{:.1e}"})
+    return table(frame, "The first step, by seed", formats | {"RMSprop stores": "{:.1e}"})
 
 
-def rounding(record: dict) -> Table:
-    """Where BF16 loses: per cent above least squares, median over the seeds, each row with one thing more rounded.
-
-    Only the first two rows where no fit ran in BF16: the GPU has none.
-    """
-    own = fits(record)
-    bf16 = own[own["variant"] == "bf16"]
-    best = record["least_squares"]
-    rounded = 100 * (record["rounded_best"]["bfloat16"] / best - 1)
-    rows = [
-        ("the best cubic, rounded to BF16 with its powers and results", rounded),
-        ("FP32's final weights, in FP64", own.loc[own["variant"] == "fp32", "above_pct"].median()),
-    ]
-    if len(bf16):
-        seen = statistics.median(_loss(in_bf16(weights)) for weights in bf16["weights"])
-        rows += [
-            ("BF16's final weights, in FP64", bf16["above_pct"].median()),
-            ("the same weights rounded to BF16, in FP64", 100 * (seen / best - 1)),
-            ("the same, powers and results rounded too: as the run says", bf16["said_pct"].median()),
-        ]
-    above = "above least squares %"
-    frame = pd.DataFrame(rows, columns=["loss of", above])
-    return table(frame, "Where BF16 loses (medians over the seeds)", {above: "{:.2f}"})
-
-
-def in_bf16(values: Sequence[float]) -> np.ndarray:
-    """The nearest BF16 numbers, ties to even: the upper half of an FP32 number's bits. In FP64."""
-    bits = np.asarray(values, dtype=np.float32).view(np.uint32)
-    bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
-
-
-def _loss(weights: np.ndarray) -> float:
-    """The sum of squared errors of (x, x², x³, constant) coefficients, in FP64."""
-    x = np.linspace(-np.pi, np.pi, 2000)
-    *powers, constant = weights
-    found = constant + sum(weight * x**exponent for exponent, weight in enumerate(powers, 1))
-    return float(np.square(found - np.sin(x)).sum())
+def scales_chart(record: dict) -> Figure:
+    """O1's loss scale: how the scaler finds it, and the whole fit."""
+    own = [row for row in record["rows"] if row["variant"] == "O1"]
+    panels = {"the first 30 iterations": own, "all of them": own}
+    return scales(panels, [30, 5000], "O1: how GradScaler finds its scale")
 
 
 PRODUCT = r"gemm|gemv|nvjet|cutlass|cublas|dot_kernel|splitK|xmma"  # in the name of a kernel of a matrix product
@@ -233,20 +153,20 @@ def on_tensor_cores(products: pd.DataFrame) -> str:
     return f"no: in none of {', '.join(found.index)}"
 
 
-def work(report: Report, variants: Sequence[str], iterations: int) -> Table:
-    """What an iteration asks of the GPU, a row a variant: kernels and their µs, and those of the products alone.
+def iteration(record: dict, report: Report, iterations: int = 100) -> Table:
+    """An iteration of each variant: how long it takes, unprofiled, and what it asks of the GPU.
 
-    ``iterations``: how many of them each variant's range holds.
+    ``iterations``: how many of them each variant's range in the report holds.
     """
+    us = fits(record).groupby("variant", sort=False)["us_an_iteration"].median()
     rows = []
-    for name in filter(report.windows, variants):
+    for name in filter(report.windows, VARIANTS):
         kernels = tensor_cores.verdicts(report, report.window(name))
         product = kernels["kernel"].astype(str).str.contains(PRODUCT)
-        us = 1e3 * kernels["gpu_ms"] / iterations
-        rows.append((name, kernels["count"].sum() / iterations, us.sum(), us[product].sum()))
-    formats = {"kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
-    frame = pd.DataFrame(rows, columns=["variant", *formats])
-    return table(frame, f"{report.name}: kernels of an iteration", formats)
+        gpu_us = 1e3 * kernels["gpu_ms"] / iterations
+        rows.append((name, us.get(name), kernels["count"].sum() / iterations, gpu_us.sum(), gpu_us[product].sum()))
+    heads = {"µs an iteration": "{:.0f}", "kernels": "{:.0f}", "their µs": "{:.1f}", "of that, products µs": "{:.1f}"}
+    return table(pd.DataFrame(rows, columns=["variant", *heads]), "What an iteration asks of the GPU", heads)
 
 
 def text(record: dict, products: pd.DataFrame) -> Table:
@@ -285,6 +205,7 @@ def text(record: dict, products: pd.DataFrame) -> Table:
                 f"{us['fp32']:.0f} µs an iteration in FP32, {us['O1']:.0f} µs in O1: {slower:.1f} times as long",
             ),
             ("unclear whether Tensor Cores are used", on_tensor_cores(products)),
+            ("a V100's Tensor Cores work on integers, too", "no run needed: these came with Turing"),
         ],
         columns=["the text", "what we measured"],
     )

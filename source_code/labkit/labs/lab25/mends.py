@@ -86,7 +86,7 @@ MENDS = {
         Mend("train_transformer_amp", "BF16", sixteen_bits_ms),
         Mend("train_transformer_log", "loss read every 10 steps", _fix("no_synchronisation")),
         Mend("train_transformer_fused", "fused optimizer", optimizer_ms),
-        Mend("train_transformer_compiled", "compiled", all_but_products_ms),
+        Mend("train_transformer_compiled", "torch.compile", all_but_products_ms),
     ),
 }
 
@@ -113,11 +113,6 @@ def report(name: str) -> Report:
 @cache
 def budget_of(name: str) -> Budget:
     return budget(report(name))
-
-
-def budgets(patient: str) -> dict[str, Budget]:
-    """A script's budgets as it was and after each mend, by its label."""
-    return {AS_IT_WAS: budget_of(patient)} | {mend.label: budget_of(mend.report) for mend in mends(patient)}
 
 
 def runs(name: str, steps: int | None = None) -> list[dict]:

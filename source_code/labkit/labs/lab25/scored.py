@@ -1,7 +1,7 @@
-"""Did each mend do what its bound promised, and what is it worth to a whole process?
+"""Did each fix do what its bound promised, and what is it worth to a whole process?
 
 A bound is of the profiled window. What is scored is the step as it was timed without a profiler, three rounds of all
-mends in turn: the bound's share of its window is taken of that step.
+fixes in turn: the bound's share of its window is taken of that step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from labkit.display import style
 from labkit.display.charts.bars import SMALL, THICK, bar, bar_axes, beside, reach
-from labkit.display.runs import in_rounds, is_beyond_noise
+from labkit.display.runs import is_beyond_noise
 from labkit.display.spread import Spread, paired, spread
 from labkit.errors import LabError
 from labkit.labs.lab25 import mends
@@ -93,12 +93,6 @@ class Scored:
             return word if is_beyond_noise(self.ratio) else f"{word}, by chance perhaps"
         return NOTHING
 
-    @property
-    def sentence(self) -> str:
-        """Promise and outcome, in words."""
-        promised = f"{self.mend.label}: at best {self.best_ms:.1f} ms a step, by the report before"
-        return f"{promised}; timed {self.after.text('ms')}, {in_rounds(self.ratio)}."
-
 
 def score(mend: Mend) -> Scored:
     """A mend's bound, from the report before it, against the timed steps before and after."""
@@ -113,33 +107,28 @@ def scores(patient: str) -> list[Scored]:
     return [score(mend) for mend in mends.mends(patient)]
 
 
-def gains(scored: Sequence[Scored]) -> dict[str, float]:
-    """Milliseconds that each mend gained, by its word: the last of its report's name."""
-    return {one.mend.word: one.gained_ms for one in scored}
+def most(scored: Sequence[Scored]) -> str:
+    """The fix that makes a step shorter by most milliseconds, by its word: the last of its report's name."""
+    return max(scored, key=lambda one: one.gained_ms).mend.word
 
 
 def ledger(scored: Sequence[Scored]) -> Table:
-    """A row a mend: the step at best by the report before, the step as timed, and what of the promise came true."""
+    """A row a fix: the step at best by the report before, the step as timed, round by round, and what came of it."""
     first = scored[0]
-    rows = [(AS_IT_WAS, None, first.before.median, _range(first.before), None, None, None, _process_s(first.slow), "")]
+    rows = [(AS_IT_WAS, None, first.before.median, None, "", None, "")]
     for one in scored:
-        came = 100 * one.gained_ms / one.promised_ms if one.verdict != NOTHING and one.promised_ms else None
-        times = one.ratio.median
-        row = (one.best_ms, one.after.median, _range(one.after), times, one.at_most_times, came, _process_s(one.fast))
-        rows.append((one.mend.label, *row, one.verdict))
-    columns = ["step ms at best", "step ms", "range ms", "× before", "× at most", "% of the promise", "process s"]
-    frame = pd.DataFrame(rows, columns=["mend", *columns, "verdict"])
-    formats = {"step ms at best": "{:.1f}", "step ms": "{:.1f}", "× before": "{:.2f}", "× at most": "{:.2f}"}
-    formats |= {"% of the promise": "{:.0f}", "process s": "{:.1f}"}
+        rounds = f"{one.ratio.low:.2f}–{one.ratio.high:.2f}"
+        factors = (one.ratio.median, rounds, one.at_most_times)
+        rows.append((one.mend.label, one.best_ms, one.after.median, *factors, one.verdict))
+    columns = ["fix", "at best ms", "timed ms", "× before", "rounds ×", "× at most", "verdict"]
+    formats = {"at best ms": "{:.1f}", "timed ms": "{:.1f}", "× before": "{:.2f}", "× at most": "{:.2f}"}
     timed = first.slow[0]["arguments"]["steps"]
-    caption = (
-        f"Each mend added to those before it: {first.before.n} rounds of {timed} steps, without a profiler (medians)"
-    )
-    return table(frame, caption, formats)
+    caption = f"A step, each fix added to those before it: {first.before.n} rounds of {timed} steps, no profiler"
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
 def steps(scored: Sequence[Scored], title: str) -> Figure:
-    """Milliseconds of a step, as it was and after each mend: median, each round a dot, and where the bound lay."""
+    """Milliseconds of a step, as it was and after each fix: median, each round a dot, and where the bound lay."""
     names = [AS_IT_WAS, *(one.mend.label for one in scored)]
     taken = [scored[0].before, *(one.after for one in scored)]
     longest = max(own.high for own in taken)
@@ -161,7 +150,7 @@ def steps(scored: Sequence[Scored], title: str) -> Figure:
 
 @dataclass(frozen=True)
 class Whole:
-    """A script as it was and with all mends, as whole processes of so many timed steps, after the same warm-up."""
+    """A script as it was and with all fixes, as whole processes of so many timed steps, after the same warm-up."""
 
     steps: int
     before: Sequence[dict]
@@ -191,7 +180,7 @@ class Whole:
 
 
 def whole(patient: str) -> Whole:
-    """Whole processes of a script of ``mends.PATIENTS``, first as it was, then with all mends."""
+    """Whole processes of a script of ``mends.PATIENTS``, first as it was, then with all fixes."""
     ends = patient, mends.mends(patient)[-1].report
     steps = plan.EXAMPLE_LONG[patient]
     predicted = (longer_s(runs(name), steps) for name in ends)
@@ -199,29 +188,20 @@ def whole(patient: str) -> Whole:
 
 
 def whole_table(found: Whole, name: str) -> Table:
-    """A script as it was and with all mends: whole process and step, predicted and timed, and the loss at the end."""
+    """A script as it was and with all fixes: whole process (as short runs predict it, too), step, and the last loss."""
     rows = []
-    sides = zip((AS_IT_WAS, "mended"), (found.before, found.after), found.predicted_s, found.losses, strict=True)
-    for when, records, predicted_s, loss in sides:
-        process, step = spread(records), spread(records, "step_ms")
-        times = (found.process.median, found.step.median) if records is found.after else (None, None)
-        timed = (process.median, _range(process), step.median, _range(step))
-        rows.append((when, process.n, predicted_s, *timed, *times, loss))
-    columns = ["n", "predicted s", "process s", "range s", "step ms", "range ms", "× process", "× step", "loss"]
-    formats = {"predicted s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
-    formats |= {"× process": "{:.2f}", "× step": "{:.2f}", "loss": "{:.4f}"}
-    caption = (
-        f"{name}, whole processes of {found.steps:,} steps, in turn: medians; ratios round by round; the last loss"
+    sides = zip(
+        (AS_IT_WAS, "all four fixes"), (found.before, found.after), found.predicted_s, found.losses, strict=True
     )
+    for when, records, predicted_s, loss in sides:
+        process, step_ms = spread(records), spread(records, "step_ms").median
+        times = (found.process.median, found.step.median) if records is found.after else (None, None)
+        rows.append((when, predicted_s, process.median, f"{process.low:.1f}–{process.high:.1f}", step_ms, *times, loss))
+    columns = ["by short runs s", "process s", "rounds s", "step ms", "× process", "× step", "loss"]
+    formats = {"by short runs s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
+    formats |= {"× process": "{:.2f}", "× step": "{:.2f}", "loss": "{:.4f}"}
+    caption = f"{name}: whole processes of {found.steps:,} steps, medians of {found.process.n} rounds; the last loss"
     return table(pd.DataFrame(rows, columns=[name, *columns]), caption, formats)
-
-
-def _range(own: Spread) -> str:
-    return f"{own.low:.1f}–{own.high:.1f}"
-
-
-def _process_s(records: Sequence[dict]) -> float:
-    return spread(records).median
 
 
 def longer_s(short: Sequence[dict], steps: int) -> float:
@@ -230,11 +210,15 @@ def longer_s(short: Sequence[dict], steps: int) -> float:
     return spread(short).median + more * spread(short, "step_ms").median / 1e3
 
 
+def starts_s(records: Sequence[dict]) -> float:
+    """Seconds of a process without its timed steps: imports, start, warm-up, compiling."""
+    return longer_s(records, 0)
+
+
 def pays_after(slow: Sequence[dict], fast: Sequence[dict]) -> float:
     """After how many steps a longer start is made up for by shorter steps; infinity where they are no shorter."""
-    starts_s = [longer_s(records, 0) for records in (slow, fast)]
     gained_s = (spread(slow, "step_ms").median - spread(fast, "step_ms").median) / 1e3
-    return (starts_s[1] - starts_s[0]) / gained_s if gained_s > 0 else math.inf
+    return (starts_s(fast) - starts_s(slow)) / gained_s if gained_s > 0 else math.inf
 
 
 def starved(report: Report) -> Window:

@@ -1,8 +1,7 @@
-"""What does a script look like that somebody brings, what does the template add to it, and what does each mend change?
+"""What does a script look like that somebody brings, what does the template add to it, and what do all fixes change?
 
-The scripts of source_code/examples/ carry all mends, and the profiler's bracket, behind flags. Here flags are put in,
-as for the clinic's patients, and what they rule out is gone: so each is a script as its owner would have it, and a
-mend is the difference between two of them.
+The scripts of source_code/examples/ carry all fixes, and the profiler's bracket, behind flags. Here flags are put in,
+as for the clinic's patients, and what they rule out is gone: so each is a script as its owner would have it.
 """
 
 from __future__ import annotations
@@ -11,30 +10,25 @@ import ast
 from types import SimpleNamespace
 
 from labkit.display.diffs import Diff
-from labkit.display.listing import Listing
 from labkit.errors import LabError
 from labkit.recording import plan
 from labkit.subjects.without_flags import Plain, source
 
 FILE = "train.py"  # as the owner calls it
-SHOWN = ("train",)  # the function in which all mends lie
+SHOWN = ("train",)  # the function in which all fixes lie
 BATCHES = "batches"  # in it, the loader or what watches it
-WATCHED = f"{FILE}, which a profiler can watch"
 
 
-def script(report: str) -> Listing:
-    """The training function behind a report of ``plan.EXAMPLE_STEPS``, before anybody thought of a profiler."""
-    return Listing(FILE, _train(report))
+def pasted(report: str, steps: int = 10) -> Diff:
+    """What the template adds to the training function behind a report: the wrapped loader, a name for each phase."""
+    return _diff(script(report, steps), f"{FILE}, which a profiler can watch", script(report, steps, watched=True))
 
 
-def pasted(report: str) -> Diff:
-    """What the template adds to that function: the wrapped loader, and a name for each phase."""
-    return _diff(FILE, _train(report), WATCHED, _train(report, watched=True))
-
-
-def mended(report: str) -> Diff:
-    """What a mend changes in it: from the report before it to this one. LabError for a first report."""
-    return _diff(FILE, _train(before(report)), f"{FILE}, mended", _train(report))
+def fixes(first: str) -> Diff:
+    """What all fixes of a script change in it; ``first``: its first report. LabError where it is none."""
+    if first not in plan.EXAMPLES:
+        raise LabError(f"no script here is called {first}: there are {', '.join(plan.EXAMPLES)}.")
+    return _diff(script(first), f"{FILE}, fixed", script(list(plan.EXAMPLES[first])[-1]))
 
 
 def before(report: str) -> str:
@@ -53,15 +47,15 @@ def train(file: str, flags: str, watched: bool = False) -> str:
     return ast.unparse(ast.fix_missing_locations(Plain().visit(_AsWritten(tree).visit(tree))))
 
 
-def _train(report: str, watched: bool = False) -> str:
+def script(report: str, steps: int | None = None, watched: bool = False) -> str:
     if report not in plan.EXAMPLE_STEPS:
         raise LabError(f"no report is called {report}: there are {', '.join(plan.EXAMPLE_STEPS)}.")
     file, _, flags = plan.EXAMPLE_STEPS[report].partition(" ")
-    return train(file, flags, watched)
+    return train(file, flags + (f" --steps {steps}" if steps else ""), watched)
 
 
 class _AsWritten(ast.NodeTransformer):
-    """As people write it: no name for what is the loader anyway, no argument that says what holds without it."""
+    """As people write it: no name for the loader, no argument that says what holds anyway, no *every step*."""
 
     def __init__(self, tree: ast.AST) -> None:
         named = [
@@ -74,6 +68,10 @@ class _AsWritten(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | None:
         return None if [ast.unparse(one) for one in node.targets] == [BATCHES] else self.generic_visit(node)
 
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        node = self.generic_visit(node)
+        return node.body if ast.unparse(node.test).endswith(" % 1 == 0") else node
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self.batches if node.id == BATCHES else node
 
@@ -82,5 +80,5 @@ class _AsWritten(ast.NodeTransformer):
         return None if ast.unparse(node.value) in usual else node
 
 
-def _diff(old: str, before: str, new: str, after: str) -> Diff:
-    return Diff.of(old, before.splitlines(), new, after.splitlines())
+def _diff(before: str, new: str, after: str) -> Diff:
+    return Diff.of(FILE, before.splitlines(), new, after.splitlines())
