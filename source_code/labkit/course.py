@@ -119,10 +119,10 @@ SEVERAL_GPUS = {  # beside the ladder, started by torchrun: script → what it i
 
 PARTS = {
     1: "**Part 1, the course proper.**",
-    2: "**Part 2, to the limit.** Electives, in this order, after lab 5.",
-    3: "**Part 3, mixed precision in depth.** Electives, in any order, after lab 5.",
-    4: "**Part 4, out of the laboratory.** Electives, in any order, after lab 5.",
-    5: "**Part 5, kernels in depth.** Electives, after lab 10.",
+    2: "**Part 2, to the limit.** In this order, after lab 5.",
+    3: "**Part 3, mixed precision in depth.** In any order, after lab 5.",
+    4: "**Part 4, out of the laboratory.** In any order, after lab 5.",
+    5: "**Part 5, kernels in depth.** After lab 10.",
 }
 
 
@@ -136,12 +136,12 @@ class Route:
 
 
 ROUTES = (
-    Route("Two hours", (1, 2, 3, 4, 5), "labs 1 and 2 whole; of labs 3 to 5 the fix, its table and where it pays"),
-    Route("Half a day", (1, 2, 3, 4, 5, 25), "part 1 with its exercises, then your own model"),
+    Route("Two hours", (1, 2, 3, 4, 5), "of labs 3 to 5 the fix, its table, where it pays"),
+    Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
     Route(
-        "A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, ten patients in the clinic, and the way to the roofline"
+        "A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"
     ),
-    Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives: pick what your work asks for"),
+    Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives"),
 )
 
 # fmt: off

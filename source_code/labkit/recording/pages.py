@@ -46,12 +46,9 @@ def _link(lab: Lab) -> str:
 
 
 def labs_of_part(number: int) -> str:
-    """The front page's table of one part's labs, under the part's sentence."""
-    rows = [
-        f"| [{lab.number} · {lab.title}](labs/{lab.file}) | {lab.topic} | {lab.minutes} |"
-        for lab in course.part(number)
-    ]
-    return "\n".join([course.PARTS[number], "", "| lab | topic | minutes |", "|---|---|---|", *rows]) + "\n"
+    """The front page's list of one part's labs, under the part's sentence."""
+    rows = [f"- [{lab.number} · {lab.title}](labs/{lab.file}): {lab.topic}" for lab in course.part(number)]
+    return "\n".join([course.PARTS[number], "", *rows]) + "\n"
 
 
 def ladder(recordings: Path = RECORDED) -> str:
