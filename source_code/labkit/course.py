@@ -159,7 +159,7 @@ LABS = (
     Lab("06_data_on_gpu.ipynb", "The data live on the GPU",
         "the digits on the GPU, no loader", 20, 2),
     Lab("07_launch_overhead.ipynb", "One launch for an epoch",
-        "launch overhead, CUDA graphs", 25, 2, ("cuda_graph",)),
+        "launch overhead, CUDA graphs", 20, 2, ("cuda_graph",)),
     Lab("08_fewer_kernels.ipynb", "Fewer and larger kernels",
         "torch.compile, and when it pays", 20, 2),
     Lab("09_roofline.ipynb", "Kernels and the roofline",
