@@ -163,7 +163,7 @@ LABS = (
     Lab("08_fewer_kernels.ipynb", "Fewer and larger kernels",
         "torch.compile, and when it pays", 20, 2),
     Lab("09_roofline.ipynb", "Kernels and the roofline",
-        "arithmetic, traffic, this network's limit", 30, 2),
+        "arithmetic, traffic, this network's limit", 25, 2),
     Lab("10_triton.ipynb", "Your own kernels: Triton",
         "a matrix product: tiles, masks, error bounds", 25, 2),
     Lab("11_own_step.ipynb", "A step of your own",
