@@ -13,6 +13,7 @@ reports, ``labkit.labs`` has what one lab alone needs, ``labkit.subjects`` what 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from labkit import checks, course, exercises, labs, predictions, source, without_torch
@@ -45,6 +46,7 @@ def start(number: int | None = None) -> None:
     labs.begin(number)
     predictions.begin(number)
     without_torch.begin()
+    warnings.filterwarnings("ignore", "CUDA initialization")  # of a driver too old, said once: by the doctor
     answers.teach(course.TREATED_IN)
     print(source.current().greeting)
     bring_rules()

@@ -168,11 +168,6 @@ def test_passes_by_hand():
     assert {lab27.row_passes(*there) for there in lab27.PLACES.values()} == {1}
 
 
-@pytest.mark.parametrize(("tiles", "share"), [(132, 1.0), (133, 133 / 264), (66, 0.5), (264, 1.0)])
-def test_a_round_that_is_not_full_costs_as_much_as_a_full_one(tiles, share):
-    assert lab27.busy_share(tiles, 132) == pytest.approx(share)
-
-
 def staged() -> dict:
     """A kernel of which two programs fit with one stage, one with two, none with three."""
 
@@ -222,6 +217,8 @@ def test_the_tables():
     assert lab27.transposes(RECORDS, PEAKS).frame["times a copy"].tolist() == [1.0, 4.0, 3.0, 1.5, 1.5]
     assert lab27.few(RECORDS).frame["stream"].tolist() == [3.0]
     assert len(lab27.registers(RECORDS).frame) == 2
+    assert lab27.little(RECORDS).cells()[0] == ["1", "16", "32"]
+    assert lab27.banks_model(RECORDS).cells() == [["1", "64", "128"], ["8", "128", "128"]]
 
 
 def test_the_pictures():
@@ -232,4 +229,4 @@ def test_the_pictures():
     (ax,) = lab27.chains_chart(RECORDS).axes
     assert [line.get_label() for line in ax.lines[:2]] == ["1 chain a thread", "8 chains a thread"]
     (ax,) = lab27.waves(RECORDS).axes
-    assert "4 tiles:\nthe GPU once" in {text.get_text() for text in ax.texts}
+    assert "4 tiles:\n1 full wave" in {text.get_text() for text in ax.texts}

@@ -135,8 +135,6 @@ def test_the_tables_and_figures_show_it():
     entries = ledger.parts(RUNS, {"main_b.py": run(9, 1, 5)})
     shown = str(ledger.seconds(entries))
     assert "medians over the runs" in shown and "11.3" in shown and "9.00" in shown
-    shares = ledger.floor_shares(entries, 0.75)
-    assert shares.frame["floor, % of the loop"].tolist() == pytest.approx([75 / 17, 50])
     fig = figures.ladder(RUNS, floor_s=0.75)
     words = [text.get_text() for text in fig.axes[0].texts]
     assert {"the floor: 750 ms", "17.0 s", "1.50 s  11×", "5.50 s  4.0×"} <= set(words)

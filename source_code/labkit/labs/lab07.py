@@ -1,4 +1,4 @@
-"""What lab 7 claims: what launches cost, what a graph remembers and refuses, and what one launch of an epoch gains.
+"""What lab 7 claims: what launches cost, what one launch of an epoch gains, and what of that is the graph's.
 
 Its exercises: a bound for kernels of any speed, a step that a graph can hold, what holds up a launch.
 """
@@ -12,18 +12,20 @@ import pandas as pd
 from labkit.checks import Claim, Note
 from labkit.display.runs import epoch_ms
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.predictions import Guess
 from labkit.subjects import accuracy
 from labkit.subjects.ladder import epoch_times, first_epoch_longer_s
 from stepbudget.ask.budget import CAUSES, IDLE, budget
-from stepbudget.ask.compare import Comparison, compare
+from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.launch import launch
 from stepbudget.ask.phases import phases
+from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 
 LOOP = ["gather", "zero grad", "forward", "loss", "backward", "optimizer step"]  # phases of a step that launch
-LAUNCHED_TWICE = ["0.8", "0.6", "0.4"]  # what the captured step leaves of three ones
+SCRIPTS = ("main_opt4.py", "main_opt5.py")  # launched one by one, and as one graph
 
 FULL, FEW = 1024, 16  # digits a step in bench_launches.py: ours, and next to no work for the GPU
 
@@ -51,76 +53,62 @@ def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
         yield "Under the profiler, the CPU takes longer: the kernels wait for their launches already."
 
 
-def launches(opt4: Report) -> Iterator[Claim | str]:
-    """How many launches a step has, and how long one takes against a kernel."""
+def launches(opt4: Report, bare_us: Mapping[str, float]) -> Iterator[Claim | str]:
+    """How long a launch takes against a kernel, and the barest one from ``python`` and in a ``graph``."""
     found, steps = launch(opt4), len(step_windows(opt4))
+    python_us, graph_us = bare_us["python"], bare_us["graph"]
     yield f"{found.launches / steps:.0f} launches in each of {steps} steps."
     times = found.launch_us / found.kernel_us
     yield f"From one launch to the next the CPU takes {times:.1f} times as long as the usual kernel runs."
-
-
-def bare_launch(bare_us: Mapping[str, float], opt4: Report) -> Iterator[Claim | str]:
-    """The smallest kernel from Python and in a graph, in microseconds, and the usual kernel of ``opt4``."""
-    python_us, graph_us, found = bare_us["python"], bare_us["graph"], launch(opt4)
-    yield f"A kernel with next to nothing to do: {python_us:.1f} µs from Python, {graph_us:.1f} µs in a graph."
+    yield (
+        f"The barest launch, without the profiler: {python_us:.1f} µs from Python, {graph_us:.1f} µs in a graph. "
+        f"The first is {python_us / found.kernel_us:.1f} times as long as the usual kernel."
+    )
     spared_ms = found.launches * (python_us - graph_us) / 1e3
     yield Claim(
         "in a graph a small kernel takes less than half as long", graph_us < python_us / 2, graph_us / python_us,
         because="the CPU is fast, or the GPU takes long to start any kernel",
         so=f"at this rate a graph spares opt4's CPU {spared_ms:.0f} ms an epoch",
     )  # fmt: skip
-    times = python_us / found.kernel_us
-    yield f"The barest launch takes {times:.1f} times as long as the usual kernel of opt4 runs."
+    own = bound(opt4, budget(opt4), "cuda_graph")
+    yield (
+        f"Upper bound for a graph, under the profiler: {own.at_most_ms:.0f} of {own.of_ms:.0f} ms, "
+        f"or {own.at_most_times:.2f} times as fast."
+    )
 
 
-def old_names_moved(weights: Sequence[str]) -> Iterator[Claim | str]:
-    """The recording reads the tensor and the number that it was captured with; ``weights``: as shown."""
-    moved = weights == LAUNCHED_TWICE
-    yield Claim("the weights have moved, though batch and rate are zero now", moved, weights)
-
-
-def zeros_copied(weights: Sequence[str]) -> Iterator[Claim | str]:
-    """The recording reads what is copied into the old place: zeros, after which the weights are as they were."""
-    yield Claim("the weights have stayed", weights == LAUNCHED_TWICE, weights)
-
-
-def clamp_alone(refused: Mapping[str, str | None]) -> Iterator[Claim | str]:
-    """What can be captured; ``refused``: why not, a line of code each."""
-    captured = [name for name, why in refused.items() if not why]
-    yield Claim("all but clamp are refused", captured == ["clamp"], captured)
-
-
-def traced_cheaply(opt5: Report, runs: Sequence[dict]) -> Iterator[Claim | str]:
-    """The graph's epoch under the profiler is about as long as in the runs without it."""
-    slowed = opt5.window().duration_ms / epoch_ms(runs)
+def epoch_shorter(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """An epoch by the clock, and what the GPU's own work would allow; ``runs``: by their scripts."""
+    before, after = (runs[script] for script in SCRIPTS)
+    took_ms = [epoch_ms(own) for own in (before, after)]
+    first_ms = [1e3 * first_epoch_longer_s(own) for own in (before, after)]
+    yield (
+        f"A training epoch without the profiler: {took_ms[0]:.0f} ms before, {took_ms[1]:.0f} ms after. "
+        f"The first one, left out here, takes {first_ms[0]:.0f} and {first_ms[1]:.0f} ms more."
+    )
+    faster = epoch_times(before, after)
     yield Claim(
-        "traced node by node, the graph's epoch takes at most a quarter longer", slowed < 1.25, slowed,
-        because="short kernels on a fast GPU, or an older Nsight Systems, which pays more for each",
-        so=f"its profiled epoch is {slowed:.2f} times too long: for times, believe the last column",
+        "opt5's epoch is shorter than opt4's, in every round", faster.low > 1, faster.low,
+        because="a slow GPU hid the launches, and channels-last gains only with Tensor Cores",
+        so=f"graph and layout make it {faster.median:.2f} times as fast: opt4 is simpler",
     )  # fmt: skip
+    if idle(opt4).busy_ms:
+        yield (
+            f"With no idle time left, opt4 would be {without_idling(opt4, runs):.2f} times as fast. "
+            f"It became {faster.median:.2f} times as fast."
+        )
+    peaks_mb = [own[0]["peak_gpu_memory_mb"] or 0 for own in (before, after)]
+    yield f"Peak GPU memory: {peaks_mb[0]:.0f} MB before, {peaks_mb[1]:.0f} MB after."
 
 
-def comparable(made: Comparison) -> Iterator[Claim | str]:
-    """Both reports hold the same work."""
-    yield Claim(
-        "both epochs do the same work on the same GPU", made.comparable, made.obstacles,
-        because="a CPU alone leaves no kernels in a report",
-        so="the table below compares what the CPU did, and no GPU's work",
-    )  # fmt: skip
-
-
-def graph_gained(opt4: Report, opt5: Report) -> Iterator[Claim | str]:
-    """What the graph was predicted to gain and did, and what part of it was idle time."""
+def graph_gained(opt4: Report, opt5: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
+    """What the graph was predicted to gain and did; ``timed``: runs of opt5 without the profiler."""
     made = compare(opt4, opt5)
     score = made.score("cuda_graph")
     if score is None:
         yield "there is no score: the two reports hold no work of a GPU to compare"
         return
     idle_ms, most_ms = made.before.idle_ms - made.after.idle_ms, score.bound.at_most_ms
-    yield (
-        f"Predicted: at most {most_ms:.0f} of {score.bound.of_ms:.0f} ms; "
-        f"the epoch became {score.gained_ms:.0f} ms shorter."
-    )
     yield Claim(
         "the causes that the graph treats shrank to less than a quarter", score.removed_ms > 0.75 * most_ms,
         score.removed_ms,
@@ -136,36 +124,11 @@ def graph_gained(opt4: Report, opt5: Report) -> Iterator[Claim | str]:
         because="it hardly idled before: on a slow GPU launches are hidden",
         so=f"the graph frees the CPU, and the epoch gains {idle_ms:.1f} ms of idle time by it",
     )  # fmt: skip
-    yield (
-        f"Of {score.gained_ms:.0f} ms gained, {idle_ms:.0f} ms were idle time, "
-        f"{score.gained_ms - idle_ms:.0f} ms the GPU's own work."
-    )
-
-
-def seeds_beside_it(opt5: Report) -> Iterator[Claim | str]:
-    """What is launched beside the graph: kernels that hand the seed over."""
-    inside, beside = in_and_beside_a_graph(opt5, "graph launch")
-    yield f"In the range 'graph launch': {len(inside):,} kernels of the graph, {len(beside)} beside it."
+    slowed = opt5.window().duration_ms / epoch_ms(timed)
     yield Claim(
-        "those beside it fill in numbers", len(beside) > 0 and bool(beside["name"].str.contains("Fill").all()),
-        len(beside),
-        because="another version of PyTorch hands the seed over in another way",
-        so="what follows is told of PyTorch 2.11; the test that it names holds for yours",
-    )  # fmt: skip
-
-
-def epoch_shorter(steps: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """An epoch by the clock; ``steps``: runs of opt4 and of opt5, by their names."""
-    for name, runs in steps.items():
-        yield (
-            f"{name}: a training epoch without the profiler {epoch_ms(runs):.0f} ms; "
-            f"the first one, left out here, {1e3 * first_epoch_longer_s(runs):.0f} ms more."
-        )
-    faster = epoch_times(*steps.values())
-    yield Claim(
-        "opt5's epoch is shorter than opt4's, in every round", faster.low > 1, faster.low,
-        because="a slow GPU hid the launches, and channels-last gains only with Tensor Cores",
-        so=f"graph and layout make it {faster.median:.2f} times as fast: opt4 is simpler",
+        "traced node by node, the graph's epoch takes at most a quarter longer", slowed < 1.25, slowed,
+        because="short kernels on a fast GPU, or an older Nsight Systems, which pays more for each",
+        so=f"its profiled epoch is {slowed:.2f} times too long: for times, believe the runs above",
     )  # fmt: skip
 
 
@@ -191,26 +154,59 @@ def accuracy_kept(baseline: Sequence[float], opt5: Sequence[float]) -> Iterator[
 # --- its readings --------------------------------------------------------------------------------------------
 
 
-def bare_us(records: Sequence[dict]) -> pd.Series:
+def bare_us(records: Sequence[dict]) -> dict[str, float]:
     """Microseconds of a kernel with next to nothing to do, launched from ``python`` and in a ``graph``.
 
     ``records``: of ``bench_peaks.py``; medians over them.
     """
     rows = pd.DataFrame([row for record in records for row in record["rows"]])
-    return rows[rows["what"] == "launch"].groupby("how")["us"].median()
+    return rows[rows["what"] == "launch"].groupby("how")["us"].median().to_dict()
 
 
-def in_and_beside_a_graph(report: Report, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The kernels that were launched in the training epoch's first range of this name: a graph's own, and all others.
+def without_idling(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> float:
+    """How many times as fast would opt4's timed epoch be, if its kernels alone were left?"""
+    return epoch_ms(runs[SCRIPTS[0]]) / idle(opt4).busy_ms
 
-    The report's rows of kernels; of a graph that was traced as a whole there are none. Two empty tables where there is
-    no such range.
-    """
-    window, kernels = report.window(), report.kernels
-    ranges = report.ranges[report.ranges["start"].between(window.start, window.end)]
-    calls = ranges[ranges["name"] == name][["start", "end"]].to_numpy()
-    first = kernels[kernels["api_start"].between(*calls[0])] if len(calls) else kernels[:0]
-    return first[first["graph_node"].notna()], first[first["graph_node"].isna()]
+
+# --- predictions ----------------------------------------------------------------------------------------------
+
+
+def _faster(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> float:
+    return epoch_times(*(runs[script] for script in SCRIPTS)).median
+
+
+def _launching_ms(report: Report) -> float:
+    found = launch(report)
+    return found.launches * found.launch_us / 1e3
+
+
+PREDICTIONS = {
+    "graph_times": Guess(
+        "an epoch in one launch",
+        " times",
+        _faster,
+        wrong={
+            "That's the profiled epoch's bound. The profiler slows every launch; without it, the GPU waits far less.": (
+                lambda opt4, runs: bound(opt4, budget(opt4), "cuda_graph").at_most_times
+            ),
+            "That takes away all idle time. The layout changes too, and makes the kernels shorter.": without_idling,
+        },
+    ),
+    "saved_ms": Guess(
+        "what a graph saves another program at most",
+        " ms",
+        lambda report: bound(report, budget(report), "cuda_graph").at_most_ms,
+        wrong={
+            "That counts every launch. Nearly all are made while the GPU still works through its queue.": _launching_ms,
+            "Those are the calls alone. The Python before each call goes, too.": (
+                lambda report: budget(report).ms["launch_overhead"]
+            ),
+            "That's all idle time. A graph doesn't shorten the wait for the loader or for the GPU.": (
+                lambda report: budget(report).idle_ms
+            ),
+        },
+    ),
+}
 
 
 # --- exercises ------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number
 from labkit.numbers import number
+from labkit.predictions import Guess
 from labkit.subjects import kernels, kernels_charts
 from labkit.subjects.kernels import REGISTERS, warps_that_fit
 from labkit.subjects.kernels_charts import SMALL
 from labkit.subjects.roofline import Peaks
 from stepbudget.show.table import Table, table
 
+BLOCK_WARPS = 32  # of the largest block, which the reader predicts
 BANKS = 32  # of shared memory, each a word of 4 bytes a clock
 FIT = "warps that fit, by registers"  # a column
 CHAIN_COLOURS = (style.VERMILION, style.ORANGE, style.GREEN, style.BLUE)
@@ -46,7 +48,7 @@ def chains_chart(records: Sequence[dict]) -> Figure:
         ax.axhline(best, color=style.INK, lw=1.2, ls=":")
         kernels_charts.word(ax, f"the most that was reached: {best:.0f}", 0, best)
         kernels_charts.by_twos(ax, found.index)
-        ax.set(ylim=(0, 1.2 * best), xlabel="warps on a multiprocessor", ylabel="multiply-adds a clock")
+        ax.set(ylim=(0, 1.2 * best), xlabel="warps on an SM", ylabel="multiply-adds a clock")
         ax.set_title("More warps, or more independent chains in each")
         fig.legend(loc="outside right center", fontsize=SMALL)
     return fig
@@ -83,6 +85,36 @@ def warps_needed(latency: float, chains: int, per_clock: float) -> float:
     (Little 1961, "A Proof for the Queuing Formula L = λW".) ``per_clock``: multiply-adds a clock at most.
     """
     return latency * per_clock / 32 / chains
+
+
+def little(records: Sequence[dict]) -> Table:
+    """By chains a thread: the warps that Little's law asks for, and the fewest that came near the best."""
+    latency, best = latency_clocks(records), chains(records).max().max()
+    enough = warps_enough(records).map("{:.0f}".format, na_action="ignore").fillna("none")
+    frame = pd.DataFrame(
+        {
+            "chains a thread": enough.index,
+            "warps, by Little's law": [warps_needed(latency, count, best) for count in enough.index],
+            "warps that reached 90 %": enough.to_numpy(),
+        }
+    )
+    caption = f"How many warps keep an SM busy, if a step of a chain takes {latency:.1f} clocks?"
+    return table(frame, caption, {"warps, by Little's law": "{:.0f}"})
+
+
+def banks_model(records: Sequence[dict]) -> Table:
+    """By chains a thread: multiply-adds a clock by the model of the registers' banks, and as measured."""
+    latency, found = latency_clocks(records), chains(records)
+    measured = found.loc[BLOCK_WARPS]
+    frame = pd.DataFrame(
+        {
+            "chains a thread": measured.index,
+            "by the model": [found.max().max() * register_share(count, latency) for count in measured.index],
+            "measured": measured.to_numpy(),
+        }
+    )
+    caption = f"Multiply-adds a clock of an SM with {BLOCK_WARPS} warps"
+    return table(frame, caption, dict.fromkeys(("by the model", "measured"), "{:.0f}"))
 
 
 def registers(records: Sequence[dict]) -> Table:
@@ -126,11 +158,16 @@ PLACES: dict[str, tuple[Callable[[int, int], int], int]] = {  # form of the tran
 }
 
 
+def transpose_us(records: Sequence[dict]) -> dict[str, float]:
+    """µs of each form of the transpose."""
+    return kernels.rows(records, "transpose").set_index("form")["us"].to_dict()
+
+
 def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
     """The same matrix transposed in each form: µs, and the passes that a column takes in shared memory."""
     found = kernels.rows(records, "transpose")
     asked = {form: column_passes(*there) for form, there in PLACES.items()}
-    copy = float(found.set_index("form")["us"]["copy"])
+    copy = transpose_us(records)["copy"]
     frame = pd.DataFrame(
         {
             "form": found["form"],
@@ -150,11 +187,6 @@ def transposes(records: Sequence[dict], peaks: Peaks) -> Table:
 # --- products with few tiles ----------------------------------------------------------------------------------
 
 
-def busy_share(tiles: int, multiprocessors: int) -> float:
-    """Of all multiprocessors, all the time: what has work, if each tile is made by one of them, in whole rounds."""
-    return tiles / (multiprocessors * math.ceil(tiles / multiprocessors))
-
-
 def wave_times(records: Sequence[dict]) -> pd.DataFrame:
     """µs by number of tiles: ``a tile each``, ``stream``, ``cublas``."""
     return kernels.timed(records, "waves", ["tiles"])
@@ -167,17 +199,18 @@ def tile_side(records: Sequence[dict]) -> float:
 
 
 def waves(records: Sequence[dict]) -> Figure:
-    """µs of a product by its number of tiles: a tile a program, equal stretches, cuBLAS; where a round is full."""
+    """µs of a product by its number of tiles: a tile a program, equal stretches, cuBLAS; where a wave is full."""
     found, sms = wave_times(records), records[0]["multiprocessors"]
     with style.house_style():
         fig = style.figure(3.9)
         ax = fig.subplots()
         for round_ in range(1, int(found.index.max() / sms) + 1):
             ax.axvline(round_ * sms, color=style.GRID, lw=1.5, zorder=0)
-            times = "once" if round_ == 1 else f"{round_} times"
             where = {"xytext": (3, 3), "textcoords": "offset points", "va": "bottom", "size": SMALL}
             place = {"xycoords": ("data", "axes fraction"), "color": style.MUTED}
-            ax.annotate(f"{round_ * sms} tiles:\nthe GPU {times}", (round_ * sms, 0), **place, **where)
+            ax.annotate(
+                f"{round_ * sms} tiles:\n{round_} full wave{'s' * (round_ > 1)}", (round_ * sms, 0), **place, **where
+            )
         kernels_charts.lines(ax, found)
         ax.set(ylim=(0, 1.1 * np.nanmax(found)), xlim=(0, None), xlabel="tiles of the result", ylabel="µs")
         ax.set_title("The same inner dimension, more and more tiles")
@@ -198,7 +231,7 @@ def few(records: Sequence[dict]) -> Table:
     ways = list(found.columns)
     frame = pd.DataFrame({"rows × columns × inner": sizes, "tiles": tiles.reindex(found.index).to_numpy()})
     frame = pd.concat([frame, found.reset_index(drop=True)], axis=1)
-    caption = f"Products of a few tiles in µs, on {records[0]['multiprocessors']} multiprocessors"
+    caption = f"Products of a few tiles in µs, on {records[0]['multiprocessors']} SMs"
     return table(frame, caption, dict.fromkeys(ways, "{:.1f}"))
 
 
@@ -211,28 +244,8 @@ def much_under_way(rate: Mapping[int, Mapping[int, float]]) -> Iterator[Claim | 
     yield Claim(
         "eight warps with eight chains each come within a fifth of the best", reached > 0.8, reached,
         because="a result takes more clocks on this GPU",
-        so=f"so much under way brings {100 * reached:.0f} % of the best here",
+        so=f"so much in flight brings {100 * reached:.0f} % of the best here",
     )  # fmt: skip
-
-
-def warps_wanted(timed: Sequence[dict]) -> Iterator[Claim | str]:
-    """How many warps Little's law asks for, and how many were enough; ``timed``: of ``bench_kernels.py``."""
-    latency, best = latency_clocks(timed), chains(timed).max().max()
-    enough = warps_enough(timed).map("{:.0f}".format, na_action="ignore")
-    yield f"One step of a chain takes {latency:.1f} clocks."
-    for count, warps in enough.fillna("none").items():
-        needed = warps_needed(latency, count, best)
-        yield f"with {count} a thread {needed:.0f}, by Little's law; nine tenths of the best reached: {warps}."
-
-
-def registers_by_model(timed: Sequence[dict]) -> Iterator[Claim | str]:
-    """What the model of the registers' banks says for 32 warps, and what was measured; ``timed`` as before."""
-    latency, found = latency_clocks(timed), chains(timed)
-    for count, measured in found.loc[32].items():
-        model = found.max().max() * register_share(count, latency)
-        yield (
-            f"{count} a thread: {model:.0f} multiply-adds a clock by the model, {measured:.0f} measured with 32 warps."
-        )
 
 
 def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
@@ -247,7 +260,7 @@ def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
 
 def banks_queue(us: Mapping[str, float]) -> Iterator[Claim | str]:
     """Bank conflicts slow a transpose; ``us``: by its form."""
-    yield Claim("no transpose beats a copy by more than a tenth", pd.Series(us).min() > 0.9 * us["copy"])
+    yield Claim("no transpose is faster than a copy by more than a tenth", pd.Series(us).min() > 0.9 * us["copy"])
     yield Claim(
         "without conflicts the transpose is faster", us["padded"] < us["tile"], us["tile"] / us["padded"],
         because="the memory is so slow that shared memory's queues hide behind it",
@@ -255,28 +268,24 @@ def banks_queue(us: Mapping[str, float]) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def against_a_copy(us: Mapping[str, float]) -> Iterator[Claim | str]:
-    """How many times as long as a copy each form of the transpose takes."""
-    yield (
-        f"Against a copy: direct {us['direct'] / us['copy']:.2f}, with conflicts "
-        f"{us['tile'] / us['copy']:.2f}, padded {us['padded'] / us['copy']:.2f}, swizzled "
-        f"{us['swizzled'] / us['copy']:.2f} times as long."
-    )
-
-
 def large_tile(record: dict) -> Iterator[Claim | str]:
-    """The stairs below are those of the large tile; ``record``: of ``bench_kernels.py``."""
+    """The staircase is that of the large tile; ``record``: of ``bench_kernels.py``."""
     side = tile_side([record])
     yield Claim(
-        "the large tile ran, one program a multiprocessor", side == record["tile"][0], side,
-        because="too little shared memory lets the small tile in only, several a multiprocessor",
-        so=f"tiles of {side:.0f} ran, and the stairs below are not at whole rounds",
+        "the large tile ran, one program on each SM", side == record["tile"][0], side,
+        because="with little shared memory only the small tile fits, several on an SM",
+        so=f"tiles of {side:.0f} ran, and the steps of the staircase are not at whole waves",
     )  # fmt: skip
+
+
+def _growth(times: pd.DataFrame, sms: int) -> pd.Series:
+    """Per cent by which a row of tiles beyond a full GPU makes each way longer."""
+    return 100 * (times[times.index > sms].iloc[0] / times.loc[sms] - 1)
 
 
 def one_row_more(times: pd.DataFrame, sms: int) -> Iterator[Claim | str]:
     """What a row of tiles beyond a full GPU costs; ``times``: µs by number of tiles, ``sms``: multiprocessors."""
-    growth = 100 * (times[times.index > sms].iloc[0] / times.loc[sms] - 1)
+    growth = _growth(times, sms)
     yield (
         f"One row of tiles beyond a full GPU: a tile each {growth['a tile each']:+.0f} %, "
         f"equal stretches {growth['stream']:+.0f} %, cuBLAS {growth['cublas']:+.0f} %."
@@ -303,6 +312,37 @@ def shared_out(few: pd.DataFrame) -> Iterator[Claim | str]:
         because="a GPU with few multiprocessors has work for all of them in a few tiles",
         so=f"it gains a factor of {gain.max():.1f} at most here",
     )  # fmt: skip
+
+
+# --- predictions ---------------------------------------------------------------------------------------------
+
+PREDICTIONS = {
+    "share": Guess(
+        "one chain in each of 32 warps", " %", lambda found: 100 * float(found.loc[BLOCK_WARPS, 1] / found.max().max()),
+        wrong={
+            "By Little's law, so many warps are enough. Something else is full.": lambda _: 100.0,
+            "That's one warp for each scheduler. Here each has eight.": (
+                lambda found: 100 * float(found.loc[4, 1] / found.max().max())
+            ),
+        },
+    ),
+    "queue": Guess(
+        "bank conflicts in a transpose", " times", lambda us: us["tile"] / us["padded"],
+        wrong={
+            "That's the column read alone. Other warps' memory traffic goes on meanwhile.": lambda _: float(BANKS),
+            "That takes the four steps for equally long, and one after the other.": lambda _: (BANKS + 3) / 4,
+        },
+    ),
+    "growth": Guess(
+        "one row of tiles more", " %", lambda times, sms: float(_growth(times, sms)["a tile each"]),
+        wrong={
+            "That's how much more work there is. But the new tiles need a whole wave.": (
+                lambda times, sms: 100 * (float(times.index[times.index > sms][0]) / sms - 1)
+            ),
+            "One row is many tiles, not one. And even one tile needs a whole wave.": lambda times, sms: 100 / sms,
+        },
+    ),
+}  # fmt: skip
 
 
 # --- exercises -----------------------------------------------------------------------------------------------

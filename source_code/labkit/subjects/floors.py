@@ -95,7 +95,7 @@ BY_HAND: Kernels = [  # main_opt7: conv2's output and its gradient are never wri
     ("conv2_weight_gradient", "hidden pooled winner", ""),
     ("conv1_gradient", "image hidden pooled winner", ""),
 ]
-IDEAL: Kernels = [  # nobody has written this: conv1's output computed twice instead of kept
+IDEAL: Kernels = [  # as main_opt8 is cut: conv1's output computed twice instead of kept
     ("conv1 and conv2, to dropout", "image", "pooled winner"),
     ("fc1 and all behind it", "pooled", ""),
     ("fc1, weight gradient", "pooled", ""),

@@ -139,22 +139,6 @@ def seconds(found: pd.DataFrame) -> Table:
     return table(frame, caption, formats)
 
 
-def floor_shares(found: pd.DataFrame, floor_s: float) -> Table:
-    """How much of each rung's training loop, and of its process, the floor is."""
-    frame = pd.DataFrame(
-        {
-            "step": found["step"],
-            "training ms": 1e3 * found["training_s"],
-            "floor ms": 1e3 * floor_s,
-            "floor, % of the loop": 100 * floor_s / found["training_s"],
-            "floor, % of the process": 100 * floor_s / found["process_s"],
-        }
-    )
-    formats = {"training ms": "{:,.0f}", "floor ms": "{:.0f}"}
-    formats |= dict.fromkeys(["floor, % of the loop", "floor, % of the process"], "{:.2g}")
-    return table(frame, "What share of its time each rung needs at the least", formats)
-
-
 def startup(records: Sequence[dict]) -> Table:
     """What happens before the first step, a row a stage of ``bench_startup.py``: seconds, medians over all processes.
 

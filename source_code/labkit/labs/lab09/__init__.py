@@ -1,21 +1,28 @@
 """Lab 9: kernels and the roofline."""
 
 from labkit.labs.lab09.claims import (
-    below_the_roof,
-    counted_here,
+    factors,
     first_to_attack,
     floor,
     hardly_idle,
     little_had_to_be,
+    measured_roofs,
     shapes_are_right,
-    sixteen_bits,
-    slow_kernels_are_left,
-    small_and_waiting,
-    ten_epochs,
-    too_few_blocks_too_much_work,
-    waiting_is_gone,
-    zeros_are_faster,
+    stranger,
+    under_the_roof,
+    what_limits,
 )
 from labkit.labs.lab09.exercises import EXERCISES
-from labkit.labs.lab09.kernels import by_limit, conv2, conv2_products, plan
-from labkit.labs.lab09.steps import distances, floor_table, ladder_points, points, roofs, traffic, zeros
+from labkit.labs.lab09.guesses import PREDICTIONS
+from labkit.labs.lab09.kernels import conv2, conv2_products, longest, plan
+from labkit.labs.lab09.steps import (
+    count_in_depth,
+    count_ladder,
+    distances,
+    floor_table,
+    ladder_points,
+    roofs,
+    scripts,
+    traffic,
+    zeros,
+)

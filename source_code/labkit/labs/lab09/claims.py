@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim, Note
+from labkit.display.spread import spread
 from labkit.labs.lab09.steps import step_point
 from labkit.subjects import floors, roofline
 from labkit.subjects.roofline import Machine, Peaks, Point
@@ -16,13 +17,17 @@ from stepbudget.report import Report
 from stepbudget.show.table import Table
 
 FACTORS = ["waiting ×", "slow kernels ×", "bytes and type ×"]  # of a distance to the floor
+SECONDS = ("training_s", "process_s")  # of a record
 KNOWN = ("main_opt6", "main_opt7")  # steps whose kernels somebody had looked at when their bytes were counted by hand
 
 
 def hardly_idle(last: Report) -> Iterator[Claim | str]:
     """The GPU works nearly all the time: the compiled step."""
     busy, epoch_ms = 1 - idle(last).idle_share, last.window().duration_ms
-    yield Note(f"main_opt6: the GPU is busy for {100 * busy:.0f} % of the epoch's {epoch_ms:.0f} ms.")
+    yield Note(
+        f"main_opt6: the GPU is busy for {100 * busy:.0f} % of the epoch's {epoch_ms:.0f} ms. "
+        f"Ten such epochs take {10 * epoch_ms:.0f} ms."
+    )
     yield Claim(
         "the GPU is busy for more than nine tenths of the epoch", busy > 0.9, busy,
         because="short kernels, traced one by one: tracing itself leaves gaps",
@@ -30,10 +35,9 @@ def hardly_idle(last: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def sixteen_bits(peaks: Peaks) -> Iterator[Claim | str]:
-    """Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, and the GPU has BF16."""
+def measured_roofs(peaks: Peaks, zeros: pd.DataFrame) -> Iterator[Claim | str]:
+    """What this GPU multiplies fast, 16-bit numbers and ``zeros`` (rows of ``steps.zeros``)."""
     dtype, times = peaks.narrow, peaks.rate(peaks.narrow) / peaks.rate("fp32")
-    yield f"16 bits on Tensor Cores: {times:.0f} times the rate of FP32."
     yield Claim(
         "Tensor Cores multiply 16-bit numbers faster than the ordinary cores multiply FP32, by a third or more",
         times > 4 / 3, times,
@@ -45,23 +49,14 @@ def sixteen_bits(peaks: Peaks) -> Iterator[Claim | str]:
         because="GPUs before Ampere have no BF16",
         so="opt4 to opt6 take FP16 here, and opt7 is left out: its kernels need BF16",
     )  # fmt: skip
-
-
-def zeros_are_faster(rows: pd.DataFrame) -> Iterator[Claim | str]:
-    """What is multiplied changes the rate; ``rows`` of ``bench_roofs.py``, from no zeros to nothing else."""
-    tflops = rows[rows["what"] == "product"]["tflops"]
-    times = tflops.iloc[-1] / tflops.iloc[0]
+    none, all_zeros = zeros["tflops"].iloc[0], zeros["tflops"].iloc[-1]
     yield Claim(
-        "a product of nothing but zeros is over 5 % faster than one without", times > 1.05, times,
+        "a product of nothing but zeros is over 5 % faster than one without", all_zeros / none > 1.05, all_zeros / none,
         because="its limit of power does not lower this GPU's clock",
         so="what numbers your kernels multiply does not change their time here",
     )  # fmt: skip
-
-
-def ten_epochs(last: Report) -> Iterator[Claim | str]:
-    """How long ten epochs of the compiled step take, by its profile."""
-    epoch_ms = last.window().duration_ms
-    yield f"main_opt6 takes {epoch_ms:.0f} ms an epoch under the profiler, so {10 * epoch_ms:.0f} ms for ten."
+    drawn = [f"{one.tflops:,.0f} TFLOP/s at {one.mhz:,.0f} MHz and {one.watts:.0f} W" for one in zeros.itertuples()]
+    yield f"A product in 16 bits, for a second: {drawn[0]} without zeros, {drawn[-1]} with nothing else."
 
 
 def floor(peaks: Peaks) -> Iterator[Claim | str]:
@@ -100,26 +95,22 @@ def shapes_are_right(counted: Mapping[str, pd.DataFrame]) -> Iterator[Claim | st
     )  # fmt: skip
 
 
-def counted_here(machine: Machine, found: Counted) -> Iterator[Claim | str]:
-    """Whose counters are these: those of the GPU that ran the ladder?"""
+def under_the_roof(machine: Machine, found: Counted, points: Sequence[Point], peaks: Peaks) -> Iterator[Claim | str]:
+    """Whose counters are these? And no step passes its roof, but for what roofs are good to."""
     yield Claim(
         "the counters are those of the GPU that ran the ladder", machine.here, found.origin,
         because="counters need a permission, and not every recording has them",
         so="your points below take their bytes from shapes; what was counted, from the factors down "
         f"to the plan of attack, is of one {machine.gpu}: its counts, roofs and runs",
     )  # fmt: skip
-
-
-def below_the_roof(points: Sequence[Point], peaks: Peaks) -> Iterator[Claim | str]:
-    """No step passes its roof, but for what roofs are good to."""
     highest = max(point.share(peaks) for point in points)
     yield Claim("no step is faster than its roof allows", highest < 1.1, highest)
 
 
-def waiting_is_gone(distances: Table) -> Iterator[Claim | str]:
-    """Most of the baseline's distance to the floor was waiting, and later steps do not wait."""
-    waiting = distances.frame.set_index("step")["waiting ×"]
-    first, late = waiting["main_baseline"], waiting["main_opt5":].max()
+def factors(distances: Table, gpu: str) -> Iterator[Claim | str]:
+    """Most of the baseline's distance to the floor was waiting, and what is left of opt6's; ``gpu``: whose they are."""
+    frame = distances.frame.set_index("step")
+    first, late = frame["waiting ×"]["main_baseline"], frame["waiting ×"]["main_opt5":].max()
     yield Claim(
         "the baseline's step takes over 5 times as long as its kernels", first > 5, first,
         because="a slow GPU needs long for each batch, so one loader worker feeds it better",
@@ -130,11 +121,7 @@ def waiting_is_gone(distances: Table) -> Iterator[Claim | str]:
         because="the clock was higher, or the caches warmer, under Nsight Compute",
         so="take this factor for no better than it is: two tools, two runs",
     )  # fmt: skip
-
-
-def slow_kernels_are_left(distances: Table, gpu: str) -> Iterator[Claim | str]:
-    """Which of the three factors is the largest at the compiled step; ``gpu``: whose distances they are."""
-    own = distances.frame.set_index("step").loc["main_opt6"]
+    own = frame.loc["main_opt6"]
     left = own[FACTORS].astype(float)
     largest = left.idxmax().removesuffix(" ×")
     yield Claim(
@@ -148,15 +135,18 @@ def slow_kernels_are_left(distances: Table, gpu: str) -> Iterator[Claim | str]:
     )
 
 
-def small_and_waiting(kernels: pd.DataFrame, products: pd.DataFrame, peaks: Peaks) -> Iterator[Claim | str]:
-    """What limits the kernels of a step, and conv2's ``products`` among them."""
-    limits = roofline.limits(kernels, peaks)
+def what_limits(limits: pd.DataFrame, products: pd.DataFrame) -> Iterator[Claim | str]:
+    """What limits the kernels of a step, and conv2's ``products`` among them: waiting, few blocks, work in vain."""
+    by_limit = limits.groupby("limit")["us"].sum().sort_values(ascending=False) / limits["us"].sum()
+    yield "Of a step's time: " + ", ".join(f"{limit} {100 * share:.0f} %" for limit, share in by_limit.items()) + "."
     small = len(limits[limits["limit"] == roofline.TOO_SMALL]) / len(limits)
     waits = limits[limits["limit"] == roofline.WAITING]["us"].sum() / limits["us"].sum()
     shares = limits[limits["kernel"].isin(products["kernel"])][["memory", "arithmetic"]].max(axis=1)
+    by_word = products.set_index("word")
+    fills, done = by_word["waves"].get("wgrad", 1.0), by_word["done_gflop"] / by_word["needed_gflop"]
     differs = {
         "because": "another GPU, cuDNN or compiler has other kernels, or counts fewer units",
-        "so": "the table above holds for you, the sentences below for the recorded machine",
+        "so": "the tables hold for you, the sentences below for the recorded machine",
     }
     yield Claim(
         "more than a third of all kinds of kernels are too small for this GPU", small > 1 / 3, small, **differs
@@ -165,20 +155,7 @@ def small_and_waiting(kernels: pd.DataFrame, products: pd.DataFrame, peaks: Peak
     yield Claim(
         "no convolution reaches 60 % of any roof", len(shares) > 0 and shares.max() < 0.6, shares.max(), **differs
     )  # fmt: skip
-
-
-def too_few_blocks_too_much_work(products: pd.DataFrame) -> Iterator[Claim | str]:
-    """conv2's weight gradient leaves the GPU half empty, and its data gradient does what nobody needs."""
-    by_word = products.set_index("word")
-    fills, done = by_word["waves"].get("wgrad", 1.0), by_word["done_gflop"] / by_word["needed_gflop"]
-    differs = {
-        "because": "another cuDNN chose other kernels, or operations were not counted",
-        "so": f"wgrad fills {100 * fills:.0f} % here; done / needed: {done.round(2).to_dict()}",
-    }
     yield Claim("wgrad fills less than half of the GPU", fills < 0.5, fills, **differs)
-    yield Claim(
-        "every kernel does at least what is needed", len(done) > 0 and done.min() > 0.99, done.min(), **differs
-    )  # fmt: skip
     yield Claim(
         "the data gradient does more than 1.5 times what is needed",
         done.get("dgrad", 0.0) > 1.5, done.get("dgrad"), **differs,
@@ -203,15 +180,25 @@ def first_to_attack(limits: pd.DataFrame, distances: Table) -> Iterator[Claim | 
     yield f"And with the bytes of an ideal cut: {own['the floor µs']:.0f} µs, the floor."
 
 
-def little_had_to_be(entries: pd.DataFrame, floor_s: float, last: Report) -> Iterator[Claim | str]:
-    """What share of each rung's loop its floor is; ``entries``: of the ledger, ``last``: whether a GPU worked."""
-    shares = floor_s / entries.set_index("step")["training_s"]
-    first = shares["main_baseline"]
+def little_had_to_be(runs: Mapping[str, Sequence[dict]], peaks: Peaks, last: Report) -> Iterator[Claim | str]:
+    """What share of each rung's loop its floor is; ``runs``: by their scripts, ``last``: whether a GPU worked."""
+    floor_s = floors.training_floor_s(peaks, runs)
+    loop_s, process_s = ({script: spread(own, key).median for script, own in runs.items()} for key in SECONDS)
+    first = floor_s / loop_s["main_baseline.py"]
     yield Claim(
         "of the baseline's loop, less than 1 % had to be", first < 0.01, first,
         because="a slow GPU's floor is high, and the loader's waiting weighs less beside it",
         so=f"{100 * first:.1f} % of its loop had to be on this GPU",
     )  # fmt: skip
     if len(last.kernels):
-        times = ", ".join(f"{rung} {1 / share:.1f} times" for rung, share in shares.iloc[-2:].items())
-        yield f"Of their floor the last two loops take: {times}."
+        for script in list(runs)[-2:]:
+            yield (
+                f"{script}: the loop takes {loop_s[script] / floor_s:.1f} times its floor, "
+                f"the process {process_s[script] / floor_s:.0f} times."
+            )
+
+
+def stranger(report: Report) -> Iterator[Claim | str]:
+    """How long another program's epoch is, and how little of it its GPU works."""
+    found = idle(report)
+    yield Note(f"An epoch of {report.window().duration_ms:,.0f} ms, of which the GPU works for {found.busy_ms:.0f} ms.")

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from labkit.subjects.floors import BATCH, kernel_traffic
+from labkit.subjects.roofline import Peaks, counted_points
+from labkit.subjects.roofline_charts import roofline
 from labkit.training import sizes
 from stepbudget.kernel_names import short as short_kernel
 from stepbudget.show.table import Table, table
 
 
-def by_limit(limits: pd.DataFrame) -> Table:
-    """How much of a step's time is in the kernels of each limit (``roofline.limits``)."""
-    sums = {"kinds of kernels": ("kernel", "size"), "µs": ("us", "sum"), "µs above their roofs": ("over_us", "sum")}
-    found = limits.groupby("limit").agg(**sums).sort_values("µs", ascending=False)
-    found["% of the step"] = 100 * found["µs"] / found["µs"].sum()
-    formats = dict.fromkeys(found.columns[1:], "{:.0f}")
-    return table(found.rename_axis("limited by").reset_index(), "By what limits them", formats)
+def longest(kernels: pd.DataFrame, limits: pd.DataFrame, peaks: Peaks, top: int = 12) -> Figure:
+    """The longest kernels of a step under their roofs, by their number in the table of limits."""
+    numbers = {name: f"#{number}" for number, name in enumerate(limits["kernel"].head(top), 1)}
+    points = [point for point in counted_points(kernels) if point.name in numbers]
+    return roofline(peaks, points, numbers, "The longest kernels of main_opt6, by their number in the table")
 
 
 def plan(limits: pd.DataFrame, top: int = 4) -> Table:
     """The kernels that lie highest above their roofs, and the step's kernels if these and all before were at theirs."""
-    first = limits.sort_values("over_us", ascending=False).head(top)
+    numbered = limits.assign(number=range(1, len(limits) + 1))  # as in the table of limits
+    first = numbered.sort_values("over_us", ascending=False).head(top)
     then = limits["us"].sum() - first["over_us"].cumsum()
-    frame = pd.DataFrame({"kernel": first["kernel"], "saves at most µs": first["over_us"], "step then µs": then})
-    formats = {"kernel": short_kernel} | dict.fromkeys(frame.columns[1:], "{:.0f}")
+    columns = {"#": first["number"], "kernel": first["kernel"]}
+    frame = pd.DataFrame(columns | {"saves at most µs": first["over_us"], "step then µs": then})
+    formats = {"kernel": lambda name: short_kernel(name, 28)} | dict.fromkeys(frame.columns[2:], "{:.0f}")
     return table(frame, "If each were at its roof", formats)
 
 
@@ -51,20 +54,19 @@ def conv2_products(kernels: pd.DataFrame, batch: int = BATCH) -> pd.DataFrame:
 
 
 def conv2(products: pd.DataFrame) -> Table:
-    """``conv2_products()``: how much of the GPU they fill, what they move by shapes and counters, operations needed and
-    done."""
-    names = {
-        "word": "kernel",
-        "product": "what",
-        "us": "µs",
-        "blocks": "blocks",
-        "waves": "% of the blocks that fit",
-        "shapes_mb": "MB by hand",
-        "counted_mb": "MB counted",
-        "needed_gflop": "GFLOP needed",
-        "done_gflop": "GFLOP done",
-    }
-    frame = products.assign(waves=100 * products["waves"])[list(names)].rename(columns=names)
-    frame["done / needed"] = products["done_gflop"] / products["needed_gflop"]
-    formats = dict.fromkeys(["µs", "blocks", names["waves"], "MB counted"], "{:.0f}") | {"GFLOP done": "{:.1f}"}
-    return table(frame, "conv2's three products", formats)
+    """``conv2_products()``: how much of the GPU they fill, and what they moved and did of what was needed."""
+    frame = pd.DataFrame(
+        {
+            "kernel": products["word"],
+            "µs": products["us"],
+            "blocks": products["blocks"],
+            "% of the blocks that fit": 100 * products["waves"],
+            "MB": products["counted_mb"],
+            "GFLOP done": products["done_gflop"],
+            "× needed": products["done_gflop"] / products["needed_gflop"],
+        }
+    )
+    formats = dict.fromkeys(frame.columns[1:5], "{:.0f}") | {"GFLOP done": "{:.1f}", "× needed": "{:.2f}"}
+    needed = [f"{products[column].max():.{digits}f}" for column, digits in (("needed_gflop", 1), ("shapes_mb", 0))]
+    each = "" if products.empty else f": each needs {needed[0]} GFLOP and {needed[1]} MB"
+    return table(frame, f"conv2's three products{each}", formats)

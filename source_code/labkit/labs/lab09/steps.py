@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit import course
+from labkit import course, source
+from labkit.source import kinds
+from labkit.source.counting import count_command
 from labkit.subjects import floors
 from labkit.subjects.floors import BATCH, step_floor_s, step_traffic
 from labkit.subjects.roofline import COUNTED, DTYPE_WORDS, FROM_SHAPES, Peaks, Point, step_seconds
 from labkit.training import sizes
+from stepbudget.ncu.counters import Counted
 from stepbudget.show.table import Table, table
 
 # Each rung: how its step is cut, and the type in which it multiplies.
@@ -27,22 +30,10 @@ def roofs(peaks: Peaks) -> Table:
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.0f}"))
 
 
-def zeros(records: Sequence[dict]) -> Table:
-    """The same product of numbers of which some are zero, as ``bench_roofs.py`` measured it: its rate, clock, power."""
-    rows = [row for row in records[0]["rows"] if row["what"] == "product"]
-    where = {"left": "one factor", "both": "both factors"}
-    words = [f"{100 * row['zeros']:.0f} % of {where[row['factor']]}" if row["zeros"] else "none" for row in rows]
-    frame = pd.DataFrame(
-        {
-            "zeros": words,
-            "TFLOP/s": [row["tflops"] for row in rows],
-            "MHz": pd.Series([row["mhz"] for row in rows], dtype=float),
-            "W": pd.Series([row["watts"] for row in rows], dtype=float),
-        }
-    )
-    side = rows[0]["size"]
-    caption = f"{side:,} × {side:,} × {side:,} in 16 bits, for a second, on one {records[0]['gpu']}"
-    return table(frame, caption, dict.fromkeys(frame.columns[1:], "{:,.0f}"))
+def zeros(records: Sequence[dict]) -> pd.DataFrame:
+    """The same product of numbers without zeros and of nothing else (``bench_roofs.py``): its rate, clock, power."""
+    rows = pd.DataFrame([row for row in records[0]["rows"] if row["what"] == "product"])
+    return rows[["zeros", "tflops", "mhz", "watts"]].iloc[[0, -1]].astype(float)
 
 
 def floor_table(peaks: Peaks) -> Table:
@@ -53,13 +44,38 @@ def floor_table(peaks: Peaks) -> Table:
     return table(frame, caption, {"rate": "{:,.4g}", "ms": "{:.0f}"})
 
 
-def traffic(steps: Sequence[str], counted: dict[str, pd.DataFrame]) -> Table:
+def scripts(peaks: Peaks) -> list[str]:
+    """The rungs that this lab looks at; ``main_opt7``'s kernels multiply in BF16, which not every GPU has."""
+    last = 7 if peaks.narrow == "bf16" else 6
+    return ["main_baseline.py", *(f"main_opt{number}.py" for number in range(1, last + 1))]
+
+
+def count_ladder(found: Counted, runs: Mapping[str, Sequence[dict]]) -> dict[str, pd.DataFrame]:
+    """The kernels of one step of each rung of the ``runs``, as ``main_opt6``'s were counted (``found``)."""
+    counts = {"main_opt6": found}
+    for rung in (script.removesuffix(".py") for script in runs):
+        loads = rung < "main_opt4"  # from then on there is no loader
+        program = f"{rung}.py --profile --epochs 2 --limit {BATCH}{' --workers 0' if loads else ''}"
+        same = counts["main_baseline"] if rung in ("main_opt1", "main_opt2") else None  # only their loader is another
+        if rung not in counts:
+            asked = kinds.counts(count_command(f"{rung}_bytes", program), brief=True, same_kernels=same)
+            counts[rung] = source.current().get(asked)
+    return {script.removesuffix(".py"): counts[script.removesuffix(".py")].step for script in runs}
+
+
+def count_in_depth(rung: str = "main_opt6") -> Counted:
+    """One step once more, with all that its units did."""
+    program = f"{rung}.py --profile --epochs 2 --limit {BATCH}"
+    return source.current().get(kinds.counts(count_command(f"{rung}_units", program, in_depth=True)))
+
+
+def traffic(counted: Mapping[str, pd.DataFrame]) -> Table:
     """Megabytes of a training step, as Nsight Compute counted them and as the tensors' shapes say."""
     rows = []
-    for step in steps:
+    for step, kernels in counted.items():
         cut, dtype = RUNGS[step]
-        mb, shapes_mb = counted[step]["bytes"].sum() / 1e6, step_traffic(cut, dtype=dtype) / 1e6
-        rows.append((step, cut, dtype, len(counted[step]), mb, shapes_mb, mb / shapes_mb))
+        mb, shapes_mb = kernels["bytes"].sum() / 1e6, step_traffic(cut, dtype=dtype) / 1e6
+        rows.append((step, cut, dtype, len(kernels), mb, shapes_mb, mb / shapes_mb))
     columns = ["step", "cut into kernels", "in", "kernels", "MB counted", "MB from shapes", "ratio"]
     formats = {"MB counted": "{:,.0f}", "MB from shapes": "{:,.0f}", "ratio": "{:.2f}"}
     caption = "Memory traffic of one training step"
@@ -105,29 +121,6 @@ def ladder_points(runs: Mapping[str, Sequence[dict]], counted: Mapping[str, pd.D
         step_point(rung, step_seconds(records), counted.get(rung), dtype=number_type(rung, records))
         for rung, records in ((step.removesuffix(".py"), records) for step, records in runs.items())
     ]
-
-
-def points(points: Sequence[Point], peaks: Peaks) -> Table:
-    """Each point: what it does and moves, how fast, which roof is above it, and its share of that roof."""
-    rows = [
-        {
-            "step": point.name,
-            "in": point.dtype,
-            "µs": 1e6 * point.seconds,
-            "GFLOP": point.flops / 1e9,
-            "MB": point.moved / 1e6,
-            "FLOP/byte": point.intensity,
-            "TFLOP/s": point.tflops,
-            "roof above": point.bound(peaks),
-            "% of it": 100 * point.share(peaks),
-            "µs at the roof": 1e6 * point.floor_s(peaks),
-            "bytes from": point.source,
-        }
-        for point in points
-    ]
-    formats = {"GFLOP": "{:.1f}", "MB": "{:,.0f}", "µs": "{:,.0f}", "FLOP/byte": "{:.1f}", "TFLOP/s": "{:.1f}"}
-    formats |= {"% of it": "{:.1f}", "µs at the roof": "{:,.0f}"}
-    return table(pd.DataFrame(rows), f"One training step of {BATCH:,} digits under its roof", formats)
 
 
 def distances(points: Sequence[Point], counted: Mapping[str, pd.DataFrame], peaks: Peaks) -> Table:
