@@ -153,7 +153,7 @@ LABS = (
     Lab("03_data_transfer.ipynb", "Copies that do not wait",
         "pinned memory, non-blocking copies", 20, 1, ("pinned_memory", "no_synchronisation")),
     Lab("04_tensor_cores.ipynb", "Tensor Cores",
-        "TF32, FP16 with loss scaling, BF16", 25, 1, ("mixed_precision",)),
+        "TF32, FP16 with loss scaling, BF16", 20, 1, ("mixed_precision",)),
     Lab("05_summary.ipynb", "Every step side by side",
         "what each step gained, what's still idle", 20, 1),
     Lab("06_data_on_gpu.ipynb", "The data live on the GPU",

@@ -35,9 +35,7 @@ NOT_MEASURED = {
     ],
     "a definition, or what follows from one": [
         "1 TFLOP/s: 10¹² floating-point operations a second",
-        "is read 10,000 times a second, every 100 µs",  # Nsight's counters; three readings a kernel
-        "three such intervals, 300 µs",
-        "the 300 µs that a sample needs",
+        "three such intervals, 300 µs",  # Nsight's counters; three readings a kernel
         "read every 100 µs",
         "a mean over all SMs and 100 µs",
         "short against 100 µs",
@@ -55,7 +53,6 @@ NOT_MEASURED = {
         "at 417 to 439 ms before",
         "577 and 729 ms before",
     ],
-    "an older course says so of its A100": ["5.7 % on average and 45 % at most"],
     "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
     "arithmetic from shapes": [
         "up to 28 batches of 3.2 MB, some 90 MB",  # 1,024 · 28 · 28 numbers in FP32, 14 workers with two each

@@ -1,25 +1,93 @@
 """What lab 4 claims: mixed precision hands work to the Tensor Cores, the GPU is done earlier, and others take over.
 
-Its exercises: the smallest FP16 number, a step in mixed precision, and the score of a bound.
+Its exercises: the smallest FP16 number, a step in mixed precision, the score of a bound, a report with nothing to gain.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 
+from labkit import course
 from labkit.checks import Claim, Note
 from labkit.display.runs import in_rounds
-from labkit.display.spread import paired
-from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
-from labkit.subjects.accuracy import below
-from stepbudget.ask import ops, tensor_cores
-from stepbudget.ask.budget import CAUSES, Budget
-from stepbudget.ask.compare import Comparison, compare
+from labkit.display.spread import paired, spread
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.paths import RECORDED
+from labkit.predictions import Guess
+from labkit.source import recorded
+from labkit.subjects import accuracy
+from labkit.subjects.unnamed import unnamed
+from stepbudget.ask import idle, iterations, ops, tensor_cores
+from stepbudget.ask.budget import CAUSES
+from stepbudget.ask.compare import compare
 from stepbudget.ask.launch import launch
 from stepbudget.report import Report
+from stepbudget.show.answers import Answer
+from stepbudget.show.table import Table, table
+from stepbudget.window import Window
 
-FP32, TF32, FP16, BF16 = "opt2: FP32", "opt3: TF32", "opt3: FP16", "opt3: BF16"  # as the lab's tables call them
+FORMATS = ("--amp-dtype float32 --tf32", "", "--amp-dtype bfloat16")  # of main_opt3.py: TF32, FP16, BF16
+RESNET = "examples/train_resnet.py --workers 14 --pinned"
+IN_BF16 = "--amp --channels-last"
+SAMPLED_US = 300.0  # a kernel as long has a sample of Tensor Active that is surely its own
+
+
+# --- what the page shows --------------------------------------------------------------------------------------
+
+
+def step(report: Report) -> Window:
+    """The 21st training step, in the middle of an epoch; the last one of a report that has fewer."""
+    found = iterations.step_windows(report)
+    return found[min(20, len(found) - 1)] if found else report.window()
+
+
+def layers(eligible: Answer) -> Table:
+    """The operations that ``sb.eligible`` finds, their sizes in words."""
+    frame = eligible.frame[["operation", "sizes", "Tensor Cores", "reason", "ops", "GPU ms"]]
+    sizes = [_sizes(*of) for of in zip(frame["operation"], frame["sizes"], strict=True)]
+    return table(frame.assign(sizes=sizes), "Operations that could use Tensor Cores", {"GPU ms": "{:,.1f}"}, most=8)
+
+
+def _sizes(operation: str, sizes: str | None) -> str:
+    """``32 → 64 channels, 3 × 3`` for a convolution, ``9,216 → 128`` for a layer, else the tensors' sizes."""
+    shapes = [shape for shape in json.loads(sizes or "[]") if shape]
+    name = operation.rpartition("::")[2]
+    if "conv" in name and len(shapes) >= 2:
+        out, into, *kernel = shapes[2 if "backward" in name else 1]
+        return f"{into} → {out} channels, {_times(kernel)}"
+    if name == "linear" and len(shapes) >= 2:
+        return f"{shapes[1][1]:,} → {shapes[1][0]:,}"
+    return " by ".join(map(_times, shapes))
+
+
+def _times(shape: Sequence[int]) -> str:
+    return " × ".join(f"{size:,}" for size in shape)
+
+
+def seeds() -> dict[str, list[float]]:
+    """Test accuracy (per cent) with each seed, of the baseline first, then of each format."""
+    commands = ["main_baseline.py", *(f"main_opt3.py {flags}".strip() for flags in FORMATS)]
+    return {command: accuracy.seeds(command) for command in commands}
+
+
+def resnet() -> tuple[Report, Report]:
+    """A ResNet-50 that waits for nothing, without mixed precision and with it: the default machine's reports."""
+    return unnamed("train_resnet_pinned", "resnet"), unnamed("train_resnet_amp", "resnet_amp")
+
+
+def resnet_runs() -> tuple[list[dict], list[dict]]:
+    """Its runs without a profiler, one a round, without mixed precision and with it."""
+    where = RECORDED / course.DEFAULT_MACHINE
+    return recorded.records("runs", RESNET, where), recorded.records("runs", f"{RESNET} {IN_BF16}", where)
+
+
+def stranger() -> Report:
+    """A report that tells nothing of itself, in which mixed precision has nothing to gain."""
+    return unnamed("clinic_images_good", "stranger")
+
+
+# --- what it claims -------------------------------------------------------------------------------------------
 
 
 def unused(before: Report) -> Iterator[Claim | str]:
@@ -33,129 +101,100 @@ def unused(before: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
     used = f"of {ms.sum():.0f} ms of kernels, Tensor Cores work in {used_ms:.0f} ms"
     yield used if ms.sum() else "here are no kernels to hand over"
+    in_pooling = [pct for kernel, pct in tensor_cores.sampled(before)["sampled_pct"].items() if "pool" in kernel]
+    if in_pooling:
+        yield Note(f"Inside pooling, where no Tensor Core can work, the counter reads {max(in_pooling):.1f} %.")
 
 
-def handed_over(operators: Mapping[str, Report], reports: Mapping[str, Report]) -> Iterator[Claim | str]:
-    """Each format uses Tensor Cores; ``operators``: by format, with operator ranges, ``reports``: without."""
-    found = {name: ops.summary(report) for name, report in operators.items()}
-    own = found[FP16].instances
+def whole_run(runs: Mapping[str, Sequence[dict]], accuracies: Mapping[str, Sequence[float]]) -> Iterator[Claim | str]:
+    """What a whole run gains, and that it still learns; ``accuracies``: with each seed, the baseline's first."""
+    ratio = paired(runs["main_opt2.py"], runs["main_opt3.py"], "training_s")
+    yield f"FP16 against FP32: the training loop is {in_rounds(ratio)}"
+    baseline, *formats = accuracies.values()
+    lowest_p = min(accuracy.below(baseline, own) for own in formats)
     yield Claim(
-        "in FP16, more than half of the eligible operations use Tensor Cores",
-        own["using"] > 0.5 * (sum(own.values()) - own["other"]), own,
-        because="this GPU has none, or its kernels have names that no rule knows yet",
-        so=_here(reports[FP32], "mixed precision gains what fewer bytes gain, and no more"),
-    )  # fmt: skip
-    left_ms = {name: round(own.at_stake_ms, 1) for name, own in found.items()}
-    yield Claim(
-        "TF32 leaves less than half of the milliseconds at stake", left_ms[TF32] < left_ms[FP32] / 2, left_ms,
-        because="GPUs older than Ampere have no TF32, and not every library has kernels for it",
-        so=_here(reports[FP32], f"in TF32 there are still {left_ms[TF32]:.0f} ms to gain"),
-    )  # fmt: skip
-    yield Claim(
-        "in BF16, kernels run on Tensor Cores", (tensor_cores.verdicts(reports[BF16])["tensor_core"] == "yes").any(),
-        because="GPUs older than Ampere emulate BF16 with FP32 arithmetic",
-        so=_here(reports[FP32], "expect nothing of the rows of BF16 below; train in FP16 with a scaler"),
+        "with no format is the accuracy significantly below the baseline's", lowest_p >= accuracy.SIGNIFICANCE,
+        lowest_p,
+        because="ten seeds decide, and small losses show in some sets of ten and not in others",
+        so="train in the format with the highest mean in lab 5's table, with more seeds",
     )  # fmt: skip
 
 
-def work_within_bound(before: Report, after: Report, busy: Mapping[str, float]) -> Iterator[Claim | str]:
-    """Both epochs are comparable, and FP16 saves no more of the GPU's work, ``busy`` by format (ms), than predicted."""
-    made = compare(before, after)
+def kernels_gained(before: Report, after: Report) -> Iterator[Claim | str]:
+    """FP16 shortens the GPU's work, by no more than predicted; what took its place, and did the epoch wait for it?"""
+    made, saved_ms = compare(before, after), _saved_ms(before, after)
+    bound_ms = made.bounds["mixed_precision"].at_most_ms
     yield Claim(
         "same GPU, same steps, same bytes copied to it", made.comparable, made.obstacles,
         because="one of the two was made without a GPU, or with other digits",
         so="do not subtract these two epochs: profile both again, one right after the other",
     )  # fmt: skip
-    bound, saved_ms = made.bounds["mixed_precision"], busy[FP32] - busy[FP16]
-    share = saved_ms / bound.at_most_ms if bound.at_most_ms else 0.0
-    yield Note(f"At most {bound.at_most_ms:.0f} ms; the GPU works {saved_ms:.0f} ms less, {100 * share:.0f} %.")
     yield Claim(
-        "the GPU's work became shorter by no more than the bound", saved_ms <= bound.at_most_ms, saved_ms,
-        because="the GPU ran at another clock rate in one of the two profiles",
-        so="profile both again, one right after the other",
-    )  # fmt: skip
-    yield f"The epoch is shorter by {made.gained_ms:.0f} ms."
-    if made.gained_ms > bound.at_most_ms:
-        yield "that is more than the bound: something else changed too, and the table below names it"
-
-
-def rows_add_up(*budgets: Budget) -> Iterator[Claim | str]:
-    """No moment of an epoch is without a cause, none has two."""
-    off_ms = [abs(sum(own.ms.values()) - own.window.duration_ms) for own in budgets]
-    yield Claim("the rows of each budget add up to its epoch", max(off_ms) < 1e-3, off_ms)
-
-
-def less_work(before: Report, busy: Mapping[str, float]) -> Iterator[Claim | str]:
-    """FP16 and BF16 shorten the GPU's work, ``busy`` by format (ms), and about as much."""
-    saved_ms = busy[FP32] - busy[FP16]
-    yield Claim(
-        "in FP16 the GPU needs at least 20 % less time for an epoch", saved_ms > 0.2 * busy[FP32], busy,
+        "in FP16 the GPU needs at least 20 % less time for an epoch", saved_ms > 0.2 * _busy_ms(before), saved_ms,
         because="kernels that move bytes gain at most half, and the GPU may have no Tensor Cores",
         so=_here(before, f"the kernels save {max(0, saved_ms):.0f} ms an epoch; no run can gain more"),
     )  # fmt: skip
     yield Claim(
-        "BF16 needs about as long, within 15 %", abs(busy[BF16] - busy[FP16]) < 0.15 * busy[FP16], busy,
-        because="GPUs older than Ampere emulate BF16; and a laptop changes its clock",
-        so=_here(before, "train in the faster of the two"),
+        "it gains no more than the bound", saved_ms <= bound_ms, saved_ms,
+        because="the GPU ran at another clock rate in one of the two profiles",
+        so="profile both again, one right after the other",
     )  # fmt: skip
-
-
-def what_grew(before: Report, after: Report, busy: Mapping[str, float]) -> Iterator[Claim | str]:
-    """What took the place of the kernels that became shorter, and whether the epoch waited for them."""
-    made, saved_ms = compare(before, after), busy[FP32] - busy[FP16]
+    share = 100 * saved_ms / bound_ms if bound_ms else 0.0
+    yield Note(f"The GPU works {saved_ms:.0f} ms less, of {bound_ms:.0f} at most ({share:.0f} %).")
+    launched = [launch(report).launches for report in (before, after)]
+    yield Note(f"Kernels launched: {launched[0]:,} before, {launched[1]:,} after.")
     after_ms, before_ms = made.after.ms, made.before.ms
     grew = {CAUSES[cause]: after_ms[cause] - before_ms[cause] for cause in made.before.idle_causes}
     most = [name for name in sorted(grew, key=grew.get, reverse=True)[:3] if grew[name] > 0.5]
-    launched = [launch(report).launches for report in (before, after)]
-    yield f"Kernels launched: {launched[0]:,} before, {launched[1]:,} after."
-    epoch = f"the epoch is {abs(made.gained_ms):.0f} ms {'shorter' if made.gained_ms > 0 else 'longer'}"
-    yield _here(before, f"the GPU works {saved_ms:.0f} ms less; {epoch}")
     yield ", ".join(f"{name} grew by {grew[name]:.0f} ms" for name in most) or "nothing grew"
+    epoch = f"the epoch is {abs(made.gained_ms):.0f} ms {'shorter' if made.gained_ms > 0 else 'longer'}"
     if saved_ms <= 0:
         yield _here(before, "mixed precision does not make this GPU's work shorter")
     elif made.gained_ms > 1.1 * saved_ms:
         fell = min(grew, key=grew.get)
-        yield f"the kernels did not give all of that: {fell} fell by {-grew[fell]:.0f} ms"
+        yield f"{epoch}, and the kernels did not give all of that: {fell} fell by {-grew[fell]:.0f} ms"
     elif made.gained_ms < saved_ms / 2:
-        yield "waiting took most of what the kernels gave: the epoch did not wait for them"
+        yield f"{epoch}: waiting took what the kernels gave, so the epoch did not wait for them"
     else:
-        yield "most of what the kernels gave came out at the end: the epoch waited for them"
+        yield f"{epoch}: most of what the kernels gave came out at the end, so the epoch waited for them"
 
 
-def loop_within_bound(slow: Sequence[dict], fast: Sequence[dict], made: Comparison) -> Iterator[Claim | str]:
-    """Without the profiler, too, no more is saved than the bound of as many epochs; ``slow``, ``fast``: runs."""
-    saved_s = [one["training_s"] - other["training_s"] for one, other in zip(slow, fast, strict=False)]
-    epochs = len(slow[0]["epochs"])
-    bound_s = epochs * made.bounds["mixed_precision"].at_most_ms / 1e3
-    yield f"In a round, the training loop saves {min(saved_s):.2f} to {max(saved_s):.2f} s"
-    yield f"The bound of {epochs} epochs is {bound_s:.1f} s."
+def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[Claim | str]:
+    """Each format uses Tensor Cores, TF32 leaves little, and in FP16 the counter sees none of their kernels."""
+    left_ms = [ops.summary(report).at_stake_ms for report in (fp32, tf32)]
     yield Claim(
-        "at least one round saves no more than the bound", min(saved_s) <= bound_s, saved_s,
-        because="the machine was busier while the runs in FP32 were made",
-        so="repeat both, in turn, on a machine that does nothing else (LAB_REPEATS=5)",
+        "TF32 leaves less than half of the milliseconds at stake", left_ms[1] < left_ms[0] / 2, left_ms,
+        because="GPUs older than Ampere have no TF32, and not every library has kernels for it",
+        so=_here(fp32, f"in TF32 there are still {left_ms[1]:.0f} ms to gain"),
+    )  # fmt: skip
+    own = ops.summary(fp16).instances
+    yield Claim(
+        "in FP16, more than half of the eligible operations use Tensor Cores",
+        own["using"] > 0.5 * (sum(own.values()) - own["other"]), own,
+        because="this GPU has none, or its kernels have names that no rule knows yet",
+        so=_here(fp32, "mixed precision gains what fewer bytes gain, and no more"),
+    )  # fmt: skip
+    yield Claim(
+        "in BF16, kernels run on Tensor Cores", (tensor_cores.verdicts(bf16)["tensor_core"] == "yes").any(),
+        because="GPUs older than Ampere emulate BF16 with FP32 arithmetic",
+        so=_here(fp32, "expect nothing of the rows of BF16; train in FP16 with a scaler"),
+    )  # fmt: skip
+    used = tensor_cores.verdicts(fp16).query("tensor_core == 'yes'")
+    longest_us = (1e3 * used["gpu_ms"] / used["count"]).max()
+    yield Claim(
+        f"in FP16 the longest Tensor Core kernel takes less than the {SAMPLED_US:.0f} µs that a sample needs",
+        longest_us < SAMPLED_US, longest_us,
+        because="a slower GPU takes longer for the same product",
+        so=_here(fp32, "sb.sampled tells what the counter reads inside those kernels"),
     )  # fmt: skip
 
 
-def round_by_round(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """What each format's training loop gains over FP32's, where the runs of a round were made soon after each other."""
-    for name in (TF32, FP16, BF16):
-        ratio = paired(runs[FP32], runs[name], "training_s")
-        minutes = _apart_min(runs[FP32], runs[name])
-        if minutes < 10:
-            yield f"{name}: the training loop is {in_rounds(ratio)}"
-        else:
-            yield f"{name}: {ratio.median:.2f} times as fast, {minutes:.0f} minutes apart:"
-            yield "that may be the hour's doing and not the format's"
-
-
-def still_learns(baseline: Sequence[float], *formats: Sequence[float]) -> Iterator[Claim | str]:
-    """No format loses accuracy that ten seeds would show; each argument: the test accuracy (%) with each seed."""
-    lowest_p = min(below(baseline, own) for own in formats)
-    yield Claim(
-        "with no format is the accuracy significantly below the baseline's", lowest_p >= 0.05, lowest_p,
-        because="ten seeds decide, and small losses show in some sets of ten and not in others",
-        so="train in the format with the highest mean in the table, with more seeds",
-    )  # fmt: skip
+def pays(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
+    """What a step of the ResNet takes without a profiler, without mixed precision and with it, a run a round."""
+    ratio = paired(slow, fast, "step_ms")
+    before, after = (spread(runs, "step_ms").text("ms") for runs in (slow, fast))
+    yield Note(f"A step without the profiler: {before} before, {after} after, {in_rounds(ratio)}.")
+    yield Claim("in each round a step is over 1.5 times as fast", ratio.low > 1.5, ratio.low)
 
 
 def _here(before: Report, what: str) -> str:
@@ -164,10 +203,50 @@ def _here(before: Report, what: str) -> str:
     return "no GPU worked: read this lab with LAB_MODE=recorded" if nothing else what
 
 
-def _apart_min(slow: Sequence[dict], fast: Sequence[dict]) -> float:
-    """By how many minutes the two runs of a round began apart, at most."""
-    starts = [[datetime.fromisoformat(run["run_at"]) for run in runs] for runs in (slow, fast)]
-    return max(abs(one - other).total_seconds() for one, other in zip(*starts, strict=False)) / 60
+def _busy_ms(report: Report) -> float:
+    return idle.idle(report).busy_ms
+
+
+def _saved_ms(before: Report, after: Report) -> float:
+    return _busy_ms(before) - _busy_ms(after)
+
+
+# --- what it asks to predict ----------------------------------------------------------------------------------
+
+
+def _at_most_ms(before: Report, *_: Report) -> float:
+    return compare(before, before).bounds["mixed_precision"].at_most_ms
+
+
+def _kernels_ms(before: Report, *_: Report) -> float:
+    return float(tensor_cores.verdicts(before)["gpu_ms"].sum())
+
+
+PREDICTIONS = {
+    "at_most": Guess(
+        "what mixed precision gains at most in an epoch",
+        " ms",
+        lambda fp32, fp32_ops: _at_most_ms(fp32) or float("nan"),
+        wrong={
+            "That halves everything. Products may shrink to nothing.": lambda fp32, _: _kernels_ms(fp32) / 2,
+            "Those are the eligible operations alone. Other kernels may halve, too.": lambda _, fp32_ops: (
+                ops.summary(fp32_ops).at_stake_ms
+            ),
+            "That is all kernels. Those that only move numbers halve at best.": lambda fp32, _: _kernels_ms(fp32),
+        },
+    ),
+    "saved": Guess(
+        "the GPU's work that FP16 saves an epoch",
+        " ms",
+        lambda before, after: _saved_ms(before, after) or float("nan"),
+        wrong={
+            "That is the bound, in which products take no time at all.": _at_most_ms,
+            "That halves everything. Pooling takes as long as before, and converting numbers comes on top.": (
+                lambda before, _: _busy_ms(before) / 2
+            ),
+        },
+    ),
+}
 
 
 # --- exercises ------------------------------------------------------------------------------------------------
@@ -404,8 +483,8 @@ AMP_STEP = Code(
 )
 
 
-def _gained_ms(before: Report, after: Report) -> float:
-    return compare(before, after).gained_ms
+def _removed_ms(before: Report, after: Report) -> float:
+    return compare(before, after).removed_ms("mixed_precision")
 
 
 def _bound_ms(before: Report, after: Report) -> float:
@@ -421,22 +500,36 @@ def _epoch_ms(report: Report) -> float:
 
 SHARE_OF_BOUND = Number(
     BOUND,
-    "By how much the epoch became shorter, over what the first of the two reports says is possible.",
-    right=lambda before, after: 100 * _gained_ms(before, after) / _bound_ms(before, after),
+    "What is gone from the rows that mixed precision treats, over what the first of the two reports says is possible.",
+    right=lambda before, after: 100 * _removed_ms(before, after) / _bound_ms(before, after),
     wrong={
         "that is a share of 1: in per cent it is a hundred times as much": lambda b, a: (
-            _gained_ms(b, a) / _bound_ms(b, a)
+            _removed_ms(b, a) / _bound_ms(b, a)
         ),
-        "those are the milliseconds gained: what share of the bound are they?": _gained_ms,
+        "those are the milliseconds gained: what share of the bound are they?": _removed_ms,
         "that is the bound itself, in milliseconds": _bound_ms,
+        "that is what the whole epoch gained: mixed precision does not treat all of its rows": lambda b, a: (
+            100 * compare(b, a).gained_ms / _bound_ms(b, a)
+        ),
+        "that is one row: kernels of which nobody can tell are treated, too": lambda b, a: (
+            100 * compare(b, a).shrank_ms["other_kernels"] / _bound_ms(b, a)
+        ),
         "that is the gain as a share of the whole epoch, not of its bound": lambda b, a: (
-            100 * _gained_ms(b, a) / _epoch_ms(b)
+            100 * _removed_ms(b, a) / _epoch_ms(b)
         ),
-        "that is the bound over the gain: the other way round": lambda b, a: 100 * _bound_ms(b, a) / _gained_ms(b, a),
-        "that is held against the bound of the second report: the first one promised it": lambda b, a: (
-            100 * _gained_ms(b, a) / compare(a, b).bounds["mixed_precision"].at_most_ms
-        ),
+        "that is the bound over the gain: the other way round": lambda b, a: 100 * _bound_ms(b, a) / _removed_ms(b, a),
     },
 )
 
-EXERCISES = {"4.1": SMALLEST_HALF, "4.2": AMP_STEP, "4.3": SHARE_OF_BOUND}
+NOTHING_TO_GAIN = Choice(
+    READ,
+    "Two things count: is the GPU busy, and what do the names of its products say about their numbers?",
+    right=lambda report: "16 bits",
+    wrong={
+        "idle": "the GPU is busy nearly all the time, so its kernels do set the pace",
+        "no products": "some kernels say yes under Tensor Cores: those are its convolutions",
+        "memory": "they do wait for memory, but half the bytes would halve that: how long is each number already?",
+    },
+)
+
+EXERCISES = {"4.1": SMALLEST_HALF, "4.2": AMP_STEP, "4.3": SHARE_OF_BOUND, "4.4": NOTHING_TO_GAIN}
