@@ -175,7 +175,7 @@ LABS = (
     Lab("14_loss_scaling.ipynb", "What FP16 loses",
         "underflow, overflow, and the scale", 20, 3),
     Lab("15_scaler.ipynb", "Loss scaling at work",
-        "a GAN, a monitor, the scaler's price", 25, 3),
+        "a GAN, a monitor, the scaler's price", 20, 3),
     Lab("16_keras.ipynb", "Keras and TensorFlow",
         "policies, and a loss scale that's applied", 25, 3),
     Lab("17_keras_gpu.ipynb", "Keras on the GPU",

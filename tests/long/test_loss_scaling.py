@@ -523,14 +523,7 @@ def test_each_variant_is_a_line_over_the_range_of_fp32_s_seeds():
     assert len({*looks}) == len(looks) == 2
 
 
-def test_pictures_are_drawn_from_the_bytes_of_the_record():
-    shades = torch.linspace(0, 1, 8 * 28 * 28).view(8, 1, 28, 28)
-    row = {"variant": "fp16", "pictures": GAN.as_text(shades)}
-    figure = lab15.pictures([row, row | {"pictures": None}], "title")
-    assert len(figure.axes) == 1
-    drawn = np.asarray(figure.axes[0].images[0].get_array())
-    assert drawn.shape == (28, 8 * 28)
-    assert drawn[0, 0] == 0 and drawn[-1, -1] == 255 and (np.diff(drawn[0, :28].astype(int)) >= 0).all()
+PRECISIONS = ("fp16", "fp32")
 
 
 class _Reads(TorchDispatchMode):
@@ -566,6 +559,29 @@ def test_with_a_fused_optimizer_the_scaler_does_not_ask(kind):
 def test_the_trainers_optimizer_has_no_fused_version():
     with pytest.raises(TypeError, match="fused"):
         torch.optim.Adadelta([torch.nn.Parameter(torch.ones(1))], fused=True)
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_the_step_to_take_home_clips_what_is_unscaled_and_keeps_the_schedule_back(overflows):
+    names = {"torch": torch}
+    exec(cell_with("15_scaler", "def optimizer_step"), names)
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(weight.sum() * (math.inf if overflows else 3.0)).backward()
+    names["optimizer_step"](scaler, optimizer, schedule, [weight], largest=2.0)
+    moved, rate = (0.0, 1.0) if overflows else (-2.0, 0.5)
+    assert (weight.item(), optimizer.param_groups[0]["lr"]) == pytest.approx((moved, rate), rel=1e-4)
+    assert weight.grad is None and scaler.get_scale() == (512.0 if overflows else 1024.0)
+
+
+def test_the_first_histogram_is_fp32_s_at_the_generator_s_first_layer():
+    probes = [
+        {"iteration": 0, "layer": "g.fc", "precision": kind, "histogram": [n]} for n, kind in enumerate(PRECISIONS)
+    ]
+    record = {"exponents": [-40], "rows": [{"variant": "fp16"}, {"variant": "fp32", "probes": probes}]}
+    assert lab15.first_histogram(record) == ([1], -40)
 
 
 # Makes of the optimizer

@@ -184,8 +184,9 @@ WITHOUT = {
     # weighs one kernel against a library's, by a benchmark of its own: no step of the ladder
     "10_triton": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     "12_shapes": {"lab.diff("},  # a size is a flag of main_shapes.py, of which lab 13 shows the diff
-    "14_loss_scaling": {"lab.wall_clock("},  # asks which numbers do not fit; lab 15 has what a scaler costs
-    "15_scaler": {"lab.diff("},  # a scaler as a diff is lab 14's; here one function trains with and without
+    "14_loss_scaling": {"lab.wall_clock("},  # asks which numbers do not fit: no step of the ladder
+    # trains with and without a scaler by one function; its diff is lab 14's, its wait in a timeline lab 5's
+    "15_scaler": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     "16_keras": {"nsys profile", "lab.wall_clock("},  # what is computed, and whether it learns; lab 17 times the same
     "20_clinic": {"lab.wall_clock(", "lab.diff("},  # the reader mends functions, which are run on the CPU
     "21_more_gpus": {"lab.wall_clock("},  # times are of several GPUs: scaling.tables.scaling

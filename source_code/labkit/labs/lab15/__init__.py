@@ -6,21 +6,28 @@ from labkit.labs.lab15.claims import (
     gradients_lost,
     guesses_unscaled,
     learns_when_scaled,
-    scaler_costs,
-    scales_held,
     skips_seen,
+    sums_arrive,
     warned_though_scaled,
 )
 from labkit.labs.lab15.exercises import EXERCISES
+from labkit.labs.lab15.predictions import PREDICTIONS
 from labkit.labs.lab15.trainings import (
-    WORDS,
+    accuracy,
+    deep_chart,
     ends,
     ends_table,
     exponents,
+    first_histogram,
+    histograms,
     layers,
+    logs,
+    logs_table,
     loss_bands,
     lost,
+    lost_at_last,
     optimizers,
-    pictures,
+    said,
     text,
+    weights_lost,
 )

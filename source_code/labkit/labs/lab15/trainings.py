@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,11 @@ from matplotlib.patches import Patch
 from scipy import stats
 
 from labkit.display import style
+from labkit.subjects.loss_scaling import FIRST_SCALE
 from stepbudget.show.table import Table, table
+
+if TYPE_CHECKING:  # it needs PyTorch, and the recorded labs do not
+    from labkit.subjects.loss_scale_monitor import LossScaleMonitor
 
 SMALL = 8.5  # points
 COLOURS = {  # what is scaled, and how
@@ -33,7 +37,6 @@ WORDS = {
 }
 DASHES = {"fp32": "-", "fp16": "--", "fp16 fixed": ":", "fp16 dynamic": "-", "bf16": "-."}  # lines without their hues
 ZERO, NORMAL, TOP = -25, -14, 16  # exponents: below 2**-25 FP16 rounds to zero, below 2**-14 it is subnormal; its end
-DIGIT = 28  # pixels, the side of a digit
 
 
 def lost(record: dict, iteration: int) -> Table:
@@ -53,6 +56,33 @@ def lost(record: dict, iteration: int) -> Table:
         found[f"zero × {scale:,.0f}"] = mean.loc["fp16", scale]["zero_share"]
     caption = f"GAN, the generator's loss, iteration {iteration}: per cent of the gradients at each layer's output"
     return table(found.rename_axis("layer").reset_index(), caption, dict.fromkeys(found, "{:.1f}"))
+
+
+def last(record: dict) -> int:
+    """The last iteration at which the GAN's gradients were looked at."""
+    return max(probe["iteration"] for probe in record["rows"][0]["probes"])
+
+
+def lost_at_last(record: dict) -> dict[str, dict[str, float]]:
+    """What ``lost`` says of that iteration: column → layer → per cent."""
+    return lost(record, last(record)).frame.set_index("layer").to_dict()
+
+
+def histograms(record: dict) -> Figure:
+    """The GAN's gradients by size in that iteration, of one seed."""
+    at = last(record)
+    probes = [probe for probe in record["rows"][0]["probes"] if probe["iteration"] == at]
+    return exponents(
+        probes, record["exponents"][0], FIRST_SCALE, f"The GAN's gradients by size, iteration {at}, seed 1"
+    )
+
+
+def first_histogram(record: dict) -> tuple[list[float], int]:
+    """FP32's gradients at the generator's first layer, first iteration: shares a power of two, and the first power."""
+    own = next(row for row in record["rows"] if row["variant"] == "fp32")
+    wanted = (0, "g.fc", "fp32")
+    probe = next(p for p in own["probes"] if (p["iteration"], p["layer"], p["precision"]) == wanted)
+    return probe["histogram"], record["exponents"][0]
 
 
 def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Figure:
@@ -138,17 +168,30 @@ def ends(record: dict) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ends_table(record: dict, losses: dict[str, str]) -> Table:
-    """``ends`` in words; ``losses``: what each loss is called."""
+def ends_table(record: dict) -> Table:
+    """``ends`` of the GAN in words."""
     found = ends(record)
-    found["loss"] = found["loss"].map(losses)
+    found["loss"] = found["loss"].map({"d": "discriminator", "g": "generator"})
     found["variant"] = found["variant"].map(WORDS)
-    heads = {"inside": "within FP32's range", "furthest_pct": "same seed: at most % from FP32", "p": "p (paired)"}
-    found = found.rename(columns=heads)
-    numbers = ["mean", "lowest", "highest", heads["furthest_pct"], heads["p"]]
-    found["within FP32's range"] = found["within FP32's range"].map({True: "yes", False: "NO"})
-    formats = dict.fromkeys(numbers[:3], "{:.4f}") | {numbers[3]: "{:.1f}", numbers[4]: "{:.2g}"}
-    return table(found, "Mean loss over the last quarter of the training", formats)
+    found = found.rename(columns={"furthest_pct": "same seed: at most % from FP32", "p": "p (paired)"})
+    formats = dict.fromkeys(["mean", "lowest", "highest"], "{:.4f}")
+    formats |= {"same seed: at most % from FP32": "{:.1f}", "p (paired)": "{:.2f}"}
+    caption = "Mean loss over the last quarter of the training, five seeds each"
+    return table(found[["loss", "variant", *formats]], caption, formats)
+
+
+def accuracy(record: dict) -> Table:
+    """The deep network's test accuracy, a row a variant."""
+    frame = pd.DataFrame(record["rows"])
+    frame["variant"] = frame["variant"].map(WORDS)
+    right = frame.groupby("variant", sort=False)["test_accuracy_pct"].agg(["count", "median", "min", "max"])
+    found = right.reset_index().rename(columns={"count": "seeds"})
+    return table(found, "Test accuracy in %", dict.fromkeys(["median", "min", "max"], "{:.1f}"))
+
+
+def deep_chart(record: dict) -> Figure:
+    """The deep network's losses."""
+    return loss_bands(record["rows"], {"net": "loss"}, 5, "A deep network: each variant over the range of FP32's seeds")
 
 
 def layers(record: dict, every: int = 4) -> Table:
@@ -196,20 +239,36 @@ def _curves(rows: Iterable[dict], variant: str, loss: str) -> np.ndarray:
     return np.array([row["losses"][loss] for row in rows if row["variant"] == variant], dtype=float)
 
 
-def pictures(rows: Sequence[dict], title: str) -> Figure:
-    """A row of digits a variant, as the network of one seed drew them: ``pictures``, bytes in base64."""
-    shown = [(WORDS[row["variant"]], row["pictures"]) for row in rows if row.get("pictures")]
-    with style.house_style():
-        fig = style.figure(0.5 + 0.7 * len(shown), w_pad=0.1)
-        axes = fig.subplots(len(shown), 1, squeeze=False)[:, 0]
-        for ax, (name, text) in zip(axes, shown, strict=True):
-            digits = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(-1, DIGIT, DIGIT)
-            ax.imshow(np.hstack(digits), cmap="gray_r", vmin=0, vmax=255, aspect="equal")
-            ax.set_xticks([])
-            ax.set_yticks([DIGIT / 2], [name])
-            ax.tick_params(axis="y", length=0)
-        style.suptitle(fig, title)
-    return fig
+def said(record: dict) -> Table:
+    """The monitor's first warning of each of the deep network's runs in FP16."""
+    rows = [
+        (WORDS[row["variant"]], row["seed"], (row["said"] or ["nothing"])[0])
+        for row in record["rows"]
+        if row["variant"].startswith("fp16")
+    ]
+    return table(pd.DataFrame(rows, columns=["variant", "seed", "first warning"]), "The monitor on the deep network")
+
+
+def logs(gan: dict, deep: dict, monitor: LossScaleMonitor) -> dict[str, list[dict]]:
+    """Three monitors' windows: the scaled GAN, the deep network without scaling, the first two of the cubic."""
+    scaled = next(row for row in gan["rows"] if row["variant"] == "fp16 dynamic")
+    plain = next(row for row in deep["rows"] if row["variant"] == "fp16")
+    a, b = scaled["monitors"]["g"]["windows"], plain["monitors"]["net"]["windows"]
+    return {"A": a, "B": b, "C": monitor.record()["windows"][:2]}
+
+
+def logs_table(logs: Mapping[str, Sequence[dict]]) -> Table:
+    """Their last three windows."""
+    columns = ["scale", "skipped", "zero_share", "subnormal_share"]
+    frames = [pd.DataFrame(own[-3:])[columns].assign(log=name) for name, own in logs.items()]
+    formats = {"scale": "{:g}"} | dict.fromkeys(columns[2:], "{:.2f}")
+    return table(pd.concat(frames)[["log", *columns]], "Windows of 20, 20 and 10 steps", formats)
+
+
+def weights_lost(record: dict) -> list[float]:
+    """The GAN without scaling: per cent of the generator's weights whose gradient is zero, at worst; one a seed."""
+    monitors = [row["monitors"]["g"] for row in record["rows"] if row["variant"] == "fp16"]
+    return [100 * max(window["zero_share"] for window in own["windows"]) for own in monitors]
 
 
 def optimizers(record: dict) -> Table:
@@ -231,8 +290,7 @@ def optimizers(record: dict) -> Table:
 def text(record: dict) -> Table:
     """The second text's statements, in our words, beside the recorded trainings."""
     first = lost(record, 0).frame.set_index("layer")["zero × 1"]
-    last = max(probe["iteration"] for probe in record["rows"][0]["probes"])
-    late = lost(record, last).frame.set_index("layer")["zero × 1"]
+    late = lost(record, last(record)).frame.set_index("layer")["zero × 1"]
     losses = ends(record)
     plain = losses[losses["variant"] == "fp16"]
     lowest = min(row["lowest"]["g"] for row in record["rows"] if row["variant"] == "fp16")
@@ -249,6 +307,10 @@ def text(record: dict) -> Table:
             (
                 "4 epochs of 14 iterations",
                 "too short for a scaler that doubles after 2,000 good steps; ours doubled after 50",
+            ),
+            (
+                "neither nvidia-smi nor Nsight Systems shows Tensor Core use",
+                "no run needed: Nsight Systems samples it (lab 4), nvidia-smi reads it from Hopper on (lab 19)",
             ),
         ],
         columns=["the text", "what we measured"],
