@@ -155,11 +155,12 @@ def test_the_front_page_and_readme_lead_to_every_lab_and_script():
     assert {f"labs/{lab.name}" for lab in LABS} <= set(targets)
     assert {f"source_code/{step.script}" for step in course.STEPS} <= set(targets)
     readme = pages.README.read_text()
-    assert pages.filled(readme) == readme, "make notebooks writes README's tables anew"
+    for text in (page.read_text() for page in pages.TEXTS):
+        assert pages.filled(text) == text, "make notebooks writes the tables anew"
     assert {f"labs/{lab.name}" for lab in LABS[:5]} | {NOTEBOOKS[0].name} <= set(links(readme))
 
 
-def test_readme_says_where_the_labs_last_ran_live(tmp_path):
+def test_a_page_says_where_the_labs_last_ran_live(tmp_path):
     assert pages.last_live(tmp_path) == "They have not been run live yet.\n"
     whole = {"status": "whole", "seconds": 90.0, "cells": [{}, {}], "differs": [{}], "run_at": "2030-02-01T10:00:00"}
     broken = whole | {"status": "failed", "cells": [{"cell": 7}], "run_at": "2030-02-02T10:00:00"}

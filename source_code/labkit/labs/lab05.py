@@ -82,7 +82,8 @@ def scores(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]]) ->
         MADE, pairwise(reports), pairwise(runs.values()), pairwise(resnet), strict=True
     ):
         made = compare(reports[before], reports[after], fix=fix)
-        treated_ms = [sum(side.ms[cause] for cause in FIXES[fix].causes) for side in (made.first, made.second)]
+        first_ms = sum(made.first.ms[cause] for cause in FIXES[fix].causes)
+        treated_ms = [first_ms, first_ms - made.removed_ms(fix)]
         score, step_ms = made.score(), [f"{spread(own, 'step_ms').median:.1f}" for own in elsewhere]
         share = 100 * score.share if score else None
         row = (after, *treated_ms, made.bounds[fix].at_most_ms, share, _times(paired(slow, fast, LOOP)))

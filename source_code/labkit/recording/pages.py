@@ -25,7 +25,8 @@ from labkit.source.recorded import NotRecorded
 FRONT_PAGE = ROOT / "start_here.ipynb"
 README = ROOT / "README.md"
 GUIDE = ROOT / "labs" / "for_teachers.md"
-TEXTS = (README, GUIDE)  # beside the notebooks
+RECORDING = ROOT / "labs" / "recording.md"
+TEXTS = (README, GUIDE, RECORDING)  # beside the notebooks
 NOTEBOOKS = [FRONT_PAGE, *(lab.path for lab in course.LABS)]
 RECORDINGS = "recordings"  # in a notebook's metadata: the recorded files that it opens
 BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -120,7 +121,7 @@ def timing(recordings: Path = RECORDED) -> str:
 
 
 def last_live(recordings: Path = RECORDED) -> str:
-    """README's table of the last live run on each machine: what ran whole, how long that waited, and the rest."""
+    """The table of the last live run on each machine: what ran whole, how long that waited, and the rest."""
     rows = []
     for folder, machine in course.MACHINES.items():
         file = recordings / folder / live_check.NAME

@@ -157,8 +157,9 @@ class Comparison:
         return pd.DataFrame(rows, columns=["cause", "before_ms", "after_ms", "change_ms"])
 
     def removed_ms(self, fix: str) -> float:
-        """By how much the causes that a fix removes have shrunk."""
-        return sum(self.shrank_ms[cause] for cause in FIXES[fix].causes)
+        """By how much the causes that a fix treats have shrunk, less what came back as a cause that they turn into."""
+        back_ms = sum(min(0.0, self.shrank_ms[cause]) for cause in FIXES[fix].becomes)
+        return sum(self.shrank_ms[cause] for cause in FIXES[fix].causes) + back_ms
 
     @property
     def likely_fix(self) -> str | None:

@@ -27,17 +27,20 @@ from stepbudget.report import Report
 
 @dataclass(frozen=True)
 class Fix:
-    """Something to be done about a bottleneck, and the causes that it treats."""
+    """Something to be done about a bottleneck, the causes that it treats, and those that part of these turn into."""
 
     label: str
     causes: tuple[str, ...]
+    becomes: tuple[str, ...] = ()
 
 
 FIXES = {
     "loader": Fix("enough loader workers, kept alive", ("loader",)),
     "pinned_memory": Fix("pinned memory and non-blocking copies", ("pageable_copy", "copies")),
     "no_synchronisation": Fix("no waiting for the GPU", ("synchronisation",)),
-    "mixed_precision": Fix("mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels")),
+    "mixed_precision": Fix(
+        "mixed precision on Tensor Cores", ("other_kernels", "unknown_kernels"), ("tensor_core_kernels",)
+    ),
     "cuda_graph": Fix(
         "fewer, cheaper launches (CUDA graph, compilation)",
         ("launch_overhead", "python", "optimizer"),
