@@ -165,7 +165,7 @@ LABS = (
     Lab("09_roofline.ipynb", "Kernels and the roofline",
         "arithmetic, traffic, this network's limit", 25, 2),
     Lab("10_triton.ipynb", "Your own kernels: Triton",
-        "a matrix product: tiles, masks, error bounds", 25, 2),
+        "a matrix product: tiles, masks, error bounds", 20, 2),
     Lab("11_own_step.ipynb", "A step of your own",
         "a training step in your own kernels", 25, 2),
     Lab("12_shapes.ipynb", "Shapes: matrix products",

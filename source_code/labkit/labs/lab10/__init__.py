@@ -1,20 +1,14 @@
 """Lab 10: kernels of one's own, in Triton and in CUDA C++."""
 
-from labkit.labs.lab10.claims import (
-    matrix_instructions,
-    multiplies_in_cuda,
-    narrow_is_faster,
-    near_cublas,
-    tile_matters,
-    tiles_reuse,
-    ways_in_cuda,
-    worst_and_best,
-)
+from labkit.labs.lab10.claims import matrix_instructions, near_cublas, tile_matters, tiles_reuse, ways_in_cuda
 from labkit.labs.lab10.exercises import EXERCISES
+from labkit.labs.lab10.guesses import PREDICTIONS
 from labkit.labs.lab10.products import (
+    by_size,
+    by_tile,
+    by_type,
+    by_way,
     in_cuda,
-    median_rows,
-    narrow_type,
     orders,
     rates,
     sizes,
@@ -22,4 +16,5 @@ from labkit.labs.lab10.products import (
     tiles,
     types,
     ways,
+    with_tiles,
 )

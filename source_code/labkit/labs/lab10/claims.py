@@ -7,30 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from labkit.checks import Claim
-from labkit.labs.lab10.products import fp16_over_bf16, instructions
+from labkit.labs.lab10.products import fp16_over_bf16, gain_of_order_pct, instructions
 
 
 def tiles_reuse(tried: pd.DataFrame) -> Iterator[Claim | str]:
     """The pretend GPU's products, a row a tile, small to large: all are right, and larger tiles read less."""
     yield Claim("every result is within its bound", bool((tried["error / bound"] <= 1).all()))
-    fewer = tried["numbers read"][0] / tried["numbers read"][2]
-    yield Claim("four times the width: a quarter of the reads, give or take the edges", fewer > 3, fewer)
+    fewer = tried["numbers read"].iloc[0] / tried["numbers read"].iloc[-1]
+    yield Claim("tiles four times as wide read less than a third of the numbers", fewer > 3, fewer)
 
 
 def near_cublas(sizes: pd.DataFrame) -> Iterator[Claim | str]:
-    """Every product is right, and a large one nearly as fast as cuBLAS's; ``sizes``: by rows, columns and inner."""
-    large = _share(sizes)[(4096, 4096, 4096)]
+    """Every product is right, a large one nearly as fast as cuBLAS's, another not; ``sizes``: by ``by_size``."""
+    share = sizes["triton_tflops"] / sizes["cublas_tflops"]
+    large = share[(4096, 4096, 4096)]
     yield Claim("every product keeps its error bound", bool((sizes["triton_error_of_bound"] <= 1).all()))
     yield Claim(
         "at 4,096 the Triton kernel has over 85 % of cuBLAS's speed", large > 0.85, large,
         because="the tiles were chosen on an H200, and another Triton or cuBLAS makes other code",
         so=f"a kernel like this one is worth {100 * large:.0f} % of the library to you: tune its tiles",
     )  # fmt: skip
-
-
-def worst_and_best(sizes: pd.DataFrame) -> Iterator[Claim | str]:
-    """The sizes at which the Triton kernel does worst and best against cuBLAS; ``sizes`` as for ``near_cublas``."""
-    share = _share(sizes)
     yield Claim(
         "and somewhere it has less than 60 %", share.min() < 0.6, share.min(),
         because="a slower GPU forgives more: its memory and its few multiprocessors keep up",
@@ -44,28 +40,20 @@ def worst_and_best(sizes: pd.DataFrame) -> Iterator[Claim | str]:
     )
 
 
-def _share(sizes: pd.DataFrame) -> pd.Series:
-    """Triton's share of cuBLAS's speed at each size."""
-    return sizes["triton_tflops"] / sizes["cublas_tflops"]
-
-
 def tile_matters(by_tile: pd.DataFrame) -> Iterator[Claim | str]:
     """The tile's size decides, the tiles' order hardly; ``by_tile``: a row a ``tile`` and ``group`` of its rows."""
-    together, alone = (
-        by_tile[by_tile["group"] == group].set_index("tile")["triton_tflops"] for group in (8, 1)
-    )  # fmt: skip
-    spread = together.max() / together.min()
+    rate = by_tile[by_tile["group"] == 8]["triton_tflops"]
+    spread = rate.max() / rate.min()
     yield Claim(
         "the fastest tile is over twice as fast as the slowest", spread > 2, spread,
         because="large tiles do not fit into this GPU, or its arithmetic is slower than its caches",
         so=f"the choice of tile is worth a factor of {spread:.1f} here",
     )  # fmt: skip
-    ordered = (together / alone).dropna().median()
-    yield f"8 rows of tiles together, against row by row: {100 * (ordered - 1):+.1f} %."
+    yield f"8 rows of tiles together, against row by row: {gain_of_order_pct(by_tile):+.1f} %."
 
 
-def matrix_instructions(told: Mapping[str, str]) -> Iterator[Claim | str]:
-    """What multiplies in 16 bits are Tensor Cores, in FP32 not; ``told``: the instructions of each type's kernel."""
+def matrix_instructions(told: Mapping[str, str], tflops: Mapping[str, float]) -> Iterator[Claim | str]:
+    """In 16 bits Tensor Cores multiply, and faster; by type: the kernel's multiplying instructions, its TFLOP/s."""
     narrow = {name: text for name, text in told.items() if name != "fp32"}
     ordinary = [name.upper() for name, text in narrow.items() if "mma" not in text or "fma" in text]
     yield Claim(
@@ -74,11 +62,7 @@ def matrix_instructions(told: Mapping[str, str]) -> Iterator[Claim | str]:
         so=f"in {', '.join(ordinary)} tl.dot uses the ordinary cores: expect no more than FP32's speed",
     )  # fmt: skip
     yield Claim("in FP32 there are none", "mma" not in told["fp32"], told["fp32"])
-
-
-def narrow_is_faster(tflops: Mapping[str, float], narrow: str) -> Iterator[Claim | str]:
-    """The same source in 16 bits and in FP32: ``tflops`` by type, ``narrow`` the 16-bit one of the benchmark."""
-    speedup = tflops[narrow] / tflops["fp32"]
+    speedup = max(rate for name, rate in tflops.items() if name != "fp32") / tflops["fp32"]
     yield Claim(
         "the same source in 16 bits is over 1.5 times as fast as in FP32", speedup > 1.5, speedup,
         because="the GPU has no Tensor Cores for this type, or so small a tile cannot feed them",
@@ -86,8 +70,8 @@ def narrow_is_faster(tflops: Mapping[str, float], narrow: str) -> Iterator[Claim
     )  # fmt: skip
 
 
-def ways_in_cuda(ways: pd.DataFrame) -> Iterator[Claim | str]:
-    """What tiles in shared memory gain in CUDA C++; ``ways``: a row a ``way`` to the product, the simplest first."""
+def ways_in_cuda(ways: pd.DataFrame, records: Sequence[dict]) -> Iterator[Claim | str]:
+    """What tiles in shared memory gain in CUDA C++; ``records`` of ``bench_wmma.py``, and ``ways`` from ``by_way``."""
     by_way = ways.set_index("way")
     rate, error = by_way["product_tflops"], by_way["product_error_of_bound"]
     yield Claim("all of them keep the error bound", bool((error <= 1).all()))
@@ -101,9 +85,5 @@ def ways_in_cuda(ways: pd.DataFrame) -> Iterator[Claim | str]:
         f"The fastest in CUDA C++ has {100 * best / rate['Triton']:.0f} % of Triton's speed, "
         f"{100 * best / rate['cuBLAS']:.0f} % of cuBLAS's."
     )
-
-
-def multiplies_in_cuda(records: Sequence[dict]) -> Iterator[Claim | str]:
-    """What multiplies in WMMA's kernels, and what FP16 gains over BF16 there; ``records`` of ``bench_wmma.py``."""
     yield f"What multiplies: {', '.join(instructions(records))}."
-    yield f"the same kernel in FP16 is {fp16_over_bf16(records):.2f} times as fast as in BF16"
+    yield f"The same kernel in FP16 is {fp16_over_bf16(records):.2f} times as fast as in BF16."

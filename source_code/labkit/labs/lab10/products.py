@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,9 @@ from labkit.source import kinds
 from labkit.subjects.roofline import DTYPE_WORDS, Peaks
 from stepbudget.show.palette import tint
 from stepbudget.show.table import Table, table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds for Linux"
 CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
@@ -35,6 +39,59 @@ def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.D
 def narrow_type(records: Sequence[dict]) -> str:
     """The 16-bit type in which sizes and tiles were compared: BF16, or FP16 where the GPU has no BF16."""
     return next(row["dtype"] for row in records[0]["rows"] if row["what"] == "size")
+
+
+def by_size(records: Sequence[dict]) -> pd.DataFrame:
+    """Triton's and cuBLAS's times, rates and errors, by (rows, columns, inner)."""
+    keys = ["rows", "columns", "inner"]
+    return median_rows(records, "size", keys).set_index(keys)
+
+
+def by_tile(records: Sequence[dict]) -> pd.DataFrame:
+    """The same product: a row a ``tile`` and ``group``, the rows of tiles that are made together."""
+    return median_rows(records, "tile", ["tile", "group"])
+
+
+def by_type(records: Sequence[dict]) -> pd.DataFrame:
+    """The same small tile in each type: its rates, and under ``told`` its kernel's multiplying instructions."""
+    told = {row["dtype"]: " ".join(row["instructions"]) for row in records[0]["rows"] if row["what"] == "type"}
+    return median_rows(records, "type", ["dtype"]).set_index("dtype").assign(told=pd.Series(told))
+
+
+def by_way(records: Sequence[dict]) -> pd.DataFrame:
+    """One product in CUDA C++, Triton and cuBLAS: a row a ``way``, the simplest first; records of ``bench_wmma.py``."""
+    return median_rows(records, "way", ["way"])
+
+
+def gain_of_order_pct(tiles: pd.DataFrame) -> float:
+    """By how many per cent 8 rows of tiles together are faster than row by row; ``tiles`` as by ``by_tile``."""
+    together, alone = (tiles[tiles["group"] == group].set_index("tile")["triton_tflops"] for group in (8, 1))
+    return float(100 * ((together / alone).dropna().median() - 1))
+
+
+# --- by tile, on the pretend GPU -----------------------------------------------------------------------------
+
+
+def with_tiles(a: Tensor, b: Tensor, blocks: Sequence[int]) -> Table:
+    """``a @ b`` by lab 10's kernel on the pretend GPU, with each of these square tiles: what it reads, how far off."""
+    import torch
+
+    from labkit.kernels.matmul import _matmul, error_bound  # the page chooses Triton's interpreter first
+    from labkit.pretend.triton import launch
+
+    (down, inner), across, bound, rows = a.shape, b.shape[1], error_bound(a, b), []
+    for block in blocks:
+        c = torch.full((down, across), torch.nan, dtype=a.dtype)
+        programs = -(-down // block) * -(-across // block)
+        tile = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 16, "GROUP": 8}
+        work = launch(_matmul, (programs,), a, b, c, down, across, inner, *a.stride(), *b.stride(), **tile)
+        off = ((c.double() - a.double() @ b.double()).abs() / bound).max().item()
+        reuse = work.multiplications / work.loaded
+        rows.append((f"{block} × {block}", work.programs, work.loaded, reuse, off))
+    columns = ["tile", "programs", "numbers read", "multiplications for each", "error / bound"]
+    caption = f"One product of {down} × {inner} and {inner} × {across} numbers, with larger and larger tiles"
+    formats = {"numbers read": "{:,}", "multiplications for each": "{:.1f}", "error / bound": "{:.2f}"}
+    return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
 # --- by size, and by tile ------------------------------------------------------------------------------------
