@@ -171,7 +171,7 @@ LABS = (
     Lab("12_shapes.ipynb", "Shapes: matrix products",
         "sizes and alignment that Tensor Cores like", 20, 3, ("sizes",)),
     Lab("13_layouts.ipynb", "Layouts: convolutions",
-        "channels-last, TF32's switches", 25, 3),
+        "channels-last, TF32's switches", 20, 3),
     Lab("14_loss_scaling.ipynb", "What FP16 loses",
         "underflow, overflow, and the scale", 20, 3),
     Lab("15_scaler.ipynb", "Loss scaling at work",

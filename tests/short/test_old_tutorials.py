@@ -12,11 +12,12 @@ import torch
 import stepbudget
 from labkit import course
 from labkit.display.spread import paired
-from labkit.labs import lab18, lab19
+from labkit.labs import lab12, lab13, lab18, lab19
 from labkit.paths import ROOT
 from labkit.recording import pages
 from labkit.source import recorded
-from labkit.subjects import torch_profiler
+from labkit.subjects import shapes, torch_profiler
+from stepbudget.ask import ops
 from stepbudget.export.profile import METRICS
 from stepbudget.report import open_report
 
@@ -57,6 +58,26 @@ def profiled(command: str) -> torch_profiler.Profile:
     return torch_profiler.profile(f"profile_torch.py {command}", show=lambda line: None)
 
 
+def of_shapes() -> list[list[float]]:
+    """What labs 12 and 13 measured of two texts on Tensor Cores."""
+    records = recorded.records("benchmarks", "bench_shapes.py")
+    products, convolutions = shapes.products(records), shapes.convolutions(records)
+    efficiency = []
+    for name in ("main_shapes_127_ops", "main_shapes_ops"):
+        with open_report(recorded.folder() / "profiles" / f"{name}.sqlite.xz") as report:
+            efficiency.append(100 * ops.summary(report).efficiency)
+    by_layout = products[(products["part"] == "layout") & (products["m"] == 4096) & (products["dtype"] == "bf16")]
+    layouts = by_layout.set_index("layout")["us"]
+    cube = products[(products["part"] == "one") & (products["varied"] == "")].set_index("dtype")["us"]
+    return [
+        [lab12.PREDICTIONS["times"].measured(products)],
+        efficiency,
+        [layouts["nn"] / layouts.min()],
+        [cube["fp32"] / cube["tf32"]],
+        [lab13.PREDICTIONS["left_pct"].measured(convolutions)],
+    ]
+
+
 def test_what_was_measured_is_what_the_recordings_say():
     (watched,) = recorded.records("benchmarks", "bench_nvml.py")
     by_name = lab19.by_name(watched["rows"])
@@ -75,6 +96,7 @@ def test_what_was_measured_is_what_the_recordings_say():
         [at_work["main_opt7"][tensor]],
         [*lab18.plugin([fp32, fp16])],
         [lab18.counted_flops(one)["all"] for one in (fp32, fp16)],
+        *of_shapes(),
         [paired(plain, off, "training_s").median],
     ]
     for cells, values in zip(rows("Sentences").values(), measured, strict=True):

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -27,7 +26,7 @@ from labkit.training import machine, steps
 from labkit.training.model import Net
 from labkit.training.number_types import missing
 from stepbudget import kernel_names
-from stepbudget.ask import ops, tensor_cores
+from stepbudget.ask import tensor_cores
 from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -324,20 +323,26 @@ def probe(environment: str, statements: str, matmul: str | None, conv: str | Non
     )
 
 
-def test_the_table_of_switches_says_what_was_refused():
-    rows = [probe("", "", "TF32", "TF32"), probe("", "x = 1", None, "FP32", {"matmul": "no"})]
-    cells = lab13.switches(rows, "which wins").cells()
-    assert cells[0] == ["nothing", "TF32", "3.0e-04", "TF32", "3.0e-04", "–"]
-    assert cells[1] == ["x = 1", "refused", "–", "FP32", "3.0e-04", "matmul"]
+def test_the_table_of_switches_says_what_was_refused_and_what_came_from_outside():
+    rows = [
+        probe("", "", "TF32", "TF32"),
+        probe("", lab13.IEEE, None, "FP32", {"matmul": "no"}),
+        probe("NVIDIA_TF32_OVERRIDE=0", lab13.OLD_ON, "FP32", "FP32"),
+        probe("", "another = 1", "FP32", "FP32"),
+    ]
+    found = lab13.switches({"rows": rows, "versions": {"torch": "2.11.0+cu130"}})
+    assert found.caption.endswith("PyTorch 2.11.0's switches")
+    first, second, third = found.cells()
+    assert first == ["nothing", "TF32", "3.0e-04", "TF32", "3.0e-04", "–"]
+    assert second == ["fp32_precision = 'ieee'", "refused", "–", "FP32", "3.0e-04", "matmul"]
+    assert third[0] == "NVIDIA_TF32_OVERRIDE=0: cuda.matmul.allow_tf32 = True; cudnn.allow_tf32 = True"
 
 
-def test_the_table_of_environments_has_a_row_for_each_and_a_column_for_each_statement():
-    both = script("bench_tf32.py").OLD_OFF
-    rows = [probe("", "", "FP32", "TF32"), probe("", both, "FP32", "FP32")]
-    rows += [probe("A=1", "", "TF32", "TF32"), probe("A=1", both, None, "FP32")]
-    found = lab13.environment(rows, "by environment")
-    assert list(found.frame) == ["environment", "nothing", "both allow_tf32 = False"]
-    assert found.cells() == [["none", "FP32, TF32", "FP32, FP32"], ["A=1", "TF32, TF32", "refused, FP32"]]
+def test_the_settings_of_the_table_are_probes_of_the_benchmark():
+    bench = script("bench_tf32.py")
+    assert (bench.OLD_ON, bench.OLD_OFF, bench.NEW_OFF) == (lab13.OLD_ON, lab13.OLD_OFF, lab13.IEEE)
+    everywhere = {(name, one) for name in bench.ENVIRONMENTS for one in bench.IN_EVERY_ENVIRONMENT}
+    assert set(lab13.SETTINGS) <= everywhere | {("", one) for one in bench.ALONE}
 
 
 # A GPU without some of the types
@@ -383,14 +388,6 @@ def test_fp16_stands_in_where_there_is_no_bf16():
     turing = [without_new_types(one) for one in records]
     old, convolutions = shapes.products(turing), shapes.convolutions(turing)
     assert shapes.half_type(old) == "fp16"
-    with open_report(recorded.folder() / "profiles" / "main_shapes_ops.sqlite.xz") as report:
-        summary = ops.summary(report)
-    nothing = replace(summary, efficiency=None)
-    claims = lab13.claims(old, convolutions, nothing, summary, None).frame["measured"]
-    assert "in FP16" in claims[0] and "N = 4092 (not here)" in claims[0]
-    assert claims[1].startswith("of 112 products")
-    assert "efficiency unknown with 127 units, 43 %" in claims[4]
-    assert "FP8 takes 0 of four" in claims[5] and claims[9].endswith("not sampled here")
     assert len(lab12.by_dimension(old).axes) == 3 and drawn_data(lab12.by_dimension(old))
     bars = lab13.layout_bars(convolutions, {"conv2": 32})
     assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == ["FP32", "FP16"]

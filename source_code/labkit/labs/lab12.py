@@ -196,7 +196,7 @@ def sixteen_bytes(products: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim(
         "4092 is no bad size in TF32", ratio < 1.15, ratio if ratio > 0 else "no TF32",
         because="the GPU has no TF32 (it came with Ampere), or another cuBLAS took another kernel",
-        so="read the rule for your GPU off the first figure",
+        so="read the rule for your GPU off the figure of M, N and K",
     )  # fmt: skip
     near = _n_varied(products, "tf32").set_index("n")["kernel"]
     blocks = near.str.extract(r"tilesize(\d+x\d+)")[0].dropna()
@@ -209,7 +209,7 @@ def sixteen_bytes(products: pd.DataFrame) -> Iterator[Claim | str]:
         fp8["us"].notna().any() and odd["refused"].notna().all(),
         f"{odd['refused'].isna().sum()} of {len(odd)} taken",
         because="the GPU has no FP8 (it came with Ada and Hopper), or a newer PyTorch takes more sizes",
-        so="what is taken stands in the first figure, with its speed",
+        so="what is taken stands in the figure of M, N and K, with its speed",
     )
     near = _n_varied(products, "fp8")
     said = near.loc[near["n"] == 4104, "refused"].dropna()

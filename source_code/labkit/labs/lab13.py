@@ -1,8 +1,11 @@
-"""Lab 13: channels_last pays on Tensor Cores, most with good widths, and which TF32 switch counts."""
+"""Lab 13: channels_last pays on Tensor Cores, most with good widths, and which TF32 switch counts.
+
+Its predictions: what eight channels more leave of the rate, what the layout takes off an epoch, a switch that forbids
+TF32. Its exercises: why operations are off the Tensor Cores, what the copies cost at most, a layout that breaks.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -16,24 +19,58 @@ from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.numbers import shown
-from labkit.subjects import accuracy
+from labkit.predictions import Guess
+from labkit.subjects import accuracy, shapes
 from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
 from stepbudget.ask import ops, tensor_cores
-from stepbudget.ask.compare import Comparison
-from stepbudget.ask.ops import Summary
-from stepbudget.ask.tensor_cores import TensorActive, kernels
-from stepbudget.kernel_names import CHANGES_LAYOUT, NO
+from stepbudget.ask.tensor_cores import kernels
+from stepbudget.kernel_names import CHANGES_LAYOUT
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
 from stepbudget.show.table import Table, table
 
+# --- what it asks its reader to predict --------------------------------------------------------------------------
+
+
+def _ieee(record: Mapping) -> str:
+    """What convolutions become where the general switch forbids TF32."""
+    [row] = [row for row in record["rows"] if not row["environment"] and row["statements"] == IEEE]
+    return row["conv"] or "refused"
+
+
+PREDICTIONS = {
+    "left_pct": Guess(
+        "the rate that 264 channels leave", " %",
+        lambda convolutions: float(_left_pct(convolutions).get(264, NONE)),
+        wrong={
+            "That follows the work, as if the kernel were as good for 264.": lambda convolutions: 100.0,
+            "That's what eight channels fewer leave.": lambda convolutions: float(_left_pct(convolutions)[248]),
+            "That's what is lost, not what is left.": lambda convolutions: 100 - float(_left_pct(convolutions)[264]),
+        },
+    ),
+    "layout_ms": Guess(
+        "what channels_last takes off an epoch", " ms", lambda ops, runs: _gained_ms(runs),
+        wrong={
+            "That takes all the copies away and adds none. Others come instead.": lambda ops, runs: _copies_ms(ops),
+            "That's per cent of the epoch.": lambda ops, runs: 100 * (1 - _epochs_ratio(runs).median),
+        },
+    ),
+    "type": Guess("convolutions after fp32_precision = 'ieee'", "", _ieee),
+}  # fmt: skip
+
+
+def _left_pct(convolutions: pd.DataFrame) -> pd.Series:
+    speed = _rates(by_channels(convolutions).frame)
+    return 100 * speed / speed.get(256, NONE)
+
+
 # --- claims --------------------------------------------------------------------------------------------------
 
-NETWORKS = ("as it was", "channels_last")
+NETWORKS = {"main_shapes.py": "as it was", "main_shapes.py --channels-last": "channels_last"}
 LAYERS = {"conv2": 32, "wide": 256}  # and their input's channels
-FP32_FROM_OUTSIDE = ("NVIDIA_TF32_OVERRIDE=0", "both: TORCH_…=1, NVIDIA_…=0")
 NONE = float("nan")  # no number: not measured here
+IEEE = "torch.backends.fp32_precision = 'ieee'"
 
 
 def layout_copies(ops: Report) -> Iterator[Claim | str]:
@@ -73,26 +110,11 @@ def multiples_of_64(by_channels: pd.DataFrame) -> Iterator[Claim | str]:
     yield f"of the rate with 256 channels there is left: {kept}"
     by_64, others = speed[speed.index % 64 == 0], speed[speed.index % 64 != 0]
     yield Claim(
-        "multiples of 64 are faster than the others, on average, and 257 is slower than 256",
-        by_64.mean() > others.mean() and left_pct.get(257, NONE) < 90,
+        "with channels_last every multiple of 64 is faster than every other width", by_64.min() > others.max(),
         {width: f"{rate:.0f}" for width, rate in speed.items()},
         because="another GPU or cuDNN has other kernels for such widths",
         so="the table's last column is your rule",
-    )
-
-
-def how_far_apart(by_channels: pd.DataFrame, convolutions: pd.DataFrame) -> Iterator[Claim | str]:
-    """Do measurements differ as much as the widths do?"""
-    speed = _rates(by_channels)
-    by_64, others = speed[speed.index % 64 == 0], speed[speed.index % 64 != 0]
-    good, bad = (f"{own.min():.0f} to {own.max():.0f}" for own in (by_64, others))
-    yield f"Multiples of 64 {good}, the others {bad}."
-    own = convolutions[(convolutions["layer"] == "wide") & (convolutions["dtype"] == half_type(convolutions))]
-    apart = (100 * (own["high_us"] - own["low_us"]) / own["us"]).max()
-    yield f"Slowest minus fastest measurement, at any width: at most {apart:.0f} % of the median."
-    ends = own.groupby(["c_in", "layout"])[["low_us", "high_us"]].sum()
-    for (width, layout), (low, high) in ends.loc[[255, 257]].iterrows():
-        yield f"{width} channels, {layout}, fastest to slowest: {low:.0f} to {high:.0f} µs."
+    )  # fmt: skip
 
 
 def _rates(by_channels: pd.DataFrame) -> pd.Series:
@@ -101,43 +123,35 @@ def _rates(by_channels: pd.DataFrame) -> pd.Series:
 
 
 def shorter_epochs(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """What channels_last does to the network's epoch and to the whole process."""
-    plain, last = (runs[name] for name in NETWORKS)
-    yield f"channels_last, an epoch: {difference(_epochs_ratio(runs))}"
-    yield f"channels_last, the whole process: {difference(paired(last, plain))}"
-
-
-def _epochs_ratio(runs: Mapping[str, Sequence[dict]]) -> Spread:
-    """An epoch with channels_last over one without, round by round."""
-    plain, last = (runs[name] for name in NETWORKS)
-    return Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in zip(last, plain, strict=False)])
-
-
-def comparable(made: Comparison) -> Iterator[Claim | str]:
-    """The layout is all that differs between the two profiles."""
-    yield Claim(
-        "same GPU, same steps, same bytes copied to it", made.comparable, "; ".join(made.obstacles),
-        because="there was no GPU to profile, or not the same one twice",
-        so="do not lay the differences in the table below to the layout",
-    )  # fmt: skip
-
-
-def of_the_estimate(ops: Report, made: Comparison, runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """How much of the layout copies' time was gained; ``ops`` as for ``layout_copies``, ``made``: of the profiles."""
-    layout_ms = _copies_ms(ops)
-    plain_ms, last_ms = (Spread.of([epoch_ms([run]) for run in runs[name]]).median for name in NETWORKS)
-    yield (
-        f"Estimate {layout_ms:.1f} ms; gained without the profiler {plain_ms - last_ms:.1f} ms, "
-        f"with it {made.gained_ms:.1f} ms."
-    )
+    """What channels_last does to the network's epoch and to the whole process; ``runs``: by the command."""
+    plain, last = (runs[command] for command in NETWORKS)
     ratio = _epochs_ratio(runs)
+    yield f"channels_last, an epoch: {difference(ratio)}"
+    yield f"channels_last, the whole process: {difference(paired(last, plain))}"
     yield Claim(
         "channels_last makes the epoch shorter, in every round", ratio.high < 1, ratio.high,
         because="FP32 or a GPU without Tensor Cores wants NCHW, or the runs differ by more",
         so="do not switch the layout here for its speed",
     )  # fmt: skip
-    if layout_ms:
-        yield f"that is {100 * (plain_ms - last_ms) / layout_ms:.0f} % of the estimate"
+
+
+def _epochs_ratio(runs: Mapping[str, Sequence[dict]]) -> Spread:
+    """An epoch with channels_last over one without, round by round."""
+    plain, last = (runs[command] for command in NETWORKS)
+    return Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in zip(last, plain, strict=False)])
+
+
+def _gained_ms(runs: Mapping[str, Sequence[dict]]) -> float:
+    """By how much an epoch is shorter with channels_last."""
+    plain_ms, last_ms = (Spread.of([epoch_ms([run]) for run in runs[command]]).median for command in NETWORKS)
+    return plain_ms - last_ms
+
+
+def of_the_estimate(ops: Report, runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """How much of the layout copies' time was gained; ``ops`` as for ``layout_copies``."""
+    if layout_ms := _copies_ms(ops):
+        gained_ms = _gained_ms(runs)
+        yield f"of {layout_ms:.1f} ms of copies, {gained_ms:.1f} ms were gained: {100 * gained_ms / layout_ms:.0f} %"
 
 
 def accuracy_kept(baseline: Sequence[float], last: Sequence[float]) -> Iterator[Claim | str]:
@@ -150,32 +164,20 @@ def accuracy_kept(baseline: Sequence[float], last: Sequence[float]) -> Iterator[
     )  # fmt: skip
 
 
-def types_by_switch(probes: Sequence[Mapping]) -> Iterator[Claim | str]:
-    """What FP32 means by default, and after the switch that looks like the one for all; rows of ``bench_tf32.py``."""
-    says = {row["statements"].replace("torch.backends.", ""): row for row in probes if not row["environment"]}
-    for what, statement in (("by default", ""), ("fp32_precision = 'ieee'", "fp32_precision = 'ieee'")):
-        row = says[statement]
-        yield f"{what}: products in {row['matmul']}, convolutions in {row['conv']}"
-    if not any("TF32" in (row["matmul"], row["conv"]) for row in probes):
-        yield "no switch makes TF32 here: this GPU has none, and all that follows is of others"
-
-
-def from_outside(types: pd.DataFrame) -> Iterator[Claim | str]:
-    """What the environment forces; ``types``: of products, then of convolutions, a row an environment."""
-    rows = types.set_index("environment")
-    cells = {name: [cell.split(", ") for cell in row.dropna()] for name, row in rows.iterrows()}
-    off = {kind for name in FP32_FROM_OUTSIDE for cell in cells.get(name, []) for kind in cell}
+def types_by_switch(switches: pd.DataFrame) -> Iterator[Claim | str]:
+    """What FP32 means by default, and what beats every switch; ``switches``: of the table of that name."""
+    types = switches.set_index("setting")[["product", "convolution"]]
+    for what, setting in (("by default", "nothing"), ("fp32_precision = 'ieee'", _setting({"statements": IEEE}))):
+        row = types.loc[setting]
+        yield f"{what}: products in {row['product']}, convolutions in {row['convolution']}"
+    forced = types[types.index.str.startswith("NVIDIA_TF32_OVERRIDE=0")]
     yield Claim(
-        "NVIDIA_TF32_OVERRIDE=0 makes all of these FP32, whatever the statements say",
-        off - {"refused"} == {"FP32"},
-        off,
+        "NVIDIA_TF32_OVERRIDE=0 makes both FP32, whatever the statements say",
+        len(forced) > 0 and bool((forced == "FP32").all(axis=None)),
+        forced.to_dict(),
     )
-    on = {product for product, _ in cells.get("NVIDIA_TF32_OVERRIDE=1", [])}
-    yield Claim(
-        "NVIDIA_TF32_OVERRIDE=1 makes all products TF32", on == {"TF32"}, on,
-        because="the GPU has no TF32: it came with Ampere",
-        so="nothing can make your FP32 products less exact from outside",
-    )  # fmt: skip
+    if not types.isin(["TF32"]).any(axis=None):
+        yield "no switch makes TF32 here: this GPU has none, and all that follows is of others"
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -198,6 +200,11 @@ def by_channels(convolutions: pd.DataFrame) -> Table:
 MOVES = {"layout copies": CHANGES_LAYOUT.pattern, "pooling": "max_pool", "other copies": "direct_copy"}
 
 
+def epochs(runs: Mapping[str, Sequence[dict]]) -> Table:
+    """Milliseconds of an epoch with and without channels_last; ``runs``: their records, by the command."""
+    return shapes.epochs({label: [epoch_ms([run]) for run in runs[command]] for command, label in NETWORKS.items()})
+
+
 def moves(reports: Mapping[str, Report]) -> Table:
     """Kernel time of what moves images or reads each of their numbers once, a column a report."""
     frame = pd.DataFrame({"kernels": list(MOVES)})
@@ -208,98 +215,52 @@ def moves(reports: Mapping[str, Report]) -> Table:
     return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"))
 
 
-def switches(rows: Sequence[Mapping], caption: str) -> Table:
-    """What each set of switches makes of an FP32 product and convolution.
+OLD_ON, OLD_OFF = (
+    f"torch.backends.cuda.matmul.allow_tf32 = {on}; torch.backends.cudnn.allow_tf32 = {on}" for on in (True, False)
+)
+SETTINGS = (  # environment, statements: one switch, then two, then from outside
+    ("", ""),
+    ("", "torch.backends.fp32_precision = 'tf32'"),
+    ("", IEEE),
+    ("", "torch.backends.cudnn.fp32_precision = 'ieee'"),
+    ("", "torch.backends.cudnn.conv.fp32_precision = 'ieee'"),
+    ("", "torch.backends.cuda.matmul.fp32_precision = 'tf32'"),
+    ("", "torch.set_float32_matmul_precision('medium')"),
+    ("", OLD_OFF),
+    ("", f"{IEEE}; torch.backends.cuda.matmul.fp32_precision = 'tf32'"),
+    ("", f"torch.backends.cuda.matmul.fp32_precision = 'tf32'; {IEEE}"),
+    ("", "torch.backends.cuda.matmul.allow_tf32 = True; torch.backends.cuda.matmul.fp32_precision = 'ieee'"),
+    ("", "torch.backends.cuda.matmul.fp32_precision = 'ieee'; torch.backends.cuda.matmul.allow_tf32 = True"),
+    ("", "torch.backends.cuda.matmul.fp32_precision = 'tf32'; print(torch.backends.cuda.matmul.allow_tf32)"),
+    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", ""),
+    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", IEEE),
+    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", OLD_OFF),
+    ("NVIDIA_TF32_OVERRIDE=1", OLD_OFF),
+    ("NVIDIA_TF32_OVERRIDE=0", OLD_ON),
+)
 
-    ``rows``: of ``bench_tf32.py``. The errors are relative to FP64's result.
+
+def switches(record: Mapping) -> Table:
+    """What a switch, two of them or a variable make of an FP32 product and convolution.
+
+    ``record``: of ``bench_tf32.py``. The errors are relative to FP64's result.
     """
+    found = {(row["environment"], row["statements"]): row for row in record["rows"]}
     lines = []
-    for row in rows:
-        line = {"statements": row["statements"] or "nothing"}
+    for row in (found[setting] for setting in SETTINGS if setting in found):
+        line = {"setting": _setting(row)}
         for name, words in (("matmul", "product"), ("conv", "convolution")):
             line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
         lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
-    errors = ["product's error", "convolution's error"]
-    formats = dict.fromkeys(errors, "{:.1e}") | {"statements": lambda text: text.replace("torch.backends.", "")}
-    return table(pd.DataFrame(lines), caption, formats)
+    errors = dict.fromkeys(["product's error", "convolution's error"], "{:.1e}")
+    version = record["versions"]["torch"].partition("+")[0]
+    return table(pd.DataFrame(lines), f"Which type FP32 becomes, by PyTorch {version}'s switches", errors)
 
 
-def environment(rows: Sequence[Mapping], caption: str) -> Table:
-    """The same probes in each environment, a row an environment: of what type products are, and convolutions."""
-    lines = {}
-    for row in rows:
-        head = re.sub(r"torch\.backends\.|cuda\.matmul\.|cudnn\.", "", row["statements"] or "nothing")
-        one, *more = head.split("; ")
-        head = f"both {one}" if more else one
-        both = f"{row['matmul'] or 'refused'}, {row['conv'] or 'refused'}"
-        lines.setdefault(row["environment"] or "none", {})[head] = both
-    return table(pd.DataFrame(lines).T.rename_axis("environment").reset_index(), caption)
-
-
-def claims(
-    products: pd.DataFrame, convolutions: pd.DataFrame, bad: Summary, good: Summary, active: TensorActive | None
-) -> Table:
-    """Both texts' statements, in our words, beside what was measured.
-
-    ``bad``, ``good``: the operations of an epoch with 127 and with 128 units; ``active``: the counter, where it was
-    sampled.
-    """
-    half = half_type(products)
-    word = WORDS[half]
-    one = products[products["part"] == "one"].set_index(["dtype", "m", "n", "k"])["us"]
-    base = {dtype: one.get((dtype, 4096, 4096, 4096), float("nan")) for dtype in TYPES}
-    m, n = (one[(half, *size)] / base[half] for size in ((4095, 4096, 4096), (4096, 4095, 4096)))
-    tf32 = one.get(("tf32", 4096, 4092, 4096), float("nan")) / base["tf32"]
-    short = products[products["dtype"].isin(["tf32", "fp16", "bf16"]) & products["refused"].isna()]
-    rows = products[(products["part"] == "layout") & (products["m"] == 4096)]
-    layouts = rows.pivot_table(index="dtype", columns="layout", values="us")
-    gain = layouts["nn"] / layouts.min(axis=1)  # both matrices row by row, against the best layout
-    taken = rows.loc[(rows["dtype"] == "fp8") & rows["refused"].isna(), "layout"]
-    wide = _rates(by_channels(convolutions).frame)
-    shares = [f"{100 * own.efficiency:.0f} %" if own.efficiency else "unknown" for own in (bad, good)]
-    found = f"on average {active.mean_pct:.1f} %, at most {active.max_pct:.0f} %" if active else ""
-    claims = [
-        (
-            "A",
-            "fastest in multiples of 8 or 16, depending on the architecture",
-            f"N = 4095 takes {_times(n)} as long in {word}, M = 4095 {_times(m)}; in TF32, N = 4092 {_times(tf32)}",
-        ),
-        (
-            "B",
-            "without multiples of 8, no Tensor Cores",
-            f"of {len(short)} products in TF32, FP16 and BF16, {(short['tensor_cores'] == NO).sum()} ran without",
-        ),
-        ("B", "the batch size, too, in multiples of 8", f"forward, the batch is M: M = 4095 takes {_times(m)} as long"),
-        ("B", "also an LSTM's units", "lab 23 measures an LSTM, in good sizes and bad ones"),
-        (
-            "B",
-            "bad layer sizes show in DLProf's report",
-            f"efficiency {shares[0]} with 127 units, {shares[1]} with 128",
-        ),
-        (
-            "A",
-            "column-major can be much faster",
-            f"row by row takes {_times(gain.get(half))} as long as the best of four in {word}, "
-            f"{_times(gain.get('tf32'))} in TF32; FP8 takes {len(taken)} of four",
-        ),
-        (
-            "A",
-            "FP32 gains little from Tensor Cores",
-            f"as TF32 {_times(base['fp32'] / base['tf32'])} FP32's rate, in {word} {_times(base['fp32'] / base[half])}",
-        ),
-        (
-            "B",
-            "filters in multiples of 8",
-            "TFLOP/s by channels: " + ", ".join(f"{width}: {wide[width]:.0f}" for width in (256, 257, 264, 320)),
-        ),
-        ("B", "nvidia-smi cannot show Tensor Core use", "its dmon --gpm-metrics can, from Hopper on (lab 19)"),
-        ("B", "nor can Nsight Systems", f"it can: Tensor Active, {found or 'which was not sampled here'}"),
-    ]
-    return table(pd.DataFrame(claims, columns=["text", "says", "measured"]))
-
-
-def _times(ratio: float | None) -> str:
-    return "(not here)" if ratio is None or pd.isna(ratio) else f"{ratio:.2f} times"
+def _setting(row: Mapping) -> str:
+    """An environment variable, if there is one, and the statements after it, briefly."""
+    said = row["statements"].replace("torch.backends.", "") or "nothing"
+    return f"{row['environment']}: {said}" if row.get("environment") else said
 
 
 # --- charts --------------------------------------------------------------------------------------------------
