@@ -55,18 +55,17 @@ def one_step(profile: Profile) -> Window:
 
 def own_ms(profile: Profile) -> pd.Series:
     """Each operator's own GPU time in all recorded steps, in milliseconds, longest first."""
-    return _operators(profile)["self_gpu_ms"]
+    return _operators(profile.operators)["self_gpu_ms"]
 
 
-def _operators(profile: Profile) -> pd.DataFrame:
-    found = profile.operators
+def _operators(found: pd.DataFrame) -> pd.DataFrame:
     found = found[~found["on_gpu"] & ~found["range"]]
     return found.set_index("name").sort_values("self_gpu_ms", ascending=False, kind="stable")
 
 
 def longest_operators(profile: Profile, rows: int = 10) -> Table:
     """The operators of ``key_averages()`` with most GPU time of their own, and whether it was on Tensor Cores."""
-    found = _operators(profile).head(rows).reset_index()
+    found = _operators(profile.operators).head(rows).reset_index()
     steps = len(profile.report.steps)
     used = torch_profiler.operators(profile.report).set_index("operator")["tensor_core_share"]
     frame = pd.DataFrame(
@@ -283,9 +282,9 @@ def overhead(profile: Profile) -> Table:
 # --- what it claims -----------------------------------------------------------------------------------------
 
 
-def operators(profile: Profile) -> Iterator[Claim | str]:
-    """Which operators launch kernels, and that none in FP32 uses Tensor Cores."""
-    found, has_gpu = _operators(profile), _has_gpu(profile)
+def operators(table: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]:
+    """Which operators launch kernels, and that none in FP32 uses Tensor Cores; ``table``: the profile's operators."""
+    found, has_gpu = _operators(table), _has_gpu(profile)
     self_ms, all_ms = (found[column].get("aten::conv2d", 0.0) for column in ("self_gpu_ms", "gpu_ms"))
     yield Claim("aten::conv2d itself launches nothing: what it calls does", self_ms == 0 and (all_ms > 0) == has_gpu)
     if has_gpu:
@@ -310,8 +309,6 @@ def diagnosis(profiles: Mapping[str, Profile]) -> Iterator[Claim | str]:
     for name, own in budgets.items():
         cause = max(own.fractions, key=own.fractions.get)
         yield f"{name}: {100 * own.fractions[cause]:.0f} % of its time is {CAUSES[cause]}, the largest share."
-    off = max(abs(sum(own.ms.values()) / profiles[name].window.duration_ms - 1) for name, own in budgets.items())
-    yield Claim("the shares add up to all of the time", off < 1e-9, off)
     waiting = budgets["baseline"].fractions["loader"]
     yield Claim(
         "the baseline waits for its loader for more than half of the time", waiting > 0.5, waiting,
@@ -320,11 +317,10 @@ def diagnosis(profiles: Mapping[str, Profile]) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def kernels_alike(by: Mapping[str, tuple[Report, Window]]) -> Iterator[Claim | str]:
-    """Both profilers saw the same kernels for as long; ``by``: from ``same_steps``."""
-    if not len(by["torch.profiler"][0].kernels):
+def kernels_alike(both: pd.DataFrame) -> Iterator[Claim | str]:
+    """Both profilers saw the same kernels for as long; ``both``: side by side."""
+    if not both["torch_count"].sum():
         return
-    both = torch_profiler.side_by_side(*by.values())
     alike = both[both["torch_count"] == both["nsight_count"]]
     share = alike["nsight_us"].sum() / both["nsight_us"].sum()
     yield Claim(
@@ -406,9 +402,8 @@ def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def costs(profile: Profile) -> Iterator[Claim | str]:
-    """How many times as long an epoch takes under a profiler."""
-    by_mode = _by_mode(profile)
+def costs(by_mode: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
+    """How many times as long an epoch takes under a profiler; ``by_mode``: from ``epochs``."""
     longer = {name: paired(own, by_mode["off"], "training_s") for name, own in by_mode.items()}
     for name in ("plain", "and stacks"):
         yield f"{name}: an epoch takes {longer[name].text('times as long', 2)}, round by round."
@@ -441,7 +436,7 @@ def _left_without_eligible(before: Profile, _: Profile) -> float:
     return 100 - 1e5 * _bound(before).at_most_ms / us if us else float("nan")
 
 
-def _by_mode(profile: Profile) -> dict[str, list[dict]]:
+def epochs(profile: Profile) -> dict[str, list[dict]]:
     """Records of epochs by what was profiled in them."""
     frame = pd.DataFrame(profile.record["rows"])
     return {name: own.to_dict("records") for name, own in frame.groupby("profiler", sort=False)}
@@ -451,7 +446,7 @@ def _times(mode: str, *fields: str) -> Callable[[Profile], float]:
     """How many times as long an epoch took with that much profiling, by the median of the rounds."""
 
     def measured(profile: Profile) -> float:
-        by_mode = _by_mode(profile)
+        by_mode = epochs(profile)
         whole = [{"s": sum(record[name] for name in fields)} for record in by_mode[mode]]
         return paired(whole, [{"s": record["training_s"]} for record in by_mode["off"]], "s").median
 
@@ -587,7 +582,7 @@ BUSY_SHARE_OF_A_TRACE = Code(
 
 def _largest(profile: Profile) -> dict:
     """The operator with most GPU time of its own, as the lab's table has it."""
-    own = _operators(profile).iloc[0]
+    own = _operators(profile.operators).iloc[0]
     if not own["self_gpu_ms"]:
         raise NothingToAnswer("no GPU worked here")
     return own.to_dict()
