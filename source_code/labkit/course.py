@@ -181,7 +181,7 @@ LABS = (
     Lab("17_keras_gpu.ipynb", "Keras on the GPU",
         "what a policy gains, TF32, XLA", 25, 3),
     Lab("18_pytorch_profiler.ipynb", "Without Nsight",
-        "PyTorch's own profiler", 25, 3),
+        "PyTorch's own profiler", 20, 3),
     Lab("19_monitoring.ipynb", "What the driver says",
         "NVML's counters, a training's energy", 20, 3),
     Lab("20_clinic.ipynb", "The clinic",

@@ -13,15 +13,20 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.charts.bars import key
 from labkit.display.runs import compared
+from labkit.display.show import show
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.lines import say
 from labkit.numbers import NotANumber, number, shown
+from labkit.predictions import Guess
 from labkit.subjects import torch_profiler
+from labkit.subjects.ladder import WallClock
 from labkit.subjects.torch_profiler import Profile
 from labkit.training.sizes import training_flops_per_sample
 from stepbudget import intervals
-from stepbudget.ask.budget import CAUSES, Budget, budget
+from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.compare import compare
+from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.predict import Bound, bounds
 from stepbudget.kernel_names import short as short_kernel
 from stepbudget.report import Report
@@ -43,10 +48,24 @@ CATEGORIES = {
 }
 
 
+def one_step(profile: Profile) -> Window:
+    """A step from the middle of the recorded ones, or the last of a few."""
+    return profile.report.steps[:21][-1]
+
+
+def own_ms(profile: Profile) -> pd.Series:
+    """Each operator's own GPU time in all recorded steps, in milliseconds, longest first."""
+    return _operators(profile.operators)["self_gpu_ms"]
+
+
+def _operators(found: pd.DataFrame) -> pd.DataFrame:
+    found = found[~found["on_gpu"] & ~found["range"]]
+    return found.set_index("name").sort_values("self_gpu_ms", ascending=False, kind="stable")
+
+
 def longest_operators(profile: Profile, rows: int = 10) -> Table:
     """The operators of ``key_averages()`` with most GPU time of their own, and whether it was on Tensor Cores."""
-    found = profile.operators
-    found = found[~found["on_gpu"] & ~found["range"]].nlargest(rows, "self_gpu_ms")
+    found = _operators(profile.operators).head(rows).reset_index()
     steps = len(profile.report.steps)
     used = torch_profiler.operators(profile.report).set_index("operator")["tensor_core_share"]
     frame = pd.DataFrame(
@@ -85,16 +104,35 @@ def longest_kernels(profile: Profile, rows: int = 10) -> Table:
     return table(frame, f"{profile.name}: kernels by GPU time", formats)
 
 
-def budgets(named: Mapping[str, tuple[Report, Window]]) -> Table:
-    """Step budgets side by side: per cent of its window for each cause, a report and window a column."""
+def budgets(named: Mapping[str, Profile]) -> Table:
+    """The recorded steps' budgets side by side: per cent for each cause, a profile a column."""
     columns = {}
-    for name, (report, window) in named.items():
-        found = budget(report, window).table()
+    for name, one in named.items():
+        found = budget(one.report, one.window).table()
         columns[name] = 100 * found.set_index("cause")["share"]
     frame = pd.DataFrame(columns)
     order = {cause: place for place, cause in enumerate(CAUSES.values())}
     frame = frame.loc[sorted(frame.index, key=order.__getitem__)].reset_index(names="cause")
     return table(frame, "Per cent of the recorded steps", dict.fromkeys(columns, "{:.1f}"))
+
+
+def same_steps(profile: Profile, nsight: Report) -> dict[str, tuple[Report, Window]]:
+    """The steps that PyTorch's profiler recorded, and the same ones in a report of Nsight Systems."""
+    windows, first = step_windows(nsight), profile.record["first_step"]
+    last = min(first - 1 + len(profile.report.steps), len(windows))
+    same = torch_profiler.step_range(windows, min(first, last), last)
+    return {"torch.profiler": (profile.report, profile.window), "Nsight Systems": (nsight, same)}
+
+
+def two_profilers(by: Mapping[str, tuple[Report, Window]]) -> Table:
+    """What a step costs on average, by each profiler, from ``same_steps``."""
+    steps = _steps(by)
+    frame = pd.DataFrame({name: step_numbers(*side, steps) for name, side in by.items()}).reset_index(names="a step")
+    return table(frame, f"The same {steps} steps, on average", dict.fromkeys(by, "{:,.1f}"))
+
+
+def _steps(by: Mapping[str, tuple[Report, Window]]) -> int:
+    return len(by["torch.profiler"][0].steps)
 
 
 def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]:
@@ -104,18 +142,19 @@ def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]
     busy_ms = intervals.total(torch_profiler.busy(report, window)) / 1e6
     calls = report.api[report.api["start"].between(window.start, window.end)]
     return {
-        "ms a step": window.duration_ms / steps,
-        "kernels a step": found["count"].sum() / steps,
-        "kernel time, µs a step": found["gpu_us"].sum() / steps,
-        "copies a step": len(copied) / steps,
-        "copy time, µs a step": (copied["end"] - copied["start"]).sum() / 1e3 / steps,
+        "ms": window.duration_ms / steps,
+        "kernels": found["count"].sum() / steps,
+        "kernel time, µs": found["gpu_us"].sum() / steps,
+        "copies": len(copied) / steps,
+        "copy time, µs": (copied["end"] - copied["start"]).sum() / 1e3 / steps,
         "GPU idle, %": 100 * (1 - busy_ms / window.duration_ms),
-        "CUDA calls recorded, a step": len(calls) / steps,
+        "CUDA calls recorded": len(calls) / steps,
     }
 
 
-def against(both: pd.DataFrame, steps: int, rows: int = 8) -> Table:
-    """The same kernels by both profilers, from ``torch_profiler.side_by_side``: count and microseconds a step."""
+def against(by: Mapping[str, tuple[Report, Window]], rows: int = 6) -> Table:
+    """The same kernels by both profilers, from ``same_steps``: count and microseconds a step."""
+    both, steps = torch_profiler.side_by_side(*by.values()), _steps(by)
     frame = pd.DataFrame(
         {
             "kernel": both["kernel"],
@@ -167,6 +206,15 @@ def plugin(profiles: Sequence[Profile]) -> tuple[float, float]:
     return share, float((wrong["gpu_us"] / wrong["steps"]).sum())
 
 
+def show_memory(named: Mapping[str, Profile]) -> None:
+    """``memory_timeline`` of the profiles that hold one; a sentence where a newer PyTorch keeps none."""
+    known = {name: one.record["memory"] for name, one in named.items() if one.record.get("memory")}
+    if known:
+        show(memory_timeline(known))
+    else:
+        say("This PyTorch has no export_memory_timeline any more: read on.")
+
+
 def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
     """Allocated GPU memory over a few steps by what it is for, a panel a step script, both axes on the same scale.
 
@@ -205,9 +253,10 @@ def at_peak(profile: Profile, rows: int = 4) -> Table:
     return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"})
 
 
-def overhead(rows: Sequence[dict], steps: int) -> Table:
+def overhead(profile: Profile) -> Table:
     """What the profiler costs: the same epoch without it and with more and more of it."""
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(profile.record["rows"])
+    steps = profile.record["first_step"] - 1 + len(profile.report.steps)
     plain = frame.loc[frame["profiler"] == "off", "training_s"].median()
     lines = []
     for name, own in frame.groupby("profiler", sort=False):
@@ -234,12 +283,12 @@ def overhead(rows: Sequence[dict], steps: int) -> Table:
 
 
 def operators(table: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]:
-    """Which operators launch kernels, and that none in FP32 uses Tensor Cores; ``table``: operators by their names."""
-    own_ms, all_ms = (table[column].get("aten::conv2d", 0.0) for column in ("self_gpu_ms", "gpu_ms"))
-    has_gpu = _has_gpu(profile)
-    yield Claim("aten::conv2d itself launches nothing: what it calls does", own_ms == 0 and (all_ms > 0) == has_gpu)
+    """Which operators launch kernels, and that none in FP32 uses Tensor Cores; ``table``: the profile's operators."""
+    found, has_gpu = _operators(table), _has_gpu(profile)
+    self_ms, all_ms = (found[column].get("aten::conv2d", 0.0) for column in ("self_gpu_ms", "gpu_ms"))
+    yield Claim("aten::conv2d itself launches nothing: what it calls does", self_ms == 0 and (all_ms > 0) == has_gpu)
     if has_gpu:
-        largest = table["self_gpu_ms"].idxmax()
+        largest = found["self_gpu_ms"].idxmax()
         yield Claim(
             "the operator with most GPU time is a convolution", "convolution" in largest, largest,
             because="libraries choose other algorithms on another GPU",
@@ -254,13 +303,12 @@ def operators(table: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def diagnosis(budgets: Mapping[str, Budget], profiles: Mapping[str, Profile]) -> Iterator[Claim | str]:
-    """What takes most of each program's time: its loader; ``budgets`` of the steps that the ``profiles`` recorded."""
+def diagnosis(profiles: Mapping[str, Profile]) -> Iterator[Claim | str]:
+    """What takes most of each program's time: its loader."""
+    budgets = {name: budget(one.report, one.window) for name, one in profiles.items()}
     for name, own in budgets.items():
         cause = max(own.fractions, key=own.fractions.get)
-        yield f"{name} – most of its time ({100 * own.fractions[cause]:.0f} %) is {CAUSES[cause]}"
-    off = max(abs(sum(own.ms.values()) / profiles[name].window.duration_ms - 1) for name, own in budgets.items())
-    yield Claim("the shares add up to all of the time", off < 1e-9, off)
+        yield f"{name}: {100 * own.fractions[cause]:.0f} % of its time is {CAUSES[cause]}, the largest share."
     waiting = budgets["baseline"].fractions["loader"]
     yield Claim(
         "the baseline waits for its loader for more than half of the time", waiting > 0.5, waiting,
@@ -269,9 +317,9 @@ def diagnosis(budgets: Mapping[str, Budget], profiles: Mapping[str, Profile]) ->
     )  # fmt: skip
 
 
-def kernels_alike(both: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]:
-    """Both profilers saw the same kernels for as long; ``both``: side by side, ``profile``: PyTorch's."""
-    if not _has_gpu(profile):
+def kernels_alike(both: pd.DataFrame) -> Iterator[Claim | str]:
+    """Both profilers saw the same kernels for as long; ``both``: side by side."""
+    if not both["torch_count"].sum():
         return
     alike = both[both["torch_count"] == both["nsight_count"]]
     share = alike["nsight_us"].sum() / both["nsight_us"].sum()
@@ -287,59 +335,37 @@ def kernels_alike(both: pd.DataFrame, profile: Profile) -> Iterator[Claim | str]
         because="a GPU that warms up or saves power changes its clock between two runs",
         so="two runs cannot be compared to a few per cent here, by whatever profiler",
     )  # fmt: skip
-    yield f"they differ by up to {100 * apart:.1f} %"
+    yield f"Those kernels' times differ by up to {100 * apart:.1f} %."
 
 
-def most_to_gain(before: Profile) -> Iterator[Claim | str]:
-    """What mixed precision can gain of step 2's recorded steps."""
-    bound = _bound(before)
-    of_all = f"of the {bound.of_ms:.0f} ms of step 2's recorded steps"
-    yield f"{of_all}, mixed precision can gain {bound.at_most_ms:.0f} at most"
-
-
-def less_kernel_time(before: Profile, after: Profile) -> Iterator[Claim | str]:
-    """Mixed precision shortens the kernels, on Tensor Cores; profiles of steps 2 and 3."""
+def mixed(before: Profile, after: Profile) -> Iterator[Claim | str]:
+    """Mixed precision shortens the kernels, on Tensor Cores, and not the profiled steps; profiles of steps 2 and 3."""
     if not _has_gpu(before):
         return
-    fp32, fp16 = (torch_profiler.kernels(one.report, one.window) for one in (before, after))
-    left = 100 * fp16["gpu_us"].sum() / fp32["gpu_us"].sum()
+    left = kernel_time_left(before, after)
+    uses = set(torch_profiler.kernels(after.report, after.window)["tensor_cores"])
     yield Claim(
         "mixed precision: kernels on Tensor Cores, and a quarter of all kernel time gone",
-        left < 75 and "yes" in set(fp16["tensor_cores"]),
+        left < 75 and "yes" in uses,
         because="the GPU has no Tensor Cores for FP16, or its kernels' names are new to our rules",
         so=f"{left:.0f} % of the kernel time is left: mixed precision saves no more here",
     )
-
-
-def profiled_steps(before: Profile, after: Profile) -> Iterator[Claim | str]:
-    """By how much the causes that mixed precision treats shrank, and whether the profiled steps became shorter."""
-    if not _has_gpu(before):
-        return
     made = compare(before.report, after.report, before.window, after.window)
+    change = f"{abs(made.gained_ms):.0f} ms {'longer' if made.gained_ms < 0 else 'shorter'}"
     yield (
-        f"its causes shrank by {made.removed_ms(FIX):.0f} ms of {_bound(before).at_most_ms:.0f} at most, and the "
-        f"steps are {abs(made.gained_ms):.0f} ms {'longer' if made.gained_ms < 0 else 'shorter'}"
+        f"The causes that it treats shrank by {made.removed_ms(FIX):.0f} ms of {_bound(before).at_most_ms:.0f} at "
+        f"most, and the profiled steps are {change}."
     )
 
 
-def training_loop(before: Sequence[dict], after: Sequence[dict]) -> Iterator[Claim | str]:
+def training_loop(clock: WallClock) -> Iterator[Claim | str]:
     """What runs of steps 2 and 3 without a profiler say."""
-    yield f"step 3: the training loop is {compared(before, after, 'training_s')}"
+    before, after = (clock.runs[name] for name in ("main_opt2.py", "main_opt3.py"))
+    yield f"Step 3: the training loop is {compared(before, after, 'training_s')}."
 
 
-def seen_by_plugin(before: Profile, after: Profile) -> Iterator[Claim | str]:
-    """What the plugin for TensorBoard makes of the kernels of steps 2 and 3."""
-    if not _has_gpu(before):
-        return
-    seen, wrong_us = plugin([before, after])
-    yield (
-        f"of the time of kernels on Tensor Cores the plugin sees {seen:.0f} %, and it sees some "
-        f"in {wrong_us:.0f} µs a step of kernels that use none"
-    )
-
-
-def flops(before: Profile, after: Profile) -> Iterator[Claim | str]:
-    """The profiler's FLOPs leave out half of the work of step 2 (FP32), and count some of step 3's (FP16) twice."""
+def columns(before: Profile, after: Profile) -> Iterator[Claim | str]:
+    """The FLOPs of step 2 (FP32) lack half, step 3's (FP16) count some twice; and what the plugin sees of both."""
     plain, mixed = (counted_flops(one) for one in (before, after))
     yield Claim(
         "FP32: less than half of the work is counted", plain["all"] < 50, plain["all"],
@@ -352,6 +378,12 @@ def flops(before: Profile, after: Profile) -> Iterator[Claim | str]:
         because="another version of PyTorch casts, or counts, in another place",
         so=f"here they count {twice:.2g} times as often as in FP32",
     )  # fmt: skip
+    if _has_gpu(before):
+        seen, wrong_us = plugin([before, after])
+        yield (
+            f"The plugin sees {seen:.0f} % of the time of kernels on Tensor Cores, and says yes to "
+            f"{wrong_us:.0f} µs a step of kernels that use none."
+        )
 
 
 def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
@@ -362,7 +394,7 @@ def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
     if not (_has_gpu(before) and on_gpu):
         return
     of_peak = f"{100 * max(on_gpu) / fp32_mb:.0f} % of the peak"
-    yield f"the largest single allocation in FP32: {max(on_gpu):,.0f} MB, {of_peak}"
+    yield f"The largest single allocation in FP32: {max(on_gpu):,.0f} MB, {of_peak}."
     yield Claim(
         "mixed precision needs less memory", fp16_mb < fp32_mb, f"{fp32_mb:,.0f} and {fp16_mb:,.0f} MB",
         because="a library may want more workspace in FP16 than in FP32",
@@ -371,10 +403,10 @@ def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
 
 
 def costs(by_mode: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
-    """How many times as long an epoch takes under a profiler; ``by_mode``: records of epochs, by what is profiled."""
+    """How many times as long an epoch takes under a profiler; ``by_mode``: from ``epochs``."""
     longer = {name: paired(own, by_mode["off"], "training_s") for name, own in by_mode.items()}
     for name in ("plain", "and stacks"):
-        yield f"{name}: an epoch takes {longer[name].text('times as long', 2)}, round by round"
+        yield f"{name}: an epoch takes {longer[name].text('times as long', 2)}, round by round."
     least = min(one.median for one in longer.values())
     yield Claim(
         "no profiler makes an epoch shorter, to 5 %", least > 0.95, least,
@@ -391,6 +423,58 @@ def _bound(before: Profile) -> Bound:
     """What mixed precision can gain of the recorded steps."""
     return bounds(before.report, budget(before.report, before.window))[FIX]
 
+
+def kernel_time_left(before: Profile, after: Profile) -> float:
+    """The kernel time of one profile's steps in per cent of another's; NaN without kernels."""
+    fp32, fp16 = (torch_profiler.kernels(one.report, one.window)["gpu_us"].sum() for one in (before, after))
+    return 100 * fp16 / fp32 if fp32 else float("nan")
+
+
+def _left_without_eligible(before: Profile, _: Profile) -> float:
+    """Per cent of the kernel time, if the kernels that mixed precision treats took none."""
+    us = torch_profiler.kernels(before.report, before.window)["gpu_us"].sum()
+    return 100 - 1e5 * _bound(before).at_most_ms / us if us else float("nan")
+
+
+def epochs(profile: Profile) -> dict[str, list[dict]]:
+    """Records of epochs by what was profiled in them."""
+    frame = pd.DataFrame(profile.record["rows"])
+    return {name: own.to_dict("records") for name, own in frame.groupby("profiler", sort=False)}
+
+
+def _times(mode: str, *fields: str) -> Callable[[Profile], float]:
+    """How many times as long an epoch took with that much profiling, by the median of the rounds."""
+
+    def measured(profile: Profile) -> float:
+        by_mode = epochs(profile)
+        whole = [{"s": sum(record[name] for name in fields)} for record in by_mode[mode]]
+        return paired(whole, [{"s": record["training_s"]} for record in by_mode["off"]], "s").median
+
+    return measured
+
+
+PREDICTIONS = {
+    "left": Guess(
+        "kernel time that mixed precision leaves",
+        " %",
+        kernel_time_left,
+        wrong={
+            "That's the bound, in which kernels that can use Tensor Cores take no time.": _left_without_eligible,
+            "Half the bytes take half the time only where every tensor is in FP16 and nobody casts.": lambda *_: 50.0,
+        },
+    ),
+    "times": Guess(
+        "an epoch under PyTorch's profiler",
+        " times",
+        _times("plain", "training_s"),
+        wrong={
+            "Then it would be free, but it notes each operator in the training's own thread.": lambda _: 1.0,
+            "That's with the time to stop the profiler, which an epoch doesn't hold.": _times(
+                "plain", "training_s", "stop_s"
+            ),
+        },
+    ),
+}
 
 # --- its exercises ------------------------------------------------------------------------------------------
 
@@ -498,8 +582,7 @@ BUSY_SHARE_OF_A_TRACE = Code(
 
 def _largest(profile: Profile) -> dict:
     """The operator with most GPU time of its own, as the lab's table has it."""
-    found = profile.operators
-    own = found[~found["on_gpu"] & ~found["range"]].nlargest(1, "self_gpu_ms").iloc[0]
+    own = _operators(profile.operators).iloc[0]
     if not own["self_gpu_ms"]:
         raise NothingToAnswer("no GPU worked here")
     return own.to_dict()
