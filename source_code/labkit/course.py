@@ -138,9 +138,7 @@ class Route:
 ROUTES = (
     Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
-    Route(
-        "A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"
-    ),
+    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
     Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives"),
 )
 

@@ -64,7 +64,7 @@ class Prediction:
         return f"{'over' if self.predicted > self.measured else 'under'} by a factor of {self.off:.2f}"
 
     def __str__(self) -> str:
-        return f"{self.of}: you predicted {_said(self.predicted, self.unit)}; measured: " + (
+        return f"{self.of}: you predicted {_said(self.predicted, self.unit)}; answer: " + (
             f"{_said(self.measured, self.unit)} – {self.score()}"
         )
 
@@ -135,7 +135,7 @@ def compare_prediction(
     nothing = not words and any(map(math.isnan, bounds))
     least, most = (_said(one, unit) for one in bounds)
     between = f"between {least} and {most}" if isinstance(measured, tuple) else least
-    answer = "not measured here" if nothing else f"measured: {between}"
+    answer = "not measured here" if nothing else f"answer: {between}"
     if predicted is None:
         say(f"{'no prediction made' if _asked else ASKED}; {answer}")
         _asked = True

@@ -225,7 +225,7 @@ def test_the_parts_of_a_lab(path):
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
 COMPARED = re.compile(r'lab\.(?:compare_prediction\(\s*|predict\("\w+", )(my_\w+)')
 PREDICTED = re.compile(r'lab\.predict\("(\w+)"')
-TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; measured: (\S+?)( %| |×|$)", re.MULTILINE)
+TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; answer: (\S+?)( %| |×|$)", re.MULTILINE)
 SHOWN = re.compile(r"(?<![\w.,])[+−-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
 
 

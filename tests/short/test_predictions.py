@@ -38,36 +38,36 @@ def said(capsys) -> list[str]:
 @pytest.mark.parametrize(
     ("predicted", "measured", "unit", "says"),
     [
-        (5, 2.5, " ms", "you predicted 5 ms; measured: 2.5 ms – over by a factor of 2.00"),
-        (1, 4.0, "×", "you predicted 1×; measured: 4× – under by a factor of 4.00"),
-        (np.int64(3), 3.0, " ms", "you predicted 3 ms; measured: 3 ms – under by a factor of 1.00"),
-        (Fraction(1, 2), np.float64(0.25), "", "you predicted 0.5; measured: 0.25 – over by a factor of 2.00"),
-        (0, 4.0, " %", "you predicted 0 %; measured: 4 % – not so"),
-        (4.0, -9.3, " %", "you predicted 4 %; measured: −9.3 % – not so"),
-        (5774, 5300.4, " ms", "you predicted 5,774 ms; measured: 5,300 ms – over by a factor of 1.09"),
-        (float("inf"), 88.0, " epochs", "you predicted inf epochs; measured: 88 epochs – not so"),
-        (float("inf"), float("inf"), " epochs", "you predicted inf epochs; measured: inf epochs – right"),
+        (5, 2.5, " ms", "you predicted 5 ms; answer: 2.5 ms – over by a factor of 2.00"),
+        (1, 4.0, "×", "you predicted 1×; answer: 4× – under by a factor of 4.00"),
+        (np.int64(3), 3.0, " ms", "you predicted 3 ms; answer: 3 ms – under by a factor of 1.00"),
+        (Fraction(1, 2), np.float64(0.25), "", "you predicted 0.5; answer: 0.25 – over by a factor of 2.00"),
+        (0, 4.0, " %", "you predicted 0 %; answer: 4 % – not so"),
+        (4.0, -9.3, " %", "you predicted 4 %; answer: −9.3 % – not so"),
+        (5774, 5300.4, " ms", "you predicted 5,774 ms; answer: 5,300 ms – over by a factor of 1.09"),
+        (float("inf"), 88.0, " epochs", "you predicted inf epochs; answer: 88 epochs – not so"),
+        (float("inf"), float("inf"), " epochs", "you predicted inf epochs; answer: inf epochs – right"),
         (3, float("nan"), " ms", "you predicted 3 ms; not measured here"),
-        (30, (20.0, 40.0), " %", "you predicted 30 %; measured: between 20 % and 40 % – right, between the bounds"),
-        (10, (20.0, 40.0), " %", "you predicted 10 %; measured: between 20 % and 40 % – under by a factor of 2.00"),
-        (80, (20.0, 40.0), " %", "you predicted 80 %; measured: between 20 % and 40 % – over by a factor of 2.00"),
+        (30, (20.0, 40.0), " %", "you predicted 30 %; answer: between 20 % and 40 % – right, between the bounds"),
+        (10, (20.0, 40.0), " %", "you predicted 10 %; answer: between 20 % and 40 % – under by a factor of 2.00"),
+        (80, (20.0, 40.0), " %", "you predicted 80 %; answer: between 20 % and 40 % – over by a factor of 2.00"),
         (80, (float("nan"), 40.0), " %", "you predicted 80 %; not measured here"),
-        ("m", "M", "", "you predicted m; measured: M – right"),
-        ("N", "M", "", "you predicted N; measured: M – not so"),
+        ("m", "M", "", "you predicted m; answer: M – right"),
+        ("N", "M", "", "you predicted N; answer: M – not so"),
         (
             "3 ms",
             2.5,
             " ms",
-            "'3 ms' is text: write the number alone, without quotes and without its unit; measured: 2.5 ms",
+            "'3 ms' is text: write the number alone, without quotes and without its unit; answer: 2.5 ms",
         ),
-        (7, "M", "", "a word in quotes is wanted here, not 7; measured: M"),
-        ("\x1b[31mM ", "M", "", "you predicted [31mM; measured: M – not so"),
-        ([3], 2.5, "", "something of type list is not one number; measured: 2.5"),
+        (7, "M", "", "a word in quotes is wanted here, not 7; answer: M"),
+        ("\x1b[31mM ", "M", "", "you predicted [31mM; answer: M – not so"),
+        ([3], 2.5, "", "something of type list is not one number; answer: 2.5"),
         (
             float("nan"),
             2.5,
             "",
-            "nan is not a number: something that it was worked out from is missing; measured: 2.5",
+            "nan is not a number: something that it was worked out from is missing; answer: 2.5",
         ),
     ],
 )
@@ -83,8 +83,8 @@ def test_a_reader_without_a_prediction_is_asked_kindly_and_once(capsys, reports)
     compare_prediction(None, 2.5, " ms", of="it")
     compare_prediction(None, 3.5, " ms", of="that")
     _, first, _, second = said(capsys)
-    assert first.startswith("no prediction made (next time") and first.endswith("; measured: 2.5 ms")
-    assert second == "no prediction made; measured: 3.5 ms"
+    assert first.startswith("no prediction made (next time") and first.endswith("; answer: 2.5 ms")
+    assert second == "no prediction made; answer: 3.5 ms"
     predictions.finish()
     assert said(capsys) == [] and not reports.exists()
     predictions.begin(2)
@@ -103,7 +103,7 @@ def test_the_first_prediction_is_the_one_that_counts(capsys, reports):
     compare_prediction(2.5, 2.5, " ms", of="it")
     assert "your first, 10 ms" in said(capsys)[1]
     predictions.finish()
-    assert "it: you predicted 10 ms; measured: 2.5 ms – over by a factor of 4.00" in said(capsys)[1]
+    assert "it: you predicted 10 ms; answer: 2.5 ms – over by a factor of 4.00" in said(capsys)[1]
 
 
 def test_what_has_no_name_or_no_end_is_not_kept(reports):
@@ -122,8 +122,8 @@ def test_a_lab_ends_with_its_predictions(capsys):
     assert said(capsys) == [
         "→ What this lab expects of a machine held here.",
         "→ Your predictions in this lab:",
-        "→ one product: you predicted 5 ms; measured: 2.5 ms – over by a factor of 2.00",
-        "→ the free dimension: you predicted N; measured: M – not so",
+        "→ one product: you predicted 5 ms; answer: 2.5 ms – over by a factor of 2.00",
+        "→ the free dimension: you predicted N; answer: M – not so",
         "→ Over all labs: 2 predictions, 0 of them right (within 25 %, or the right word). From 6 numbers on, this "
         "line says whether you are getting better.",
     ]
@@ -241,7 +241,7 @@ def test_what_is_no_file_is_said_in_a_sentence(what, reports, capsys):
     capsys.readouterr()
     predictions.finish()
     told = said(capsys)
-    assert told[1] == "→ one product: you predicted 5 ms; measured: 2.5 ms – over by a factor of 2.00"
+    assert told[1] == "→ one product: you predicted 5 ms; answer: 2.5 ms – over by a factor of 2.00"
     assert any("cannot be written" in line for line in told)
     assert sum("reports/" in line for line in told) <= 2
 
@@ -278,7 +278,7 @@ def test_the_file_lies_where_git_does_not_look():
     assert "reports/*" in (paths.SOURCE_CODE.parent / ".gitignore").read_text().splitlines()
 
 
-SO_MUCH = "; measured: 20 times"
+SO_MUCH = "; answer: 20 times"
 TIMES = predictions.Guess(
     "how many times", " times", lambda whole, left: whole / left, {"That is what is left.": lambda whole, left: left}
 )
@@ -288,9 +288,9 @@ TIMES = predictions.Guess(
     ("made", "says"),
     [
         (2.1, [f"you predicted 2.1 times{SO_MUCH} – under by a factor of 9.52", "2.1 times? That is what is left."]),
-        (19, ["you predicted 19 times; measured: 20 times – under by a factor of 1.05"]),
-        (9, ["you predicted 9 times; measured: 20 times – under by a factor of 2.22"]),
-        (None, [f"{predictions.ASKED}; measured: 20 times"]),
+        (19, ["you predicted 19 times; answer: 20 times – under by a factor of 1.05"]),
+        (9, ["you predicted 9 times; answer: 20 times – under by a factor of 2.22"]),
+        (None, [f"{predictions.ASKED}; answer: 20 times"]),
     ],
 )  # fmt: skip
 def test_a_guess_is_told_what_it_left_out(made, says, capsys):
