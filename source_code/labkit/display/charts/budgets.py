@@ -22,6 +22,9 @@ HATCHES = {"": None, "/": "////", "\\": "\\\\\\", "x": "xxx", ".": "..."}  # for
 LOOKS: dict[str, tuple[str, str | None]] = {  # colour and hatch
     cause: (look.light, HATCHES[look.hatch]) for cause, look in palette.CAUSES.items()
 }
+REST = "rest"  # causes that are too small for a place in the key
+DRAWN = LOOKS | {REST: (style.IDLE, None)}
+WORDS = CAUSES | {REST: "the rest"}
 HATCH_ON = {"unexplained": style.MUTED}  # the hatch's colour where paper would not show
 
 SMALL = 8.5  # points
@@ -44,11 +47,19 @@ def budget_bars(budgets: Mapping[str, Budget]) -> Figure:
     return _bars(ms, longest, ends, "milliseconds", "", "Where the training epoch's time goes")
 
 
-def budget_share_bars(budgets: Mapping[str, Budget]) -> Figure:
-    """The same, each bar scaled to 100 % of its window: how the causes' shares move from step to step."""
+def budget_share_bars(
+    budgets: Mapping[str, Budget], least: float = 0, title: str = "What the training epoch's time goes to"
+) -> Figure:
+    """The same, each bar scaled to 100 % of its window: how the causes' shares move from step to step.
+
+    Causes that reach ``least`` per cent in none of the bars are drawn as one, the rest.
+    """
     shares = {name: {cause: 100 * part for cause, part in own.fractions.items()} for name, own in budgets.items()}
+    small = [cause for cause in CAUSES if all(own.get(cause, 0) < least for own in shares.values())]
+    for own in shares.values():
+        own[REST] = sum(own.pop(cause, 0) for cause in small)
     ends = {name: f"of {three(budget.window.duration_ms)} ms" for name, budget in budgets.items()}
-    return _bars(shares, 100, ends, "per cent of the window", " %", "What the training epoch's time goes to")
+    return _bars(shares, 100, ends, "per cent of the window", " %", title)
 
 
 def _bars(
@@ -59,7 +70,7 @@ def _bars(
     unit: str,
     title: str,
 ) -> Figure:
-    causes = [cause for cause in CAUSES if any(own.get(cause, 0) > 0 for own in parts.values())]
+    causes = [cause for cause in WORDS if any(own.get(cause, 0) > 0 for own in parts.values())]
     lines = -(-len(causes) // KEY_COLUMNS)
     high = TOP_IN + BAR_IN * len(parts) + AXIS_IN + KEY_LINE_IN * lines
     left = LEFT_IN + LETTER_IN * 1.15 * max(map(len, parts), default=0)
@@ -91,18 +102,18 @@ def _bars(
 
 
 def _segment(ax: Axes, y: float, start: float, length: float, cause: str) -> None:
-    colour, hatch = LOOKS[cause]
+    colour, hatch = DRAWN[cause]
     line = HATCH_ON.get(cause, style.PAPER)
     ax.barh(y, length, THICK, left=start, color=colour, hatch=hatch, edgecolor=line, linewidth=0)
 
 
 def _label(ax: Axes, x: float, y: float, room_in: float, cause: str, number: str) -> None:
     """The number and, where there is room, the cause above it; nothing where neither fits."""
-    colour, hatch = LOOKS[cause]
+    colour, hatch = DRAWN[cause]
     look = {"ha": "center", "va": "center", "size": SMALL, "linespacing": 1.15, "color": ink_on(colour)}
     if hatch:  # words on a hatch need a ground of their own
         look |= {"bbox": {"facecolor": colour, "edgecolor": "none", "pad": 1.2}}
-    for words in (f"{CAUSES[cause]}\n{number}", number):
+    for words in (f"{WORDS[cause]}\n{number}", number):
         if LETTER_IN * (max(map(len, words.split("\n"))) + 1) < room_in:
             ax.text(x, y, words, **look)
             return
@@ -112,11 +123,11 @@ def _key(fig: Figure, causes: list[str]) -> None:
     """All causes that occur, in their order, row by row."""
     handles = [
         Patch(
-            facecolor=LOOKS[cause][0],
-            hatch=LOOKS[cause][1],
+            facecolor=DRAWN[cause][0],
+            hatch=DRAWN[cause][1],
             edgecolor=HATCH_ON.get(cause, style.PAPER),
             linewidth=0,
-            label=CAUSES[cause],
+            label=WORDS[cause],
         )
         for cause in causes
     ]

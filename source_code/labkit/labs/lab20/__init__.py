@@ -2,4 +2,5 @@
 
 from labkit.labs.lab20.claims import advice_is_right, healthy_is_busy, norms_are_fetched, pinned_is_faster
 from labkit.labs.lab20.exercises import EXERCISES
-from labkit.labs.lab20.patients import numbers, report, rounds, script, words
+from labkit.labs.lab20.guesses import PREDICTIONS
+from labkit.labs.lab20.patients import in_backward, numbers, report, rounds, script, ward, words

@@ -28,7 +28,7 @@ def pinned_is_faster(pageable: Report, pinned: Report) -> Iterator[Claim | str]:
     own, other = _to_the_gpu(pageable), _to_the_gpu(pinned)
     found = f"{own['gb_per_s']:.1f} against {other['gb_per_s']:.1f} GB/s"
     yield Claim("pinned, the copies are over three times as fast", other["gb_per_s"] / own["gb_per_s"] > 3, found)
-    yield f"{found}, as recorded: pinned, they would take {own['mb'] / other['gb_per_s']:.0f} ms."
+    yield f"{found}: from pinned memory, the same bytes would take {own['mb'] / other['gb_per_s']:.0f} ms."
 
 
 def _to_the_gpu(report: Report) -> pd.Series:
@@ -44,7 +44,7 @@ def norms_are_fetched(waiting: Report) -> Iterator[Claim | str]:
     norms = int(waiting.kernels["name"].str.contains("NormTwoOps").sum())
     yield Claim("a norm is computed for each number that is fetched", fetched == norms, norms)
     bound = found.window.duration_ms / (found.window.duration_ms - found.idle_ms)
-    yield f"Recorded: {fetched} numbers in three steps; without waits at most {bound:.1f} times."
+    yield f"{fetched} numbers come back in three steps. Without any idle time: at most {bound:.1f} times as fast."
 
 
 def advice_is_right(rounds: pd.DataFrame) -> Iterator[Claim | str]:

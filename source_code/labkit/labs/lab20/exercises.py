@@ -17,14 +17,14 @@ from stepbudget.report import Report
 
 # What else one would see if a word were right.
 THEN = {
-    "loader": "then the row 'waiting for the loader' would be large, on each GPU that comes late",
-    "cpu work": "then CPU code that launches nothing would hold up the GPU: does it?",
+    "loader": "then the row 'waiting for the loader' would be large: is it?",
+    "cpu work": "then the GPU would wait for CPU code that launches nothing: does it?",
     "copies": "then copies from pageable memory would take much of the time: sb.copies says how much",
-    "waiting": "then numbers would come back from the GPU in the middle of a step, one by one, and the program wait",
-    "launches": "then short kernels would find the GPU empty, one after another: sb.launches says so, or not",
+    "waiting": "then numbers would come back from the GPU one by one in a step, and the program would wait for each",
+    "launches": "then short kernels would find the GPU empty, one after another: what does sb.launches say?",
     "precision": "then the longest products would be in kernels that use no Tensor Cores: see sb.kernels",
     "sizes": "then Tensor Core kernels for badly aligned memory would run (align1, align2): see sb.kernels",
-    "debugging": "then something would run in each step that no training needs: a check, a range for each operator",
+    "debugging": "then something would run in each step that no training needs: do you see any such thing?",
     "healthy": "a cure gains more than a tenth of the time here: which row of the budget is too large?",
 }
 ALMOST = {  # patient → a word that comes near → what speaks against it
@@ -93,10 +93,10 @@ def _phase(report: Report, name: str, column: str = "cpu_ms") -> float:
 
 OPTIMIZER_MS = Number(
     BOUND,
-    "What the CPU spends in one phase, at most, comes sooner: sb.phases.",
+    "At most what the CPU spends in one phase: see sb.phases.",
     right=lambda report: _phase(report, "optimizer"),
     wrong={
-        "that is for all launches: those of forward and backward stay as they are": lambda report: _fix_ms(
+        "that is for all launches, and those of forward and backward stay as they are": lambda report: _fix_ms(
             report, "cuda_graph"
         ),
         "that is the kernels' time: the CPU's is what the GPU waits for": lambda report: _phase(
@@ -112,7 +112,7 @@ OPTIMIZER_MS = Number(
 
 IDLE_MS = Number(
     BOUND,
-    "Whatever the CPU does sooner, the GPU's own work remains: so what can vanish at most?",
+    "However fast the CPU is, the GPU's own work remains. So what can vanish at most?",
     right=lambda report: budget(report).idle_ms,
     wrong={
         "that is what remains: the GPU's own work": lambda report: _window_ms(report) - budget(report).idle_ms,
@@ -132,7 +132,7 @@ def _late(report: Report) -> float:
 
 LATE_GPU = Number(
     READ,
-    "ask.collectives.communication(patient) has a row a GPU; 'last' says how often it came last, 'alone_ms' the price.",
+    "ask.collectives.communication(ward[7]) has a row for each GPU: 'last' says how often that one came last.",
     right=_late,
     wrong={
         "that is the one that waits": lambda report: 1 - _late(report),
@@ -171,7 +171,7 @@ def _aligned_ms(report: Report, pattern: str = "align1") -> float:
 
 ALIGN_MS = Number(
     BOUND,
-    "All of their time, at most: the kernels in sb.kernels whose names end in align1.",
+    "At most all the time of the kernels whose names end in align1: see sb.kernels.",
     right=_aligned_ms,
     wrong={
         "that is all Tensor Core kernels: the others are as fast as they can be": lambda report: _ms(
@@ -179,7 +179,7 @@ ALIGN_MS = Number(
         ),
         "that is the longest of them alone": lambda report: float(tensor_cores.verdicts(report)["gpu_ms"].max()),
         "that is the whole window": _window_ms,
-        "those are the good ones: the others are asked for": lambda report: _aligned_ms(report, "nvjet"),
+        "those are the fast ones: the others are asked for": lambda report: _aligned_ms(report, "nvjet"),
         "those are seconds: milliseconds are asked for": lambda report: _aligned_ms(report) / 1e3,
     },
 )
@@ -223,15 +223,18 @@ def _try_norms(step: Callable) -> str | None:
     found, operations = _seen(lambda: step(model, loss_fn, batch, target))
     gradients = [parameter.grad for parameter in model.parameters()]
     if any(gradient is None for gradient in gradients):
-        return "there are gradients missing: the backward pass belongs to the step"
+        return "some gradients are missing: the backward pass belongs to the step"
     right = [float(gradient.norm()) for gradient in gradients]
-    if not isinstance(found, (list, tuple)) or not all(isinstance(one, float) for one in found):
-        return f"plain numbers are wanted, in a list, not {shown(found)}"
+    if not isinstance(found, (list, tuple)):
+        return f"a list of plain numbers is wanted, not {shown(found)}"
+    other = next((one for one in found if not isinstance(one, float)), None)
+    if other is not None:
+        return f"the list should hold plain numbers, and it holds {shown(other)}"
     if len(found) != len(right) or not torch.allclose(torch.tensor(found), torch.tensor(right), rtol=1e-4):
         return "these are not the norms of all gradients, in the order of model.parameters()"
     fetched = sum(name == READS for name, _ in operations)
     if fetched > 1:
-        return f"{fetched} numbers are fetched one by one, and each time the program waits: fetch them as one"
+        return f"{fetched} numbers are fetched one by one, and the program waits for each: fetch them together"
     return None
 
 
@@ -255,7 +258,8 @@ NORMS = Code(
     _try_norms,
     wrong={
         "numbers are fetched one by one": _norms(lambda own: [gradient.norm().item() for gradient in own]),
-        "plain numbers are wanted, in a list": _norms(_stacked),
+        "a list of plain numbers is wanted": _norms(_stacked),
+        "the list should hold plain numbers": _norms(lambda own: list(_stacked(own))),
         "not the norms of all gradients": _norms(lambda own: [_stacked(own).norm().item()]),
         "the backward pass belongs to the step": _norms(lambda own: [], backward=False),
     },
@@ -278,7 +282,7 @@ def _try_precision(step: Callable) -> str | None:
     finally:
         torch.set_float32_matmul_precision(before)
     if any(parameter.grad is None for parameter in model.parameters()):
-        return "there are gradients missing: the backward pass belongs to the step"
+        return "some gradients are missing: the backward pass belongs to the step"
     if not isinstance(loss, torch.Tensor) or not torch.isfinite(loss).all():
         return f"the loss is wanted, not {shown(loss)}"
     types = [{str(dtype) for dtype in dtypes} for name, dtypes in operations if name in PRODUCTS]
@@ -367,7 +371,7 @@ def _optimizer(name: str = "AdamW", lr: float = 3e-4, **how) -> Callable:
 
 
 OPTIMIZER = Code(
-    "The argument fused has all parameters in a few kernels; foreach comes next.",
+    "The argument fused updates all parameters in a few kernels; foreach needs a few more.",
     _try_optimizer,
     wrong={
         "it still goes through them in a loop": _optimizer(foreach=False, fused=False),
@@ -489,10 +493,10 @@ def _try_loader(make_loader: Callable) -> str | None:
     if loader.workers > CORES // 2:
         return f"{loader.workers} workers: two such programs share {CORES} cores"
     if not loader.pinned:
-        return "it no longer pins its batches: one cure, and a new illness"
+        return "it no longer pins its batches, and that's a fault of its own"
     took_ms = loader.steps_ms(step_ms)
     if took_ms > NEAR * step_ms:
-        return f"a step takes {took_ms:.0f} ms, since its batch comes no sooner; the GPU needs {step_ms:.0f}"
+        return f"a step takes {took_ms:.0f} ms, because its batch comes no sooner; the GPU needs {step_ms:.0f}"
     return None
 
 
@@ -502,7 +506,7 @@ def _loader(workers: int, batch: int | None = None, **more) -> Callable:
 
 
 LOADER = Code(
-    "So many workers that, taking turns, they deliver a batch as often as a step wants one.",
+    "The workers take turns. How many deliver a batch as often as a step wants one?",
     _try_loader,
     wrong={
         "a step takes 50 ms": _loader(2),

@@ -1,4 +1,4 @@
-"""Which patient is which? Reports under a number, and the words for what ails them. Who reads on reads the answers.
+"""Which patient is which? Reports under a number, and the words for what is wrong. Further down are the answers.
 
 Patients 1 and 2 are examined in the lab, the others by the reader. Their reports come from the machine that the
 lab's text is written from, whatever machine it is read on: they are exam papers, and a paper has one right answer.
@@ -22,7 +22,7 @@ CAUSES = {  # a word for the card → what it stands for
     "cpu work": "the main process is busy with other work on the CPU",
     "copies": "batches reach the GPU from pageable memory",
     "waiting": "the program waits for results of the GPU, again and again",
-    "launches": "too many small operations: the GPU waits for their launches",
+    "launches": "the operations are small and many: the GPU waits for their launches",
     "precision": "matrix products run in FP32, without Tensor Cores",
     "sizes": "sizes that Tensor Cores do not like",
     "debugging": "a debugging aid was left on",
@@ -73,6 +73,18 @@ def report(number: int) -> Report:
     return unnamed(case(number).report, f"patient_{number}")
 
 
+def ward() -> dict[int, Report]:
+    """The reports of all patients, by number."""
+    return {number: report(number) for number in numbers()}
+
+
+def in_backward(own: Report, after_ms: float = 4, long_ms: float = 2) -> tuple[float, float]:
+    """A piece of the second backward pass, as ``sb.timeline`` wants it: from where to where, in ms of the window."""
+    passes = own.ranges[own.ranges["name"] == "backward"]
+    begin_ms = (passes.iloc[1]["start"] - own.window().start) / 1e6 + after_ms
+    return begin_ms, begin_ms + long_ms
+
+
 def _known(number: int) -> tuple[str, str]:
     if number not in _CASES:
         raise LabError(f"there is no patient {number}: they have the numbers {min(_CASES)} to {max(_CASES)}.")
@@ -88,7 +100,7 @@ def script(number: int) -> Listing:
 def words() -> Table:
     """The words that an answer may use, and what each stands for."""
     frame = pd.DataFrame(CAUSES.items(), columns=["word", "what it stands for"])
-    return table(frame, "What may ail a patient")
+    return table(frame, "What can be wrong")
 
 
 def rounds() -> Table:
