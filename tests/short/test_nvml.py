@@ -181,12 +181,6 @@ def test_energy_of_a_training():
     assert row["all s"] == pytest.approx(4 + 10 * 2)
 
 
-def test_an_epoch_alone_and_watched():
-    alone = [{"epochs": [{"training_s": s, "test_s": 0.5} for s in (9.0, 0.5, 0.5)]}] * 3  # the first is left out
-    shown = lab19.watched([program("a.py", 300.0, 2.0)], {"a.py": alone})
-    assert shown.frame.to_dict("records") == [{"step": "a.py", "alone s": 1.0, "watched s": 2.0, "× alone": 2.0}]
-
-
 def test_the_drivers_utilisation_beside_other_meanings():
     programs = [program("a.py", 300.0, 2.0), program("b.py", 300.0, 2.0)]
     samples = nvml.from_text(programs[0]["samples"])

@@ -11,11 +11,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from labkit import source
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.charts.bars import key
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import NotANumber, number, shown
+from labkit.predictions import Guess
+from labkit.source import kinds
+from labkit.source.command import profile_command
 from labkit.subjects import nvml
 from stepbudget import ask
 from stepbudget.report import Report
@@ -24,9 +28,12 @@ from stepbudget.window import Window
 
 SAID, WORKED = "utilisation (nvidia-smi)", "any work (trace)"
 SMS, TENSOR = "SMs Active (counter)", "Tensor Active (counter)"
-THREAD, PRODUCT = "one_kernel.py thread", "one_kernel.py product"
+NOTHING, THREAD, PRODUCT = "nothing", "one_kernel.py thread", "one_kernel.py product"
 BASELINE, STEP_2, STEP_3, STEP_4, STEP_7 = (f"main_{name}.py" for name in ("baseline", "opt2", "opt3", "opt4", "opt7"))
 SMALL = 8.5  # points
+PROFILES = {BASELINE: "main_baseline_nvtx", STEP_2: "main_opt2", STEP_4: "main_opt4", STEP_7: "main_opt7"}
+WITH_GRAPHS = ("--cuda-graph-trace", "node")  # flags of nsys for a step that replays a graph
+MULTIPROCESSORS, THREADS_EACH = 132, 2048  # of an H200, and how many threads each of them holds
 
 # How much of the GPU is at work, from the widest meaning to the narrowest.
 MEANINGS = {SAID: style.MUTED, WORKED: style.SKY, SMS: style.BLUE, TENSOR: style.GREEN}
@@ -69,8 +76,9 @@ def driver(programs: Sequence[dict]) -> Table:
 def utilisation(programs: Sequence[dict]) -> Figure:
     """The driver's utilisation over the run of each program, a panel each, on the same scale of time.
 
-    The stretch between the two marks is what the averages are about.
+    The stretch between the two marks is what the averages are about. Without the GPU that is left alone.
     """
+    programs = _at_work(programs)
     longest = max(program["process_s"] for program in programs)
     with style.house_style():
         fig = style.figure(0.7 + 0.85 * len(programs))
@@ -87,6 +95,11 @@ def utilisation(programs: Sequence[dict]) -> Figure:
             ax.grid(axis="y")
         axes[-1].set_xlabel("seconds since the program started; utilisation, %", size=9)
     return fig
+
+
+def _at_work(programs: Sequence[dict]) -> list[dict]:
+    """Without the GPU that is left alone."""
+    return [program for program in programs if program["program"] != NOTHING]
 
 
 def usual_utilisation(program: dict) -> float:
@@ -110,6 +123,15 @@ def at_work(report: Report) -> dict[str, float]:
     for name, parts in counters.items():
         found[f"{name} (counter)"] = sum(_mean_counter(report, part, window) for part in parts)
     return found
+
+
+def counted(one_thread: Report) -> dict[str, dict[str, float]]:
+    """``at_work`` of the step scripts' reports, which are not shown, and of this one."""
+    found = {}
+    for step, name in PROFILES.items():
+        command = profile_command(name, f"{name}.py --profile --epochs 2", WITH_GRAPHS if step == STEP_7 else ())
+        found[step] = at_work(source.current().get(kinds.profile(command), lambda line: None))
+    return found | {THREAD: at_work(one_thread)}
 
 
 def _mean_counter(report: Report, name: str, window: Window) -> float:
@@ -161,7 +183,7 @@ def gpm_and_nsight(programs: Sequence[dict], at_work: Mapping[str, Mapping[str, 
     """
     rows = []
     late = 2 * nvml.GPM_PERIOD_S  # a value is of the tenth of a second before it was read, and stands for another
-    for program in programs:
+    for program in _at_work(programs):
         samples, (start, end) = nvml.from_text(program["samples"]), nvml.busy_stretch(program)
         other = at_work.get(short_program(program), {})
         row = {("program", ""): short_program(program)}
@@ -217,26 +239,12 @@ def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
     return table(pd.DataFrame(rows, columns=["program", *formats]), caption, formats)
 
 
-def watched(programs: Sequence[dict], alone: Mapping[str, Sequence[dict]]) -> Table:
-    """An epoch (training and test, seconds) alone, and while the driver is asked, a row a step script of ``alone``.
-
-    ``alone`` holds the records of timed runs: their median, first epochs left out. Watched: the mean of one run.
-    """
-    mean_s = energy(programs).frame.set_index("program")["an epoch s"]
-    rows = []
-    for name, runs in alone.items():
-        epochs = pd.Series([one["training_s"] + one["test_s"] for run in runs for one in run["epochs"][1:]])
-        rows.append((name, epochs.median(), mean_s[name], mean_s[name] / epochs.median()))
-    formats = {"alone s": "{:.3f}", "watched s": "{:.3f}", "× alone": "{:.2f}"}
-    caption = "An epoch, alone (median) and while the driver is asked (mean of one run)"
-    return table(pd.DataFrame(rows, columns=["step", *formats]), caption, formats)
-
-
 # --- what it claims -----------------------------------------------------------------------------------------
 
 
-def one_thread(utilisation_pct: float) -> Iterator[Claim | str]:
+def one_thread(programs: Sequence[dict]) -> Iterator[Claim | str]:
     """What the driver says of a single thread: that the whole GPU is used."""
+    utilisation_pct = usual_utilisation(by_name(programs)[THREAD])
     if pd.isna(utilisation_pct):
         yield "no utilisation here (as in a MIG slice): ask the power, or SMs Active"
         return
@@ -247,9 +255,9 @@ def one_thread(utilisation_pct: float) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def power(driver: pd.DataFrame) -> Iterator[Claim | str]:
-    """A large product draws more power than one thread; ``driver``: what the driver says, a row a program."""
-    one, product = (driver.loc[name] for name in (THREAD, PRODUCT))
+def power(said: Table) -> Iterator[Claim | str]:
+    """A large product draws more power than one thread; ``said``: what the driver says, of ``driver()``."""
+    one, product = (_rows(said).loc[name] for name in (THREAD, PRODUCT))
     if pd.notna(product["W"]):
         yield (
             f"the large product: {product['W'] / one['W']:.1f} times the power of the one thread, "
@@ -257,16 +265,12 @@ def power(driver: pd.DataFrame) -> Iterator[Claim | str]:
         )
 
 
-def apart(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterator[Claim | str]:
-    """How far the driver's utilisation and the trace's work are apart; ``thread``: a report of the one thread."""
+def busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterator[Claim | str]:
+    """Utilisation sees a starving GPU, and the counters a GPU that is used little; ``thread``: of the one thread."""
     points = {name: said[SAID] - said[WORKED] for name, said in meanings.items()}
     told = {name: own for name, own in points.items() if thread.gpu is not None and pd.notna(own)}
     listed = ", ".join(f"{name} {own:+.0f}" for name, own in told.items())
     yield f"utilisation less any work, in points: {listed or 'not told here'}"
-
-
-def told_from_busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterator[Claim | str]:
-    """Utilisation sees a starving GPU, and the counters a GPU that is used little; the arguments of ``apart``."""
     baseline_pct, sms = meanings[BASELINE][SAID], meanings[THREAD][SMS]
     if pd.notna(baseline_pct):
         yield Claim(
@@ -290,18 +294,23 @@ def told_from_busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) 
         )  # fmt: skip
 
 
-def counters(gpm: pd.DataFrame, counted: pd.DataFrame, thread: Report) -> Iterator[Claim | str]:
-    """The driver's counters (``gpm``) tell one thread from a product, and agree with Nsight's (``counted``) in step 7.
+def counters(both: Table, thread: Report) -> Iterator[Claim | str]:
+    """The driver's counters tell one thread from a product, and agree with Nsight's in step 7.
 
-    ``thread``: a report of the one thread.
+    ``both``: of ``both_counters()``; ``thread``: a report of the one thread.
     """
+    frame = _rows(both)
+    gpm, counted = (
+        frame.filter(like=whose).rename(columns=lambda name: name.partition(" %")[0])
+        for whose in (", driver", ", Nsight")
+    )
     if thread.gpu is not None and gpm.notna().all(axis=None):
         one, large = gpm.loc[THREAD], gpm.loc[PRODUCT]
-        yield f"One thread, by the driver: {one['sm_pct']:.2f} % of the SMs."
+        yield f"One thread, by the driver: {one['SMs']:.2f} % of the SMs."
         yield Claim(
             "GPM tells one thread from a large product: under 3 % of the SMs, and over half",
-            one["sm_pct"] < 3 and large[["sm_pct", "tensor_pct"]].min() > 50,
-            f"{one['sm_pct']:.1f} and {large['sm_pct']:.0f} % of the SMs",
+            one["SMs"] < 3 and large[["SMs", "Tensor"]].min() > 50,
+            f"{one['SMs']:.1f} and {large['SMs']:.0f} % of the SMs",
             because="another program used the GPU, or its library takes another kernel for the product",
             so="take counters on a GPU that you have to yourself",
         )
@@ -319,36 +328,39 @@ def counters(gpm: pd.DataFrame, counted: pd.DataFrame, thread: Report) -> Iterat
     )  # fmt: skip
 
 
-def energy_floor(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim | str]:
-    """What faster kernels alone leave of step 2's energy; ``driver``: a row a program, ``joules``: a column each."""
+def energy_floor(said: Table, joules: Table) -> Iterator[Claim | str]:
+    """What faster kernels alone leave of step 2's energy; ``said``: of ``driver()``, ``joules``: of ``energy()``."""
     if _has_energy(joules):
         yield (
-            f"an epoch of step 2 takes {joules[STEP_2]['an epoch J']:.0f} J, an idle GPU "
-            f"{_floor_j(driver, joules):.0f} J in that time: by faster kernels alone it can get no lower"
+            f"an epoch of step 2 takes {_rows(joules).loc[STEP_2, 'an epoch J']:.0f} J, an idle GPU "
+            f"{_floor_j(said, joules):.0f} J in that time: faster kernels alone can't get below that"
         )
 
 
-def energy_saved(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim | str]:
+def energy_saved(said: Table, joules: Table) -> Iterator[Claim | str]:
     """Mixed precision saves energy, as far as the bound allows; the arguments of ``energy_floor``."""
     if not _has_energy(joules):
         return
-    before, after = joules[STEP_2], joules[STEP_3]
-    yield f"in {after['an epoch s'] / before['an epoch s']:.2f} times the time"
+    before, after = (_rows(joules).loc[step] for step in (STEP_2, STEP_3))
+    yield f"step 3's epoch takes {after['an epoch s'] / before['an epoch s']:.2f} times the time of step 2's"
     yield Claim(
         "mixed precision takes less energy for an epoch, and not below the bound",
-        _floor_j(driver, joules) < after["an epoch J"] < before["an epoch J"],
+        _floor_j(said, joules) < after["an epoch J"] < before["an epoch J"],
         f"{100 * after['an epoch J'] / before['an epoch J']:.0f} %",
         because="each program ran once, and a loader that is late makes an epoch dear",
         so="energy and time went together here: run both steps again before you conclude",
     )
 
 
-def least_energy(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim | str]:
-    """The fastest step draws the most power and takes the least energy; the arguments of ``energy_floor``."""
-    if not _has_energy(joules):
+def least_energy(said: Table, of_program: pd.DataFrame) -> Iterator[Claim | str]:
+    """The fastest step draws the most power and takes the least energy; ``of_program``: of ``energy()``, a column each.
+
+    ``said``: of ``driver()``.
+    """
+    slowest, fastest = (of_program[step] for step in (BASELINE, STEP_7))
+    if slowest.isna().any() or fastest.isna().any():
         yield "This GPU does not count its energy: no answer here."
         return
-    slowest, fastest = joules[BASELINE], joules[STEP_7]
     watts, energy, whole = (100 * fastest[one] / slowest[one] for one in ("W", "an epoch J", "all J"))
     yield (
         f"step 7 against the baseline: {watts / 100:.1f} times the power, "
@@ -356,7 +368,7 @@ def least_energy(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim |
     )
     listed = " and ".join(f"{100 * own['start-up J'] / own['all J']:.0f} %" for own in (slowest, fastest))
     yield f"the start's share of all the energy, in these two: {listed}"
-    yield f"the baseline draws {slowest['W']:.0f} W, an idle GPU {driver.loc['nothing', 'W']:.0f} W"
+    yield f"the baseline draws {slowest['W']:.0f} W, an idle GPU {_rows(said).loc[NOTHING, 'W']:.0f} W"
     yield Claim(
         "step 7 takes less than a tenth of the baseline's energy for an epoch", energy < 10, energy,
         because="a slow GPU works for most of the baseline's epoch, too",
@@ -364,23 +376,49 @@ def least_energy(driver: pd.DataFrame, joules: pd.DataFrame) -> Iterator[Claim |
     )  # fmt: skip
 
 
-def unhurt(watched: pd.DataFrame) -> Iterator[Claim | str]:
-    """Asking the driver costs steps without a loader little; ``watched``: epochs alone and watched, a row a step."""
-    steady = watched.set_index("step").loc[[STEP_4, STEP_7], "× alone"].max()
-    yield Claim(
-        "steps 4 and 7 take no longer while the driver is asked, to 25 %", steady < 1.25, steady,
-        because="the sampler takes time from the one core that launches, where cores are few",
-        so="a watched run is no timed run here: keep the two apart",
-    )  # fmt: skip
+def _rows(found: Table) -> pd.DataFrame:
+    """A table's frame by its programs."""
+    return found.frame.set_index("program")
 
 
-def _has_energy(joules: pd.DataFrame) -> bool:
-    return bool(joules.loc["an epoch J"].notna().all())
+def _has_energy(joules: Table) -> bool:
+    return bool(joules.frame["an epoch J"].notna().all())
 
 
-def _floor_j(driver: pd.DataFrame, joules: pd.DataFrame) -> float:
+def _floor_j(said: Table, joules: Table) -> float:
     """What an idle GPU takes in the time of step 2's epoch."""
-    return driver.loc["nothing", "W"] * joules[STEP_2]["an epoch s"]
+    return _rows(said).loc[NOTHING, "W"] * _rows(joules).loc[STEP_2, "an epoch s"]
+
+
+# --- its predictions ----------------------------------------------------------------------------------------
+
+
+def _of_step_2_pct(joules: Table, column: str) -> float:
+    """Step 3's share of what an epoch of step 2 takes."""
+    found = _rows(joules)[column]
+    return 100 * found[STEP_3] / found[STEP_2]
+
+
+PREDICTIONS = {
+    "one_thread": Guess(
+        "GPU-Util of one thread", " %", lambda programs: usual_utilisation(by_name(programs)[THREAD]),
+        wrong={
+            "That's its share of the multiprocessors.": lambda programs: 100 / MULTIPROCESSORS,
+            "That's its share of the threads that fit.": lambda programs: 100 / (MULTIPROCESSORS * THREADS_EACH),
+        },
+    ),
+    "energy_pct": Guess(
+        "step 3's energy for an epoch", " %", lambda said, joules: _of_step_2_pct(joules, "an epoch J"),
+        wrong={
+            "That's its share of the time. But while the GPU rests, it draws less.": (
+                lambda said, joules: _of_step_2_pct(joules, "an epoch s")
+            ),
+            "That's the bound. Its kernels still take some time.": (
+                lambda said, joules: 100 * _floor_j(said, joules) / _rows(joules).loc[STEP_2, "an epoch J"]
+            ),
+        },
+    ),
+}  # fmt: skip
 
 
 # --- its exercises ------------------------------------------------------------------------------------------

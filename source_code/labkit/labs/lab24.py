@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,9 @@ import pandas as pd
 from labkit import course
 from labkit.checks import Claim
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
-from labkit.paths import RECORDED
-from labkit.recording import plan
+from labkit.paths import RECORDED, ROOT
+from labkit.predictions import Guess
+from labkit.recording import anonymous, plan
 from labkit.source import originals
 from stepbudget import ask, intervals
 from stepbudget.ask import copies, phases, threads
@@ -31,6 +32,20 @@ CHECKED = plan.CHECKED[0]  # the report that is held against nsys stats
 def made_by() -> dict:
     """How the shipped report was recorded: ``command``, ``nsys``, ``gpu``, ``driver``, ``run_at`` and more."""
     return originals.read(SHIPPED.with_suffix(".json"))
+
+
+def print_shipped() -> None:
+    """Print where the shipped report lies, and which Nsight Systems opens it."""
+    made = made_by()
+    size_kb = SHIPPED.stat().st_size / 1e3
+    print(f"{SHIPPED.relative_to(ROOT)}: {size_kb:.0f} kB, of an {made['gpu']}, {made['run_at'][:10]}")
+    print(f"written by Nsight Systems {made['nsys']}: open it with this version or a newer one")
+
+
+def readable() -> tuple[list[str], list[str]]:
+    """The names of environment variables, and the home folders, that stand readable in the shipped report."""
+    held = SHIPPED.read_bytes()
+    return anonymous.variables(held), anonymous.homes(held)
 
 
 # --- nsys stats ---------------------------------------------------------------------------------------------
@@ -207,12 +222,11 @@ def own_ms(report: Report) -> float:
 # --- what it claims ------------------------------------------------------------------------------------------
 
 
-def tells_little(
-    variables: Sequence[str], passed: Collection[str], homes: Sequence[str], pretended: str
-) -> Iterator[Claim | str]:
+def tells_little(variables: Sequence[str], homes: Sequence[str]) -> Iterator[Claim | str]:
     """The report that ships holds no variables and no home but those that it was given."""
-    yield Claim("it holds only variables that were passed", {*variables} <= {*passed})
-    yield Claim("it holds no home but the pretended", [*homes] == [pretended])
+    passed = {*anonymous.KEPT, *anonymous.GIVEN, *anonymous.ADDED}
+    yield Claim("it holds only variables that the program was given", {*variables} <= passed)
+    yield Claim("it holds no home but the pretended one", [*homes] == [anonymous.HOME])
 
 
 def sums_agree(found: Table) -> Iterator[Claim | str]:
@@ -228,7 +242,7 @@ def kernels_by_thread(report: Report, theirs: Mapping[str, pd.DataFrame]) -> Ite
     by_thread = int(by_range.loc[by_range["NVTX Range"] == ":backward", "Kern Inst"].sum())
     here = phases.phases(report, report.extent).set_index("phase").loc["backward", "kernels"]
     yield f"Kernels of backward: nsys stats {by_thread}, here {here}."
-    yield Claim("by thread, hardly a kernel is backward's", by_thread < 0.1 * here)
+    yield Claim("by thread, hardly any kernel is backward's", by_thread < 0.1 * here)
 
 
 def row_of_the_sleeps(after: Report, when: np.ndarray, row_ms: float) -> Iterator[Claim | str]:
@@ -274,6 +288,36 @@ def blamed_rows(found: Table) -> Iterator[Claim | str]:
         because="nothing slept there, or the operating system was not traced",
         so="the rules decide all the same: read them once more",
     )  # fmt: skip
+
+
+# --- predictions ---------------------------------------------------------------------------------------------
+
+
+PREDICTIONS = {
+    "row": Guess("the row that a sleep makes grow", "", lambda made: grown(made)[0]),
+    "row_ms": Guess(
+        "by how much the row grows", " ms", lambda made, after: grown(made)[1],
+        wrong={
+            "That's the sleeps from end to end. At the beginning of each one, the GPU was still working.": (
+                lambda made, after: _lasting_ms(asleep(after))
+            ),
+            "That's one sleep. Each of the steps has one.": (
+                lambda made, after: _lasting_ms(asleep(after)) / len(asleep(after))
+            ),
+        },
+    ),
+    "epoch_ms": Guess(
+        "the epoch with sleeps", " ms", lambda made, after: made.second.duration_ms,
+        wrong={
+            "That adds the sleeps to the epoch. But the loader's workers go on while the program sleeps.": (
+                lambda made, after: made.first.duration_ms + _lasting_ms(asleep(after))
+            ),
+            "That's the sleeps alone. The thread has its other phases, too.": (
+                lambda made, after: _lasting_ms(asleep(after))
+            ),
+        },
+    ),
+}  # fmt: skip
 
 
 # --- exercises -----------------------------------------------------------------------------------------------
