@@ -165,7 +165,7 @@ LABS = (
     Lab("10_triton.ipynb", "Your own kernels: Triton",
         "a matrix product: tiles, masks, error bounds", 20, 2),
     Lab("11_own_step.ipynb", "A step of your own",
-        "a training step in your own kernels", 25, 2),
+        "a training step in your own kernels", 20, 2),
     Lab("12_shapes.ipynb", "Shapes: matrix products",
         "sizes and alignment that Tensor Cores like", 20, 3, ("sizes",)),
     Lab("13_layouts.ipynb", "Layouts: convolutions",

@@ -75,6 +75,7 @@ def test_the_kernels_are_those_of_the_ideally_fused_step():
 def record(scale: float = 1.0, mhz: float | None = 1500.0) -> dict:
     rows = [
         {"what": "product", "zeros": zeros, "factor": factor, "tflops": tflops * scale, "mhz": mhz}
+        | {"brief_tflops": 1.2 * tflops * scale}
         for zeros, factor, tflops in ((0.0, "left", 700.0), (0.75, "left", 800.0), (0.75, "both", 900.0))
     ]
     rows += [{"what": "copy", "tb_per_s": 4.2}, {"what": "read", "tb_per_s": 4.1}, {"what": "l2", "tb_per_s": 6.0}]
@@ -87,6 +88,8 @@ def test_the_roofs_of_a_record():
     found = floors.roofs([record(), record(1.1), record(0.5)])
     assert found == Roofs("a GPU", 700.0, 4.2, 6.0, pytest.approx(127 * 132 * 1500 / 1e6), 1500.0)
     assert floors.roofs([record()], 0.75).tflops == 800.0, "zeros in one factor"
+    brief = floors.roofs([record()], brief=True)
+    assert (brief.tflops, brief.mhz) == pytest.approx((840.0, 1800.0)), "at a clock that is higher as the rate is"
     unknown = floors.roofs([record(mhz=None)])
     assert unknown.shared_tb_per_s == 33.0 and math.isnan(unknown.mhz)
     with pytest.raises(LabError, match=r"no products with 42% zeros"):

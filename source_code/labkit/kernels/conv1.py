@@ -1,6 +1,7 @@
 """How does the first convolution avoid every pass over memory but one? It reads bytes and writes its ReLU.
 
-With one input channel there is no work for Tensor Cores: 9 multiplications an output, and 44 MB to write. So one
+With one input channel there is little work, 9 multiplications an output, and 44 MB to write: memory's roof is the
+nearer one. (``hopper`` writes nothing, and so gives these products to Tensor Cores.) So one
 kernel does all that stands between the bytes of the images and the second convolution, and keeps the rest in registers.
 """
 

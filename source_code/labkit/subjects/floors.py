@@ -214,9 +214,11 @@ class Roofs:
     mhz: float = float("nan")
 
 
-def roofs(records: Sequence[dict], zeros: float = 0.0) -> Roofs:
+def roofs(records: Sequence[dict], zeros: float = 0.0, brief: bool = False) -> Roofs:
     """The roofs out of records of ``bench_roofs.py``, with this share of zeros in a product's left factor.
 
+    ``brief``: of products in a short while, before the power limit lowers the clock. Their clock was not read: it is
+    higher as their rate is.
     Medians over the records. Shared memory's bytes a second are those at the clock of these products, where the driver
     told it, else at the clock that reading alone had. LabError where the records hold no such products.
     """
@@ -226,12 +228,13 @@ def roofs(records: Sequence[dict], zeros: float = 0.0) -> Roofs:
     if own.empty:
         raise LabError(f"these records hold no products with {zeros:.0%} zeros: bench_roofs.py makes some.")
     shared = rows[rows["what"] == "shared"][["tb_per_s", "per_clock", "multiprocessors"]].median()
-    mhz = float(own["mhz"].astype(float).median())
+    rate = float(own["brief_tflops" if brief else "tflops"].median())
+    mhz = float(own["mhz"].astype(float).median()) * rate / float(own["tflops"].median())
     at_clock = shared["per_clock"] * shared["multiprocessors"] * mhz / 1e6
     moved = rows[rows["what"].isin(["copy", "read"])].groupby("what")["tb_per_s"].median()
     return Roofs(
         gpu=records[0]["gpu"],
-        tflops=float(own["tflops"].median()),
+        tflops=rate,
         tb_per_s=float(moved.max()),
         l2_tb_per_s=float(rows[rows["what"] == "l2"]["tb_per_s"].median()),
         shared_tb_per_s=float(shared["tb_per_s"] if pd.isna(at_clock) else at_clock),

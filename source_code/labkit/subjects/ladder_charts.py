@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -66,38 +65,6 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> 
         ]
         handles.append(Line2D([], [], color=style.MUTED, marker="o", ms=3, lw=1.2, label=EACH_RUN))
         fig.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=SMALL + 0.5)
-    return fig
-
-
-PARTS = {  # in the order in which they pass
-    "startup_s": ("start-up", style.MUTED),
-    "warm_up_s": ("warm-up: compiling, capturing", style.VERMILION),
-    "training_s": ("training", style.BLUE),
-    "test_s": ("test", style.COLOURS["test"]),
-    "rest_s": ("the rest", style.COLOURS["idle"]),
-}
-
-
-def process_parts(found: pd.DataFrame) -> Figure:
-    """One bar a rung, seconds of a whole process by its parts (``labkit.subjects.ledger.parts``)."""
-    with style.house_style():
-        high = 1.6 + 0.42 * len(found)
-        fig = style.figure(high)
-        ax = fig.subplots()
-        left = pd.Series(0.0, index=found.index)
-        for part, (label, colour) in PARTS.items():
-            ax.barh(range(len(found)), found[part], 0.62, left=left, color=colour, label=label, lw=0)
-            left += found[part]
-        for y, (end, process_s) in enumerate(zip(left, found["process_s"], strict=True)):
-            look = {"textcoords": "offset points", "va": "center", "size": SMALL + 0.5}
-            ax.annotate(_seconds(process_s), (end, y), (7, 0), **look)  # medians of parts do not quite add up to it
-        ax.set(xlim=(0, 1.12 * left.max()), xlabel=f"seconds, {epochs_words(found['epochs'].max())}")
-        ax.set_yticks(range(len(found)), found["step"])
-        ax.invert_yaxis()
-        ax.tick_params(axis="y", length=0)
-        ax.spines["left"].set_visible(False)
-        ax.set_title("Where a whole process's time goes: medians of its parts")
-        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=SMALL + 0.5)
     return fig
 
 

@@ -84,17 +84,6 @@ def gpu_functions(source: str) -> list[str]:
     return [text_of(source, node) for node in found if any("jit" in ast.unparse(word) for word in node.decorator_list)]
 
 
-def lines_table(steps: Sequence[str], remarks: Mapping[str, str]) -> Table:
-    """What each rung costs to write and to read: lines of code, and a remark."""
-    rows = []
-    for step in steps:
-        own = lines(step)
-        rows.append((step, own.script, own.beside or None, own.on_gpu or None, remarks.get(step, "")))
-    columns = ["step", "its script", "and beside it", "of that on the GPU", "to read it, one has to know"]
-    caption = "Lines of code, without blank lines, comments and docstrings"
-    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:4], "{:.0f}"))
-
-
 def parts(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = None) -> pd.DataFrame:
     """One row a rung, the first being the baseline: seconds of each part of a process, medians over its runs.
 
@@ -117,22 +106,18 @@ def parts(runs: Mapping[str, Sequence[dict]], cold: Mapping[str, dict] | None = 
 
 
 def seconds(found: pd.DataFrame) -> Table:
-    """Where each rung's seconds go: ``parts()``, in the order in which they pass."""
+    """What each rung takes, in the loop and in the whole process: the columns of ``parts()`` that say so."""
     names = {
         "step": "step",
-        "startup_s": "start-up s",
         "warm_up_s": "warm-up s",
         "training_s": "training s",
-        "test_s": "test s",
-        "rest_s": "the rest s",
         "process_s": "process s",
         "cold_s": "process s, cold",
         "loop_times": "× loop",
         "process_times": "× process",
     }
     frame = found[list(names)].rename(columns=names)
-    seconds = ["start-up s", "warm-up s", "the rest s", "process s", "process s, cold"]
-    formats = dict.fromkeys(seconds, "{:.2f}") | {"training s": "{:.3f}", "test s": "{:.3f}"}
+    formats = dict.fromkeys(["warm-up s", "process s", "process s, cold"], "{:.2f}") | {"training s": "{:.3f}"}
     formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
     trained = epochs_words(found["epochs"].max()).capitalize()
     caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
