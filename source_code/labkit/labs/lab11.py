@@ -55,7 +55,11 @@ def named(kernels: Sequence[str]) -> dict[str, str]:
 def under_the_roofs(kernels: pd.DataFrame, peaks: Peaks, step: str) -> Figure:
     """The kernels that matter in a step and use Tensor Cores, under their roofs; the longest where none is known."""
     words = named(kernels["kernel"].tolist())
-    points = [point for point in roofline.counted_points(kernels) if point.name in words and point.dtype != "fp32"]
+    points = [
+        point
+        for point in roofline.counted_points(kernels)
+        if point.name in words and point.dtype != "fp32" and point.name != "_head"
+    ]
     if not points:
         words = {name: short_kernel(name, 28) for name in kernels["kernel"].head(4)}
         points = [point for point in roofline.counted_points(kernels) if point.name in words]
