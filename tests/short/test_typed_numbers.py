@@ -45,7 +45,7 @@ NOT_MEASURED = {
     "a data sheet says so": ["67 TFLOP/s in FP32, says its data sheet", "989 TFLOP/s", "4.8 TB/s"],
     "a setting of a benchmark of ours": [
         "20 times each",
-        "4 GB that are copied or added up",
+        "copying or adding up 4 GB",
         "never pause for 4 ms",
         "its gradients are 2,000 times smaller",  # the mean of 2,000 points instead of their sum
     ],

@@ -166,8 +166,9 @@ class Comparison:
         """The fix that was made or, where nobody says, whose causes shrank most; None if none shrank."""
         if self.made:
             return self.made
-        fix = max(FIXES, key=self.removed_ms)
-        return fix if self.removed_ms(fix) > 0 else None
+        shrank_ms = {fix: sum(self.shrank_ms[cause] for cause in own.causes) for fix, own in FIXES.items()}
+        fix = max(shrank_ms, key=shrank_ms.__getitem__)
+        return fix if shrank_ms[fix] > 0 else None
 
     @property
     def verdict(self) -> str:
