@@ -50,7 +50,7 @@ def six_ms(report: Report) -> Window:
 
 def blame(found: Budget) -> Iterator[Claim | str]:
     """The loader holds the GPU up; what it costs that the program waits for the GPU."""
-    if found.idle_ms == found.window.duration_ms:
+    if found.device is None or found.idle_ms == found.window.duration_ms:
         yield "No GPU took part: the causes say what the CPU did."
         return
     loader = found.ms["loader"] / found.idle_ms

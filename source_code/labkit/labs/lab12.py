@@ -115,7 +115,7 @@ def still_on_tensor_cores(reports: Mapping[str, Report]) -> Iterator[Claim | str
 
 def slower_layers(linear: pd.DataFrame) -> Iterator[Claim | str]:
     """The linear layers take longer with 127 units; ``linear``: of ``linear_layers``."""
-    us = linear[list(NETWORKS.values())].sum()
+    us = linear[list(NETWORKS.values())].sum().astype(float)
     worse = us / us["128 units"]  # no numbers where no GPU was profiled
     said = f"{worse['127 units']:.1f} times as long with 127 units, {worse['16 classes']:.2f} times with 16 classes"
     yield f"The linear layers together take {said if len(linear) else 'no time that was measured here'}."

@@ -44,10 +44,12 @@ def slides(file: Path) -> list[nbformat.NotebookNode]:
         raise LabError(f"{file} is no notebook ({type(error).__name__}).") from error
     found: list[nbformat.NotebookNode] = []
     for cell in cells[1:-1]:  # between the navigation bars
-        if LEFT_OUT.search(cell.source):
+        if cell.cell_type == "markdown":  # section by section: an exercise may end where the next one begins
+            sections = re.split(r"^(?=## )", cell.source, flags=re.MULTILINE)
+            cell.source = "".join(one for one in sections if not LEFT_OUT.search(one))
+            found += [cell] if cell.source.strip() else []
             continue
-        if cell.cell_type == "markdown":
-            found.append(cell)
+        if LEFT_OUT.search(cell.source):
             continue
         for output in cell.outputs:
             output |= {"text": CHECK.sub("", output.text)} if output.output_type == "stream" else {}
