@@ -44,10 +44,10 @@ def slides(file: Path) -> list[nbformat.NotebookNode]:
         raise LabError(f"{file} is no notebook ({type(error).__name__}).") from error
     found: list[nbformat.NotebookNode] = []
     for cell in cells[1:-1]:  # between the navigation bars
-        if cell.cell_type == "markdown":  # section by section: an exercise may end where the next one begins
-            sections = re.split(r"^(?=## )", cell.source, flags=re.MULTILINE)
-            cell.source = "".join(one for one in sections if not LEFT_OUT.search(one))
-            found += [cell] if cell.source.strip() else []
+        if cell.cell_type == "markdown":  # a slide a section, and one a picture: an exercise may end where one begins
+            parts = re.split(r"^(?=## |!\[)", cell.source, flags=re.MULTILINE)
+            kept = [one for one in parts if one.strip() and not LEFT_OUT.search(one)]
+            found += [nbformat.v4.new_markdown_cell(one) for one in kept]
             continue
         if LEFT_OUT.search(cell.source):
             continue
