@@ -41,7 +41,9 @@ def test_it_has_every_lab_in_the_catalogues_order_and_every_text_of_labs_once():
 
 def test_its_table_of_contents_names_each_page_under_its_part():
     captions = re.findall(r":caption: (.+)", contents.tables())
-    assert captions[1 : len(course.PARTS) + 1] == [re.match(r"\*\*(.+?)\.\*\*", one)[1] for one in course.PARTS.values()]
+    assert captions[1 : len(course.PARTS) + 1] == [
+        re.match(r"\*\*(.+?)\.\*\*", one)[1] for one in course.PARTS.values()
+    ]
     for lab in course.LABS:
         assert f"\n{lab.number} · {lab.title} <labs/{lab.name}>\n" in contents.tables()
     front = cells(prepare.notebook((ROOT / contents.FRONT).read_text(), is_front=True))
