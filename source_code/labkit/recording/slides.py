@@ -4,8 +4,8 @@ python3 -m labkit.recording.slides                     part 1, into build/slides
 python3 -m labkit.recording.slides FILE … --into DIR
 
 (nbconvert's own slides load reveal.js from the network; its plain pages, in ``slides.html.j2``, load nothing.) Code,
-exercises, checks and scores are left out; of an output, the first table is shown. A slide that is too large for the window is made smaller as a whole. Arrow
-keys, space and a click turn; printed, each is a page.
+exercises, checks and scores are left out; of an output, the first table is shown. A slide that is too large for the
+window is made smaller as a whole. Arrow keys, space and a click turn; printed, each is a page.
 """
 
 from __future__ import annotations
