@@ -77,8 +77,8 @@ def test_every_lab_has_its_minutes_and_its_paragraph_with_exercises_that_there_a
     text, by_lab = GUIDE.read_text(), BY_LAB.read_text()
     assert pages.filled(text) == text, "make notebooks writes the guide's table anew"
     for lab in course.LABS:
-        [own] = re.findall(rf"^### {lab.number} · .*?(?=^#|\Z)", by_lab, re.MULTILINE | re.DOTALL)
-        assert own.startswith(f"### {lab.number} · [{lab.title}]({lab.file})")
+        [own] = re.findall(rf"^## {lab.number} · .*?(?=^#|\Z)", by_lab, re.MULTILINE | re.DOTALL)
+        assert own.startswith(f"## {lab.number} · [{lab.title}]({lab.file})")
         assert all(f"*{word}:*" in own for word in ("Show", "Ask first", "They stumble"))
         named = re.findall(r"\b\d+\.\d+(?:\.\d+)?(?= \()", own)
         assert named and set(named) <= set(exercises_of(lab.number)), lab.name
