@@ -175,7 +175,7 @@ LABS = (
     Lab("15_scaler.ipynb", "Loss scaling at work",
         "a GAN, a monitor, the scaler's price", 20, 3),
     Lab("16_keras.ipynb", "Keras and TensorFlow",
-        "policies, and a loss scale that's applied", 25, 3),
+        "policies, and a loss scale that's applied", 20, 3),
     Lab("17_keras_gpu.ipynb", "Keras on the GPU",
         "what a policy gains, TF32, XLA", 25, 3),
     Lab("18_pytorch_profiler.ipynb", "Without Nsight",
