@@ -177,7 +177,7 @@ LABS = (
     Lab("16_keras.ipynb", "Keras and TensorFlow",
         "policies, and a loss scale that's applied", 20, 3),
     Lab("17_keras_gpu.ipynb", "Keras on the GPU",
-        "what a policy gains, TF32, XLA", 25, 3),
+        "what a policy gains, TF32, XLA", 20, 3),
     Lab("18_pytorch_profiler.ipynb", "Without Nsight",
         "PyTorch's own profiler", 20, 3),
     Lab("19_monitoring.ipynb", "What the driver says",
