@@ -61,6 +61,23 @@ told = SimpleNamespace(batch_size=8, test_batch_size=8, epochs=1, lr=1.0, seed=1
 tables["own_step"] = list(step["tried"]((images, labels), (images, labels), told))
 tables["agreement"] = list(bench["agreement"](torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))))
 tables["claims"] = claims
+tables["older"] = [hasattr(keras.optimizers.LossScaleOptimizer, one) for one in ("get_scaled_loss", "scale_loss")]
+class TwoOptimizers(keras.Model):
+    def compile(self, one, other):
+        super().compile()
+        self.both = [one, other]
+gan = TwoOptimizers()
+gan.compile(keras.optimizers.SGD(), keras.optimizers.Adam())
+tables["gan"] = [type(one).__name__ for one in gan.both]
+import nbformat
+page = nbformat.read(source.parent / "labs" / "16_keras.ipynb", as_version=4)
+exec("\\n".join(cell.source for cell in page.cells if cell.source.startswith(("def compiled(", "def train_step("))))
+layers = lambda: [keras.Input((4,)), keras.layers.Dense(4), keras.layers.Softmax(dtype="float32")]
+model = compiled(lambda: keras.Sequential(layers()), keras.optimizers.SGD(1.0), "mse")
+model.optimizer.build(model.trainable_weights)
+before, inputs = model.get_weights()[0], np.eye(4, dtype="float32")
+train_step(model, model.optimizer, keras.losses.MeanSquaredError(), inputs, inputs)
+tables["home"] = float(abs(model.get_weights()[0] - before).max())
 (folder / "tables.json").write_text(json.dumps(tables))
 """
 
@@ -148,6 +165,16 @@ def test_the_recorded_tables_are_what_the_installed_keras_does(told, table, reco
     assert rows_of(told[table]) == rows_of(row for row in shipped["rows"] if row["table"] == recorded_as)
 
 
+def test_what_older_guides_call_is_gone_and_compile_wraps_no_optimizer_of_ones_own(told):
+    assert told["older"] == [False, True]
+    assert told["gan"] == ["SGD", "Adam"]
+
+
+def test_what_is_taken_home_scales_the_loss(told):
+    assert "trains: LossScaleOptimizer" in told["said"] and "'softmax" in told["said"]
+    assert 1e-3 < told["home"] < 1, "neither 32,768 times too long nor too short"
+
+
 def test_layers_that_would_lose_16_bits_compute_in_32(told):
     last = {row["what"]: row["last"] for row in told["float16_layers"]}
     assert last["mean of squares of ±1000, written out"] == "inf"
@@ -204,8 +231,7 @@ def test_a_live_lab_without_keras_shows_what_was_recorded(capsys):
         assert "recorded, since keras cannot be imported here" in said
         command = plan.profile_command("keras_mixed_jax", plan.KERAS_PROFILES["keras_mixed_jax"])
         assert lab17.profile(command).name == "keras_mixed_jax"
-        without = plan.KERAS_ONCE[-1]
-        assert len(lab17.runs([without], repeats=1)[without]) == 1
+        assert len(lab17.runs({"off": plan.KERAS_ONCE[-1]}, repeats=1)["off"]) == 1
 
 
 def test_what_ran_on_tensorflow_is_shipped_and_not_run_again(capsys, tmp_path):
@@ -218,7 +244,7 @@ def test_a_live_lab_with_keras_runs_it(tmp_path):
     asked = []
     programs = StandIn(missing=lambda *packages: [], run=lambda words, file: asked.append(words) or {"process_s": 1.0})
     with source.using(source.Live(programs, tmp_path)):
-        lab17.runs([plan.KERAS_ONCE[-1]], repeats=1)
+        lab17.runs({"off": f"python3 source_code/benchmarks/{plan.KERAS_ONCE[-1]}"}, repeats=1)
     assert asked == [plan.KERAS_ONCE[-1]]
 
 
@@ -240,9 +266,9 @@ def test_the_shipped_runs_on_a_cpu_are_told_as_such():
     few = keras.few_digits()
     assert set(few["framework"]) == {"PyTorch", "Keras on tensorflow"} and set(few["train_samples"]) == {3000}
     assert {"dynamic, from 32,768", "fixed, 1,024", "none"} < set(few["scale"])
-    assert "(Keras on tensorflow, CPU)" in str(lab16.by_scale(few))
-    shown = str(lab16.by_framework(few))
-    assert "on a CPU" in shown and "PyTorch" in shown
+    shown = lab16.few_digits(few)
+    assert "on a CPU" in shown.caption and set(shown.frame["framework"]) == set(few["framework"])
+    assert shown.frame["seeds"].sum() == len(few)
 
 
 def test_a_step_of_ones_own_is_shipped_for_every_optimizer():

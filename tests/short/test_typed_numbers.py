@@ -38,7 +38,6 @@ NOT_MEASURED = {
         "three such intervals, 300 µs",  # Nsight's counters; three readings a kernel
         "read every 100 µs",
         "a mean over all SMs and 100 µs",
-        "short against 100 µs",
         "for at most 68 % none did",
         "with 95 % confidence",
     ],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from labkit.checks import Claim
 from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.numbers import number, shown
+from labkit.predictions import Guess
 from labkit.source import recorded
 from labkit.subjects.keras import KIND, USUAL_SCALE, Tried
 from stepbudget.show.table import Table, table
@@ -97,56 +96,90 @@ def own_step() -> Table:
     return table(found.rename(columns=names)[list(names.values())], caption, formats)
 
 
-def by_framework(found: pd.DataFrame) -> Table:
-    """The trainings on few digits and a CPU, a row a framework and policy; FP16 with ``compile``'s scale."""
-    usual = found[(found["policy"] != "mixed_float16") | (found["scale"] == USUAL_SCALE)]
-    groups = usual.groupby(["policy", "framework"])["accuracy_pct"]
-    shown = groups.agg(["count", "mean", "min", "max"]).reset_index()
-    shown.columns = ["policy", "framework", "seeds", "mean accuracy %", "lowest %", "highest %"]
-    digits = found["train_samples"].iloc[0]
-    caption = f"Four epochs on the first {digits:,} digits, on a CPU"
-    return table(shown, caption, dict.fromkeys(list(shown.columns[3:]), "{:.1f}"))
-
-
-def by_scale(found: pd.DataFrame) -> Table:
-    """The trainings in mixed_float16 among those on few digits, a row a loss scale."""
-    mixed = found[found["policy"] == "mixed_float16"]
+def few_digits(found: pd.DataFrame) -> Table:
+    """The trainings on few digits and a CPU, a row a framework, policy and loss scale."""
     rows = []
-    for scale in sorted(mixed["scale"].unique(), key=_by_size):
-        group = mixed[mixed["scale"] == scale]
-        accuracy, loss = group["accuracy_pct"], group["loss"]
+    for (framework, policy, scale), group in sorted(found.groupby(["framework", "policy", "scale"]), key=_in_order):
+        accuracy, loss, is_fp16 = group["accuracy_pct"], group["loss"], policy == "mixed_float16"
         rows.append(
             {
-                "loss scale": scale,
+                "framework": framework,
+                "policy": policy,
+                "loss scale": scale if is_fp16 else None,
                 "seeds": len(group),
-                "mean accuracy %": accuracy.mean(),
+                "mean %": accuracy.mean(),
                 "lowest %": accuracy.min(),
                 "highest %": accuracy.max(),
                 "test loss": loss.mean() if loss.notna().all() else "nan",
-                "steps skipped": f"{group['skipped_steps'].max():.0f} of {group['steps'].iloc[0]}",
+                "skipped": f"{group['skipped_steps'].max():.0f} of {group['steps'].iloc[0]}" if is_fp16 else None,
                 "scale at the end": group["last_scale"].max(),
             }
         )
-    digits = found["train_samples"].iloc[0]
-    caption = f"mixed_float16, four epochs on the first {digits:,} digits (Keras on tensorflow, CPU)"
-    formats = dict.fromkeys(["mean accuracy %", "lowest %", "highest %"], "{:.1f}") | {"test loss": "{:.2f}"}
+    caption = f"Accuracy after four epochs on the first {found['train_samples'].iloc[0]:,} digits, on a CPU"
+    formats = dict.fromkeys(["mean %", "lowest %", "highest %"], "{:.1f}") | {"test loss": "{:.2f}"}
     return table(pd.DataFrame(rows), caption, formats | {"scale at the end": "{:,.0f}"})
 
 
-def _by_size(scale: str) -> tuple[bool, float, str]:
-    """The usual scale first, the others by their size."""
-    return scale != USUAL_SCALE, float("0" + "".join(filter(str.isdigit, scale))), scale
+def _in_order(row: tuple[tuple[str, str, str], pd.DataFrame]) -> tuple:
+    """PyTorch first, then by policy; the usual scale first, the others by their size."""
+    framework, policy, scale = row[0]
+    size = float("0" + "".join(filter(str.isdigit, scale)))
+    return framework != "PyTorch", ["float32", "mixed_bfloat16", "mixed_float16"].index(policy), (
+        scale != USUAL_SCALE, size, scale,
+    )  # fmt: skip
+
+
+# --- what it asks before it shows ---------------------------------------------------------------------------
+
+
+def _of_fp16(layers: pd.DataFrame) -> pd.DataFrame:
+    return layers[layers["model_policy"] == "mixed_float16"]
+
+
+def _times_shorter(own_step: pd.DataFrame, optimizer: str) -> float:
+    """How many times too short the first step of one's own is, whose loss was not scaled."""
+    by_step = own_step.set_index(["optimizer", "trained by"])
+    return float(by_step.loc[(optimizer, UNSCALED), "first step: times shorter"])
+
+
+PREDICTIONS = {
+    "fp32_layers": Guess(
+        "layers that compute in FP32", "",
+        lambda layers: int((_of_fp16(layers)["computes in"] == "float32").sum()),
+        wrong={
+            "The last layer asks for FP32 itself.": lambda layers: 0,
+            "So many layers have weights. These are kept in FP32, but cast before they're used.": (
+                lambda layers: int((_of_fp16(layers)["weights"] == "float32").sum())
+            ),
+            "So many layers have no weights. A policy doesn't look at that.": (
+                lambda layers: int((_of_fp16(layers)["weights"] != "float32").sum())
+            ),
+        },
+    ),
+    "shorter": Guess(
+        "a first step whose loss wasn't scaled", "×", lambda own_step: _times_shorter(own_step, "SGD"),
+        wrong={
+            "The optimizer divides the gradients by the scale, whether the loss was multiplied or not.": (
+                lambda own_step: 1
+            ),
+            "With that scale PyTorch's `GradScaler` begins.": lambda own_step: 2**16,
+            "That's Adam, which divides each gradient by its own size. SGD doesn't.": (
+                lambda own_step: _times_shorter(own_step, "Adam")
+            ),
+        },
+    ),
+}  # fmt: skip
 
 
 # --- what it claims -----------------------------------------------------------------------------------------
 
 
-def same_network(agreement: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]:
-    """The net has PyTorch's parameters and outputs; ``agreement``: a row a backend, by policy."""
-    rows = pd.concat(agreement.values())
+def same_network(tried: Tried) -> Iterator[Claim | str]:
+    """The net has PyTorch's parameters and outputs, on each backend."""
+    rows = pd.concat(tables["agreement"] for tables in tried.values())
     same = rows["parameters"] == rows["parameters_torch"]
     yield Claim("Keras counts as many parameters as PyTorch, on every backend", bool(same.all()))
-    furthest = agreement["float32"]["largest_difference"].max()
+    furthest = rows.loc[rows["policy"] == "float32", "largest_difference"].max()
     yield Claim(
         "in FP32, no output differs by more than 0.00001", furthest < 1e-5, furthest,
         because="a library rounds more there: TF32 stayed on, or Winograd's convolution was chosen",
@@ -156,7 +189,7 @@ def same_network(agreement: Mapping[str, pd.DataFrame]) -> Iterator[Claim | str]
 
 def fp32_layers(layers: pd.DataFrame) -> Iterator[Claim | str]:
     """Weights are FP32 under mixed_float16, and what computes in FP32 is the last layer alone."""
-    mixed = layers[layers["model_policy"] == "mixed_float16"]
+    mixed = _of_fp16(layers)
     weights = set(mixed["weights"]) - {""}
     yield Claim("the weights are FP32 in every layer", weights == {"float32"}, weights)
     in_fp32 = mixed[mixed["computes in"] == "float32"]
@@ -217,7 +250,7 @@ def overflowed_steps(steps: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def scales(few: pd.DataFrame) -> Iterator[Claim | str]:
-    """What skipped steps and what learnt, by loss scale; ``few``: a row a training on few digits."""
+    """What skipped steps and what learnt, by loss scale and framework; ``few``: a row a training on few digits."""
     by_scale = few[few["policy"] == "mixed_float16"].groupby("scale")
     skipped = by_scale["skipped_steps"].max().reindex([*USUAL, RECOVERED])
     accuracy = by_scale["accuracy_pct"].min().reindex([*USUAL, RECOVERED, RUINED])
@@ -227,6 +260,14 @@ def scales(few: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim("those three reach 94 %, every seed", lowest > 94, lowest)
     yield Claim("from 2³⁰, a dynamic scale skips some steps and learns", learns)
     yield Claim("a fixed 2³⁰ ruins the training", lost < 20, lost)
+    of_torch = few["framework"] == "PyTorch"
+    base, own = (few.loc[rows, "accuracy_pct"] for rows in (of_torch, ~of_torch & (few["policy"] == "float32")))
+    difference, noise = abs(own.mean() - base.mean()), max(base.max() - base.min(), own.max() - own.min())
+    yield Claim(
+        "in FP32, TensorFlow's mean is as near to PyTorch's as seeds are to each other",
+        difference <= noise,
+        (difference, noise),
+    )
 
 
 def first_steps(own_step: pd.DataFrame) -> Iterator[Claim | str]:
@@ -263,19 +304,6 @@ def learns_as_well(gates: Sequence[tuple[float, float]]) -> Iterator[Claim | str
     )
 
 
-def as_near_as_seeds(few: pd.DataFrame) -> Iterator[Claim | str]:
-    """TensorFlow's accuracy in FP32 is PyTorch's, give or take the seeds; the argument of ``scales``."""
-    of_torch = few["framework"] == "PyTorch"
-    base, own = (few.loc[rows, "accuracy_pct"] for rows in (of_torch, ~of_torch & (few["policy"] == "float32")))
-    difference = abs(own.mean() - base.mean())
-    noise = max(base.max() - base.min(), own.max() - own.min())
-    yield Claim(
-        "as shipped: TensorFlow's mean in FP32 is as near to PyTorch's as seeds are to each other",
-        difference <= noise,
-        (difference, noise),
-    )
-
-
 # --- its exercises ------------------------------------------------------------------------------------------
 
 CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
@@ -294,36 +322,6 @@ def _try_fc1_for_keras(fc1_for_keras: Callable) -> str | None:
     if np.allclose(images.reshape(2, -1) @ kernel, expected):
         return "transposed, but its rows still come channel by channel; Keras flattens pixel by pixel"
     return "the products differ: go from (out, channel, row, column) to (row, column, channel, out)"
-
-
-def _try_scale_after(scale_after: Callable) -> str | None:
-    for overflowed, wrong in (
-        ([], "with no step at all the scale stays as it was"),
-        ([False, False], "two good steps of three are not enough to double it"),
-        ([False, False, False], "the third good step in a row doubles it"),
-        ([True], "a step that overflows halves it"),
-        ([True, True, True, True], "each overflow halves it again"),
-        ([False, False, True, False, False], "an overflow starts the count of good steps anew"),
-        ([False] * 6, "after a doubling, the count starts anew"),
-        ([False] * 3 + [True] + [False] * 3, "wrong for three good steps, an overflow and three good ones"),
-    ):
-        given = scale_after(1024.0, list(overflowed), 3)
-        if given is None or number(given) != _keras_scale(1024.0, overflowed, 3):
-            return f"{wrong} (it says {shown(given)} for {overflowed}, from 1024.0, with 3 growth steps)"
-    return None
-
-
-def _keras_scale(scale: float, overflowed: list[bool], growth_steps: int) -> float:
-    """The rule of ``keras.optimizers.LossScaleOptimizer``: halve at an overflow, double after so many good steps."""
-    good = 0
-    for one in overflowed:
-        if one:
-            scale, good = scale / 2, 0
-        elif good == growth_steps - 1:
-            scale, good = scale * 2, 0
-        else:
-            good += 1
-    return scale
 
 
 def _weights(order: tuple[int, ...] | None, transposed: bool = True) -> Callable:
@@ -346,50 +344,6 @@ FC1_FOR_KERAS = Code(
         "its rows still come channel by channel": _weights(None),
         "the products differ": _weights((3, 2, 1, 0)),
         "its shape is (5, 48)": _weights((0, 2, 3, 1), transposed=False),
-    },
-)
-
-
-def _never_grows(scale, overflowed, growth_steps):
-    return scale / 2 ** sum(overflowed)
-
-
-def _counts_all_good_steps(scale, overflowed, growth_steps):
-    return _never_grows(scale, overflowed, growth_steps) * 2 ** (overflowed.count(False) // growth_steps)
-
-
-def _grows_once(scale, overflowed, growth_steps):
-    good = 0
-    for one in overflowed:
-        good = 0 if one else good + 1
-        scale = scale / 2 if one else scale * 2 if good == growth_steps else scale
-    return scale
-
-
-def _grows_too_early(scale, overflowed, growth_steps):
-    return _keras_scale(scale, overflowed, growth_steps - 1)
-
-
-def _never_falls(scale, overflowed, growth_steps):
-    return scale * 2 ** ("".join("x" if one else "." for one in overflowed).count("." * growth_steps))
-
-
-def _falls_once(scale, overflowed, growth_steps):
-    anew = [one for last, one in pairwise([False, *overflowed]) if not (one and last)]
-    return _keras_scale(scale, anew, growth_steps)
-
-
-SCALE_AFTER = Code(
-    "Keep two things from step to step: the scale, and how many good steps there were in a row.",
-    _try_scale_after,
-    wrong={
-        "the third good step in a row doubles it": _never_grows,
-        "an overflow starts the count of good steps anew": _counts_all_good_steps,
-        "after a doubling, the count starts anew": _grows_once,
-        "two good steps of three are not enough": _grows_too_early,
-        "a step that overflows halves it": _never_falls,
-        "each overflow halves it again": _falls_once,
-        "with no step at all the scale stays": lambda scale, overflowed, growth_steps: None,
     },
 )
 
@@ -445,7 +399,6 @@ LARGEST_BEFORE_SCALING = Number(
 
 EXERCISES = {
     "16.1": FC1_FOR_KERAS,
-    "16.2": SCALE_AFTER,
-    "16.3": LAST_SCALE,
-    "16.4": LARGEST_BEFORE_SCALING,
+    "16.2": LAST_SCALE,
+    "16.3": LARGEST_BEFORE_SCALING,
 }

@@ -34,6 +34,11 @@ def tried(backend: str) -> dict[str, pd.DataFrame]:
     return {name: table.dropna(axis=1, how="all") for name, table in rows.groupby("table", sort=False)}
 
 
+def benchmarks(commands: str) -> dict[str, dict[str, pd.DataFrame]]:
+    """The tables of ``bench_keras.py``, by backend; a ``python3 …`` command a line, as in a terminal."""
+    return {backend: tried(backend) for backend in re.findall(r"--backend (\w+)", commands)}
+
+
 def few_digits() -> pd.DataFrame:
     """The shipped trainings on few digits and a CPU, a row each: framework, policy, loss scale, seed, what came out."""
     rows = []

@@ -89,17 +89,13 @@ def whole_reports(reports: Mapping[str, Report]) -> Iterator[Claim | str]:
         yield f"{name}: {WHOLE if report.windows('test') else BROKEN}"
 
 
-def bar_is_an_epoch(counted: Mapping[str, Counted], runs: Runs) -> Iterator[Claim | str]:
-    """The steps that the counters show, against an epoch without the profiler."""
+def counters_tell(counted: Mapping[str, Counted], runs: Runs) -> Iterator[Claim | str]:
+    """Tensor Active is high in FP16 alone, FP16 pauses more, the kernels lie between the bounds; where sampled."""
     for name in ("FP32", "FP16"):
         own = counted[f"{name} on JAX"]
         if own.least is not None:
             bar_ms, alone_ms = own.steps.duration_ms, epoch_ms(runs[name])
-            yield f"{name}: the bar is {bar_ms:.0f} ms long, an epoch alone {alone_ms:.0f} ms."
-
-
-def counters_tell(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
-    """Tensor Active is high in FP16 alone, and the kernels lie between the bounds; nothing where not sampled."""
+            yield f"{name}: the bar is {bar_ms:.0f} ms long, an epoch without the profiler {alone_ms:.0f} ms."
     if not _sampled(counted):
         return
     highest = {name: one.tensor.max_pct for name, one in counted.items()}
@@ -124,14 +120,7 @@ def counters_tell(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
         because="the counter sees every program on the GPU, and a report may have lost kernels",
         so="the bounds are no better than the report: do not build on them here",
     )
-
-
-def pauses(counted: Mapping[str, Counted]) -> Iterator[Claim | str]:
-    """For how much of the steps no kernel runs; nothing is said where it was not sampled."""
-    if not _sampled(counted):
-        return
     bounds = ", ".join(f"{name} {100 * one.least:.0f} to {100 * one.most:.0f} %" for name, one in counted.items())
-    yield f"for so much of the steps no kernel runs: {bounds}"
     yield Claim(
         "on JAX, the least that FP16 pauses is more than the most that FP32 can pause",
         counted["FP16 on JAX"].least > counted["FP32 on JAX"].most,
@@ -159,8 +148,8 @@ def _sampled(counted: Mapping[str, Counted]) -> bool:
     return all(one.tensor for one in counted.values()) and None not in on_jax
 
 
-def as_it_comes(tried: Tried) -> Iterator[Claim | str]:
-    """In what each backend computes a product of float32."""
+def float32_is(tried: Tried) -> Iterator[Claim | str]:
+    """In what each backend computes a product of float32, as it comes and under two variables of the environment."""
     errors = _errors(tried)
     free = {backend: found.loc["as it comes", "product_error"] for backend, found in errors.items()}
     told = ", ".join(f"{backend} {error:.0e}" for backend, error in free.items())
@@ -177,11 +166,6 @@ def as_it_comes(tried: Tried) -> Iterator[Claim | str]:
         )  # fmt: skip
     else:
         yield "this GPU has no TF32 (Ampere and later do): the rows cannot differ"
-
-
-def by_environment(tried: Tried) -> Iterator[Claim | str]:
-    """What two variables of the environment do to products and convolutions."""
-    errors = _errors(tried)
     of_torch, of_jax = (errors[backend].loc[OVERRIDE] for backend in ("torch", "jax"))
     yield Claim(
         "NVIDIA_TF32_OVERRIDE=0 makes PyTorch's product FP32 again, and JAX's convolution",

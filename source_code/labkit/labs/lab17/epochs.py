@@ -19,9 +19,14 @@ from stepbudget.show.palette import tint
 from stepbudget.show.table import Table, table
 
 
-def runs(commands: Sequence[str], repeats: int | None = None) -> dict[str, list[dict]]:
-    """Whole-process runs of each command, as ``lab.runs``; in quick live mode one of each."""
-    return source.current().get(with_keras(kinds.runs(commands, repeats, KIND, when_quick=1)))
+def runs(commands: Mapping[str, str], repeats: int | None = None) -> dict[str, list[dict]]:
+    """Whole-process runs of each command by its name, as ``lab.runs``; in quick live mode one of each.
+
+    A command stands as in a terminal: ``python3 source_code/benchmarks/keras_mnist.py --backend jax``.
+    """
+    plain = {name: command.removeprefix("python3 source_code/benchmarks/") for name, command in commands.items()}
+    found = source.current().get(with_keras(kinds.runs(list(plain.values()), repeats, KIND, when_quick=1)))
+    return {name: found[command] for name, command in plain.items()}
 
 
 def later_epochs(runs: Mapping[str, Sequence[dict]]) -> dict[str, list[float]]:
