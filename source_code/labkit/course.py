@@ -199,7 +199,7 @@ LABS = (
     Lab("27_inside.ipynb", "Inside a multiprocessor",
         "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
-        "a speedrun with an open recipe", 22, 5),
+        "a speedrun with an open recipe", 20, 5),
 )
 # fmt: on
 
