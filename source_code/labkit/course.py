@@ -189,7 +189,7 @@ LABS = (
     Lab("22_sharding.ipynb", "A network shared out",
         "FSDP: all-gather, reduce-scatter, memory", 25, 4),
     Lab("23_eight_bits.ipynb", "Eight bits, and less",
-        "FP8, BF16 weights, block scales", 25, 4),
+        "FP8, BF16 weights, block scales", 20, 4),
     Lab("24_nsight.ipynb", "Nsight itself",
         "the tool's window, nsys stats", 20, 4),
     Lab("25_own_model.ipynb", "Your own model",
@@ -199,7 +199,7 @@ LABS = (
     Lab("27_inside.ipynb", "Inside a multiprocessor",
         "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
-        "a speedrun with an open recipe", 22, 5),
+        "a speedrun with an open recipe", 20, 5),
 )
 # fmt: on
 

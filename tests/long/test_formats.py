@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 
+import nbformat
 import pytest
 import torch
 from support.scripts import script
 from torch import nn
 
+from labkit import course
 from labkit.display.fingerprint import drawn_data
 from labkit.exercises.kinds import NothingToAnswer
 from labkit.kernels import bf16_adamw, float8
@@ -19,6 +22,7 @@ from labkit.labs.lab23.exercises import smallest_width
 from labkit.labs.lab23.first_bad import first_bad
 from labkit.labs.lab23.formats import BYTES, fails_gate
 from labkit.labs.lab23.fp8 import has_fp8
+from labkit.labs.lab23.sequences import around, narrow
 from labkit.training import machine, steps
 from labkit.training.text import KNOWS_NOTHING
 
@@ -330,6 +334,26 @@ def test_a_bad_input_is_nobody_s_fault_inside():
     assert found.module is None
 
 
+def test_the_page_has_the_public_product_and_mxfp8_right():
+    """Two functions of the notebook, beside the course's own."""
+    code = [cell.source for cell in nbformat.read(course.LABS[22].path, as_version=4).cells if cell.cell_type == "code"]
+    names = {"torch": torch, "F": torch.nn.functional}
+    for one in code:
+        for piece in (ast.unparse(node) for node in ast.parse(one).body if isinstance(node, ast.FunctionDef)):
+            exec(piece, names)
+    torch.manual_seed(1)
+    x, weight = torch.randn(32, 64), torch.randn(48, 64)
+    assert torch.equal(names["mxfp8"](x), blocks.mxfp8(x))
+    assert torch.equal(names["mxfp8"](torch.zeros(1, 32)), torch.zeros(1, 32))
+    small, scale = float8.quantised(x, float8.E4M3)
+    assert torch.equal(names["eight_bits"](x)[0].float(), small.float()) and names["eight_bits"](x)[1] == scale
+    if hasattr(torch.nn.functional, "scaled_mm"):  # from PyTorch 2.10 on
+        (a, scale_a), (b, scale_b) = (float8.quantised(one, float8.E4M3) for one in (x, weight))
+        exact = float8.product(a, b.t(), scale_a, scale_b, torch.bfloat16, fast=False)
+        assert float8.relative_error(names["product"](x, weight), exact) < 0.01
+    assert names["large_layers"](nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)), least=64) == ["0"]
+
+
 # Reading
 
 
@@ -354,7 +378,9 @@ def test_the_gate_compares_seed_by_seed_and_refuses_what_is_not_finite():
     assert own.loc["fp32", "excess"] == pytest.approx(0.1 + sum(luck) / 6)
     assert own["bytes"].to_dict()["bf16 nearest"] == 8 and own["bytes"]["fp32"] == 16
     assert own["unchanged_pct"].tolist() == pytest.approx([50.0] * 4)
-    assert lab23.vanished({"rows": rows}).frame["iteration 1 %"].tolist() == pytest.approx([10] * 4)
+    shown = lab23.kept({"rows": rows, "least_loss": 1.4}).frame
+    assert shown["step 1: unchanged %"].tolist() == pytest.approx([10] * 3)
+    assert shown["bytes a weight"].tolist() == [16, 8, 8] and shown["GB for 7 billion"].tolist() == [112, 56, 56]
 
 
 def fp8_record() -> dict:
@@ -411,8 +437,8 @@ def test_a_recurrent_row_stands_beside_the_usual_one_of_its_type():
         for hidden, varied, us in ((16, "", 10.0), (15, "hidden", 12.0))
     ]  # fmt: skip
     found = lab23.cases({"rows": rows})
-    own = lab23.around(found, "hidden", "bf16")
+    own = around(found, "hidden", "bf16")
     assert own["size"].tolist() == [15, 16] and own["relative_us"].tolist() == [1.2, 1.0]
     assert own["ns_a_symbol"].tolist() == [600.0, 500.0]
     assert lab23.recurrent({"rows": rows}, "hidden").cells()[0][:2] == ["15", "no"]
-    assert lab23.narrow(["fp32", "fp16"]) == "fp16"
+    assert narrow(["fp32", "fp16"]) == "fp16"

@@ -602,8 +602,8 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
     assert chosen["mean_pct"] == 99.1 and searches.first_round(found, chosen)["mean_pct"] == 99.2
     assert searches.is_recipe_of(chosen, {"recipe": {"batch": 1, "epochs": 3}})
     assert not searches.is_recipe_of(chosen, {"recipe": {"batch": 2}})
-    assert searches.recipes([found]).cells() == [["mine", "99.100", "0.010", "1"]]
-    assert searches.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "1.5", "7"]]
+    assert searches.second_round(found) == [(9.0, 99.1, 0.01)]
+    assert searches.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "8", "1.5", "7"]]
     found["rows"] = found["rows"][:2]
     assert searches.chosen(found)["settings"] == two, "without a second round the first"
 
@@ -623,7 +623,6 @@ def test_the_added_seeds_are_told_from_the_first_ones():
 def test_a_search_without_a_result_has_no_numbers():
     nothing = tries()
     assert not searches.is_recipe_of(searches.chosen(nothing), {"recipe": {}})
-    assert searches.recipes([nothing]).cells() == [["mine", "–", "–"]]
     assert charts.tries(nothing).axes
 
 

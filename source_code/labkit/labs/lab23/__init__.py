@@ -8,7 +8,6 @@ from labkit.labs.lab23.claims import (
     chance_mends,
     culprit_found,
     finer_scales_keep_more,
-    fp8_at_the_gate,
     gate,
     moments_stay,
     nothing_added,
@@ -17,6 +16,7 @@ from labkit.labs.lab23.claims import (
     pays_in_large_layers,
 )
 from labkit.labs.lab23.exercises import EXERCISES
-from labkit.labs.lab23.formats import by_format, losses, memory, trainings, vanished
-from labkit.labs.lab23.fp8 import SHEET_TFLOPS, bounds, gains, layers, products, speedup
-from labkit.labs.lab23.sequences import around, attention, cases, fastest, narrow, recurrent, recurrent_types, sizes
+from labkit.labs.lab23.formats import by_chance, by_format, kept, losses, trainings
+from labkit.labs.lab23.fp8 import bounds, gains, layers, products, small_and_large
+from labkit.labs.lab23.guesses import PREDICTIONS
+from labkit.labs.lab23.sequences import attention, cases, fastest, recurrent, recurrent_types, sizes

@@ -98,13 +98,14 @@ def samples(rows: int = 256, columns: int = 512) -> dict[str, torch.Tensor]:
     return {"normal": normal, "outlier columns": torch.randn(rows, columns) * columns_size, "many sizes": wide}
 
 
-def errors(given: dict[str, torch.Tensor]) -> Table:
-    """A row a format, of ``samples``: bits, and shares in per cent.
+def errors(given: dict[str, torch.Tensor], own_mxfp8: Callable[[torch.Tensor], torch.Tensor] = mxfp8) -> Table:
+    """A row a format, of ``samples``: bits, and shares in per cent; MXFP8 as the reader's own function has it.
 
     ``error``: how far the median number is off, of its own size; ``zero``: how many numbers of each became zero.
     """
     rows, x = [], given["normal"]
-    for name, (bits, there_and_back) in FORMATS.items():
+    for name, (bits, usual) in FORMATS.items():
+        there_and_back = own_mxfp8 if name == "MXFP8" else usual
         row = {"format": name, "bits a number": bits}
         row["normal: error %"] = 100 * float(((there_and_back(x) - x).abs() / x.abs()).median())
         for what, one in given.items():
@@ -113,3 +114,9 @@ def errors(given: dict[str, torch.Tensor]) -> Table:
     frame = pd.DataFrame(rows)
     formats = {"bits a number": "{:g}"} | dict.fromkeys(frame.columns[2:], "{:.1f}")
     return table(frame, "Rounded and back: the median number's error, and what became zero", formats)
+
+
+def zeros(found: Table) -> tuple[dict[str, float], dict[str, float]]:
+    """Of ``errors``, by format: % that became zero among numbers of many sizes, and beside large columns."""
+    frame = found.frame.set_index("format")
+    return frame["many sizes: zero %"].to_dict(), frame["outlier columns: zero %"].to_dict()

@@ -9,7 +9,6 @@ import pandas as pd
 
 from labkit.checks import Claim
 from labkit.labs.lab23.formats import WORDS, fails_gate
-from labkit.labs.lab23.fp8 import has_fp8, speedup
 from labkit.labs.lab23.sequences import around, narrow
 from stepbudget.kernel_names import short as short_kernel
 
@@ -18,8 +17,8 @@ A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
 
 
 def gate(found: pd.DataFrame) -> Iterator[Claim | str]:
-    """Which formats fail the gate, and that the accuracy shows none of it; a row a variant, its name the index."""
-    failing = fails_gate(found.reset_index())
+    """Which formats fail the gate, and that the accuracy shows none of it; ``found``: of ``trainings``."""
+    failing = fails_gate(found)
     yield f"may be worse than FP32 by more than the margin: {'; '.join(failing) or 'none'}"
     yield Claim(
         "short products alone, down to FP8, pass the gate",
@@ -51,41 +50,31 @@ def nothing_lost(mean: float) -> Iterator[Claim | str]:
     yield Claim("on average nothing is lost", abs(mean - A_THOUSAND_UPDATES) < 0.01)
 
 
-def chance_mends(excess: Mapping[str, float], held: Mapping[str, float]) -> Iterator[Claim | str]:
-    """Rounding by chance beside FP32: ``excess`` over the least loss, bytes ``held`` for a weight, by variant."""
-    if "bf16 stochastic" in excess:  # not on a GPU without BF16
-        mended = excess["bf16 stochastic"] / excess["fp32"] - 1
-        share = held["bf16 stochastic"] / held["fp32"]
+def chance_mends(by_chance: Mapping[str, float]) -> Iterator[Claim | str]:
+    """Rounding by chance beside FP32, of ``formats.by_chance``; of a GPU without BF16 there is nothing to say."""
+    if by_chance:
+        more_pct, share = by_chance["more_pct"], by_chance["share of bytes"]
         yield Claim(
             "rounding by chance comes within a tenth of FP32's distance, in half the memory",
-            abs(mended) < 0.1 and share < 0.51,
-            f"{100 * mended:+.1f} %, {share:.2f} of the bytes",
+            abs(more_pct) < 10 and share < 0.51,
+            f"{more_pct:+.1f} %, {share:.2f} of the bytes",
             because="fewer seeds, or another random generator",
             so="look at the dots: is a seed far off, or all?",
         )
 
 
-def pays_in_large_layers(fp8: dict, gain: float, limit: float) -> Iterator[Claim | str]:
-    """Where FP8 pays: the benchmark's record, its ``gain`` in the largest layers, the ``limit`` of the data sheet."""
-    if not has_fp8(fp8):
+def pays_in_large_layers(times: Mapping[str, float]) -> Iterator[Claim | str]:
+    """Where FP8 pays: how many times as fast it makes small layers and large ones, of ``fp8.small_and_large``."""
+    if not times:
         yield "this GPU has no FP8 (it came with Ada and Hopper): its columns stay empty"
         return
     yield Claim(
         "FP8 loses with small layers, wins with large ones, and by less than the rates promise",
-        speedup(fp8, 256, "") < 1 < gain < limit,
-        gain,
+        times["small"] < 1 < times["large"] < times["limit"],
+        times["large"],
         because="this CPU launches faster, or BF16 stays further below its rate",
         so="measure at the width of your own layers",
     )
-
-
-def fp8_at_the_gate(found: pd.DataFrame) -> Iterator[Claim | str]:
-    """How FP8 passes the gate, or fails; the argument of ``gate``."""
-    if "fp8 linear" in found.index:
-        own = found.loc["fp8 linear"]
-        said = "fails" if own["format"] in fails_gate(found.reset_index()) else "passes"
-        sizes = f"larger by {own['more_pct']:.1f} %, at most by {own['at_most_pct']:.1f} %"
-        yield f"FP8 {said} the gate: its distance to the least loss is {sizes}"
 
 
 def attention_gains(best: Mapping[str, float]) -> Iterator[Claim | str]:

@@ -25,7 +25,7 @@ WORDS = {
 CONFIDENCE = 0.99  # of one of eight comparisons with FP32
 MARGIN_PCT = 5.0  # of FP32's distance to the least loss: by how much a format may be worse and still pass
 BYTES = ("weight_bytes", "gradient_bytes", "state_bytes")
-KEPT = ("fp32", "bf16 nearest", "bf16 stochastic", "bf16 master")  # ways of which the memory is shown
+KEPT = ("fp32", "bf16 AdamW", "bf16 nearest", "bf16 stochastic", "bf16 master")  # of which the weights are watched
 
 
 def trainings(record: dict) -> pd.DataFrame:
@@ -108,29 +108,37 @@ def _p(value: float) -> str:
     return "<0.0001" if value < 1e-4 else f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
 
 
-def memory(record: dict, weights: float = 7e9) -> Table:
-    """What each way keeps for a weight, gradient and optimizer's state included, and for a model of so many."""
-    found = trainings(record)
-    found = found[found["variant"].isin(KEPT)]
-    total = f"GB for {weights / 1e9:g} billion"
-    rows = found.assign(**{total: found["bytes"] * weights / 1e9, "bytes": found["bytes"].round(2)})
-    rows = rows.rename(columns={"bytes": "bytes a weight", "unchanged_pct": "left unchanged late %"})
-    rows = rows[["format", "bytes a weight", total, "left unchanged late %"]]
-    formats = {"bytes a weight": "{:.0f}", total: "{:.0f}", "left unchanged late %": "{:.0f}"}
-    return table(rows, "Weights, gradients and state", formats)
+def by_chance(found: pd.DataFrame) -> dict[str, float]:
+    """BF16 weights rounded by chance beside FP32, of ``trainings``: distance and memory; nothing without BF16."""
+    own = found.set_index("variant")
+    if "bf16 stochastic" not in own.index:
+        return {}
+    chance, fp32 = own.loc["bf16 stochastic"], own.loc["fp32"]
+    more_pct = 100 * (chance["excess"] / fp32["excess"] - 1)
+    return {"more_pct": float(more_pct), "share of bytes": float(chance["bytes"] / fp32["bytes"])}
 
 
-def vanished(record: dict) -> Table:
-    """Per format and iteration: % of the weights with a gradient that a step left as they were, mean over seeds."""
+def kept(record: dict, weights: float = 7e9) -> Table:
+    """Which % of the weights with a gradient a step left as they were, mean over seeds, by iteration; and the memory.
+
+    That is what a weight, its gradient and its state take, and those of a model of so many weights.
+    """
+    found = trainings(record).set_index("variant")
+    names = [name for name in KEPT if name in found.index]
     rows = [
-        {"format": WORDS[row["variant"]], "iteration": one["iteration"], "share": 100 * one["share"]}
+        {"variant": row["variant"], "iteration": one["iteration"], "share": 100 * one["share"]}
         for row in record["rows"]
         for one in row["unchanged"]
     ]
-    found = pd.DataFrame(rows).pivot_table(index="format", columns="iteration", values="share")
-    found = found.reindex([name for name in WORDS.values() if name in found.index])
-    found.columns = [f"iteration {at} %" for at in found.columns]
-    return table(found.reset_index(), "Left unchanged by a step", dict.fromkeys(found, "{:.1f}"))
+    shares = pd.DataFrame(rows).pivot_table(index="variant", columns="iteration", values="share").loc[names]
+    shares.columns = [f"step {at}: unchanged %" for at in shares.columns]
+    total, held = f"GB for {weights / 1e9:g} billion", found.loc[names, "bytes"]
+    frame = shares.assign(**{"bytes a weight": held.round(2), total: held * weights / 1e9})
+    frame.insert(0, "format", [WORDS[name] for name in names])
+    formats = dict.fromkeys(shares, "{:.1f}") | {"bytes a weight": "{:.0f}", total: "{:.0f}"}
+    return table(
+        frame.reset_index(drop=True), "Weights that a step left unchanged; memory with gradients and state", formats
+    )
 
 
 def losses(record: dict) -> Figure:

@@ -77,6 +77,17 @@ def speedup(record: dict, width: int, how: str = "compiled") -> float:
     return float(found.get(f"bf16{ending}", NAN) / found.get(f"fp8{ending}", NAN))
 
 
+def small_and_large(record: dict) -> dict[str, float]:
+    """How many times as fast FP8 makes layers of width 256 as PyTorch runs them, and of 8,192 compiled.
+
+    And the ``limit``, by the data sheet's rates. Nothing where the GPU has no FP8.
+    """
+    if not has_fp8(record):
+        return {}
+    limit = SHEET_TFLOPS["fp8"] / SHEET_TFLOPS["bf16"]
+    return {"small": speedup(record, 256, ""), "large": speedup(record, 8192), "limit": limit}
+
+
 def gains(record: dict) -> Figure:
     """How many times as fast FP8 makes four linear layers, by their width: as PyTorch runs them, and compiled."""
     found = us(record, "layers")

@@ -21,13 +21,9 @@ def reaches_the_goal(course_net: dict) -> Iterator[Claim | str]:
     )
 
 
-def same_recipe(compiled: dict, own: dict) -> Iterator[Claim | str]:
-    """The entry that is compiled and the one in kernels of its own differ in nothing else."""
-    yield Claim("both trained the same network by the same recipe", entries.same_recipe(compiled, own))
-
-
-def shorter_steps(own: dict, compiled: dict) -> Iterator[Claim | str]:
-    """How long a step is in kernels of its own, and compiled."""
+def shorter_steps(own: dict, course_net: dict, compiled: dict) -> Iterator[Claim | str]:
+    """A step in kernels of its own and compiled, of one recipe; the fastest of each track and its goal."""
+    yield Claim("own kernels and compiled: the same network by the same recipe", entries.same_recipe(compiled, own))
     own_us, compiled_us = (
         1e3 * entries.line(record).training_ms / entries.steps(record) for record in (own, compiled)
     )  # fmt: skip
@@ -40,16 +36,13 @@ def shorter_steps(own: dict, compiled: dict) -> Iterator[Claim | str]:
         because="their tiles were chosen on an H200",
         so="the compiled entry is the one to start from",
     )  # fmt: skip
-
-
-def within_the_goals(records: Sequence[dict]) -> Iterator[Claim | str]:
-    """The fastest entry of each track against what was set beforehand; ``records``: of all entries."""
-    best = entries.goals(records).frame.set_index("track")["best ms"]
-    own_net, any_net = rules.TRACKS.values()
-    differs = {"because": "the goal was set for an H200", "so": "the fastest entry here is the one to beat"}
-    own_ms, any_ms = best[own_net.name], best[any_net.name]
-    yield Claim("the course's network is within its goal", own_ms <= own_net.goal_ms, own_ms, **differs)
-    yield Claim("so is the fastest of all networks", any_ms <= any_net.goal_ms, any_ms, **differs)
+    for _, row in entries.goals([own, course_net, compiled]).frame.iterrows():
+        goal_ms, best_ms = row["set beforehand, ms"], row["best ms"]
+        yield Claim(
+            f"{row['track']}: {best_ms:.1f} ms, within the {goal_ms:.0f} ms set before any entry was made",
+            best_ms <= goal_ms, best_ms,
+            because="the goal was set for an H200", so="the fastest entry here is the one to beat",
+        )  # fmt: skip
 
 
 def compiler_takes_longest(own: dict, course_net: dict, compiled: dict) -> Iterator[Claim | str]:
@@ -62,47 +55,25 @@ def compiler_takes_longest(own: dict, course_net: dict, compiled: dict) -> Itera
     )  # fmt: skip
 
 
-def search_cost(search: dict) -> Iterator[Claim | str]:
-    """What the search took, in trainings by the recipe that it found; its record, of ``speedrun_search.py``."""
-    tried = [row for number in (1, 2) for row in searches.tried(search, number)]
-    trained_s = sum(row["seeds"] * row["median_ms"] for row in tried) / 1e3
-    best_s = searches.chosen(search)["median_ms"] / 1e3
-    rest_s = search["process_s"] - trained_s
-    yield (
-        f"the search trained for as long as {trained_s / best_s:.0f} trainings by the recipe "
-        f"that it found; preparing and judging them took {rest_s:.0f} s more"
-    )
+def honest(search: dict, own: dict, records: Sequence[dict], knew: Sequence[float]) -> Iterator[Claim | str]:
+    """No entry knew a digit before, the search chose the recipe, no rule is broken; held-out and test digits.
 
-
-def knew_nothing(knew: Sequence[float]) -> Iterator[Claim | str]:
-    """No entry brings what it has learned before; ``knew``: per cent right before each training."""
-    most = max(knew)
+    ``knew``: per cent right before each training.
+    """
+    most, chosen = max(knew), searches.chosen(search)
     yield Claim(
         "no network knew more than chance allows before its training", most <= rules.CHANCE_PCT, f"{most:.1f} %"
     )  # fmt: skip
-
-
-def as_searched(search: dict, own: dict) -> Iterator[Claim | str]:
-    """The entry was trained by what the search chose."""
-    chosen = searches.chosen(search)
     yield Claim(
         "the entry's recipe is the one that the search chose", searches.is_recipe_of(chosen, own), chosen["settings"],
         because="a search with less time, or on another GPU, ends elsewhere",
         so="the entry keeps the recipe of the search that was recorded",
     )  # fmt: skip
-
-
-def no_rule_broken(records: Sequence[dict]) -> Iterator[Claim | str]:
-    """All that a record can be asked about, of each entry."""
     broken = [sentence for one in records for sentence in rules.broken(one)]
     yield Claim(
         "no rule is broken", not broken, "; ".join(dict.fromkeys(broken)),
         because="an accuracy near the goal, or MNIST not at hand, leaves too little",
         so="what broke a rule is no entry, however fast",
     )  # fmt: skip
-
-
-def held_out_and_test(own: dict) -> Iterator[Claim | str]:
-    """What the digits held out said of a recipe, and what the test digits say."""
     held, test = rules.mean_pct(own["hold_out"]), rules.mean_pct(own["rows"])
     yield f"own_kernels: {held:.3f} % of the held-out digits, {test:.3f} % of the test digits"

@@ -154,6 +154,11 @@ def trainings(record: dict) -> tuple[int, float]:
     return len(times), sum(times) / 1e3
 
 
+def knew(records: Iterable[dict]) -> list[float]:
+    """Per cent that each network had right before it was trained."""
+    return [row["untrained_pct"] for record in records for row in record["rows"]]
+
+
 def hidden(records: Iterable[dict]) -> Table:
     """What an entry's median does not say: the range of its times, its worst seed, and its whole process."""
     rows = []
