@@ -10,6 +10,7 @@ import pandas as pd
 from labkit.display.spread import Spread
 from labkit.source import recorded
 from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling.collectives import GPUS_A_HOST, NDR
 from labkit.subjects.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.ranks import Ranks
@@ -147,4 +148,5 @@ def on_paper(
     frame = pd.DataFrame(rows)
     formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
     formats |= {"efficiency %": "{:.0f}", "α once %": "{:.0f}"}
-    return table(frame, "On paper: 8 GPUs a host, 400 Gb/s between hosts for each GPU", formats)
+    link = f"{8 * NDR.bytes_per_s / 1e9:.0f} Gb/s for each GPU and {1e6 * NDR.latency_s:.0f} µs a step between hosts"
+    return table(frame, f"On paper: {GPUS_A_HOST} GPUs a host, {link}", formats)
