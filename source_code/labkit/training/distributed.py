@@ -59,7 +59,7 @@ def parse_args(doc: str, workers: int | None = None, **more: object) -> argparse
         args.batch_size = args.per_gpu_batch * world_size()
     with one_sentence():
         if world_size() > MOST_RANKS:
-            raise LabError(f"{world_size()} ranks: an epoch has seeds for {MOST_RANKS:,}, beyond which dropout would repeat.")
+            raise LabError(f"{world_size()} ranks, and an epoch has seeds for {MOST_RANKS:,}: dropout would repeat.")
         if args.batch_size % world_size():
             raise LabError(
                 f"--batch-size {args.batch_size} is that of all GPUs together: {world_size()} do not divide it."
