@@ -48,7 +48,7 @@ def main():
     args = distributed.parse_args(__doc__, amp=True)
     run = distributed.DistributedRun(args, tf32=args.tf32)
     loading = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
-    loading |= {"pin_memory": run.cuda, "generator": torch.Generator()}
+    loading |= {"pin_memory": run.cuda, "generator": run.generator()}  # its workers' seeds
     shares = DistributedSampler(run.digits.train, seed=args.seed)
     train_loader = DataLoader(run.digits.train, run.share, sampler=shares, **loading)
     own = range(run.rank, len(run.digits.test), run.ranks)

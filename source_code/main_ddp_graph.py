@@ -13,6 +13,7 @@ from labkit.training.model import Net
 from labkit.training.steps import phase
 
 REHEARSED = 11  # steps that DDP wants to have taken before it is captured; it times the first ten, which a graph cannot
+NEVER = 2**31 - 1  # and every hundredth later: every so many are none
 
 
 def train(run, model, batch_loss, order, optimizer, losses):
@@ -47,6 +48,7 @@ def main():
     model = Net().to(run.device, memory_format=torch.channels_last)
     with torch.cuda.stream(torch.cuda.Stream()) if run.cuda else nullcontext():  # where a capture wants it made
         parallel = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
+    parallel._set_ddp_runtime_logging_sample_rate(NEVER)
     lr = torch.tensor(args.lr, device=run.device)  # the graph reads it at each launch; a number would be fixed in it
     optimizer = torch.optim.Adadelta(model.parameters(), lr=lr, capturable=run.cuda)
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
@@ -74,7 +76,9 @@ def main():
         with run.warming_up():
             if run.cuda:
                 with steps.rehearsal(model, optimizer):  # steps of each size: the last batch is short
-                    train_epoch(order[: REHEARSED * args.batch_size + len(order) % args.batch_size])
+                    some = order[: REHEARSED * args.batch_size + len(order) % args.batch_size]
+                    for _ in range(distributed.times(REHEARSED, len(order), args.batch_size)):
+                        train_epoch(some)
                     test_epoch()
             run.kept(model=model, optimizer=optimizer, scheduler=scheduler)
             optimizer.param_groups[0]["lr"] = lr.copy_(optimizer.param_groups[0]["lr"])  # one that was kept, too

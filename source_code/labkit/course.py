@@ -185,7 +185,7 @@ LABS = (
     Lab("20_clinic.ipynb", "The clinic",
         "ten unexplained reports, six programs to mend", 60, 4),
     Lab("21_more_gpus.ipynb", "More GPUs",
-        "data parallelism, all-reduce, stragglers", 40, 4),
+        "data parallelism, all-reduce, stragglers", 35, 4),
     Lab("22_sharding.ipynb", "A network shared out",
         "FSDP: all-gather, reduce-scatter, memory", 25, 4),
     Lab("23_eight_bits.ipynb", "Eight bits, and less",

@@ -136,6 +136,7 @@ def children(process: int) -> list[int]:
         (["--batch-size", "33"], "2 do not divide it"),
         (["--per-gpu-batch", "0"], "numbers above 0"),
         (["--bucket-mb", "-1"], "numbers above 0"),
+        (["--patience", "0"], "--patience is a number above 0"),
         (["--resume"], "--resume needs --checkpoint"),
         (["--resume", "--checkpoint", "gone.pt"], "cannot resume from gone.pt"),
     ],
@@ -149,6 +150,53 @@ def test_wrong_flags_get_a_sentence(monkeypatch, capsys, flags, why):
         run.args, run.ranks = args, 2
         run.kept()
     assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
+def test_more_ranks_than_seeds_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["main_ddp.py"])
+    monkeypatch.setenv("WORLD_SIZE", str(distributed.MOST_RANKS + 1))
+    with pytest.raises(SystemExit):
+        distributed.parse_args("A script.")
+    assert "dropout would repeat" in capsys.readouterr().err
+
+
+def test_each_rank_s_workers_have_seeds_of_their_own_that_come_again():
+    drawn = []
+    for seed, rank in ((1, 0), (1, 1), (2, 0), (1, 0)):
+        run = distributed.DistributedRun.__new__(distributed.DistributedRun)
+        run.args, run.rank = SimpleNamespace(seed=seed), rank
+        drawn.append(int(torch.empty((), dtype=torch.int64).random_(generator=run.generator())))
+    assert drawn[0] == drawn[3] and len(set(drawn)) == 3
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(60_000, 1024), (60_000, 512), (5_632, 512), (2_048, 512), (300, 512)])
+def test_a_rehearsal_takes_as_many_steps_as_are_wanted(samples, batch):
+    """Also where an epoch has fewer; and where it has more, it is gone through once."""
+    passes, whole = distributed.times(11, samples, batch), min(11, samples // batch)
+    assert passes * max(1, whole) >= 11 > (passes - 1) * max(1, whole)
+
+
+SAMPLED = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for rate in (None, 2**31 - 1):
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    if rate:
+        model._set_ddp_runtime_logging_sample_rate(rate)
+    seen = set()
+    for _ in range(120):
+        model(torch.zeros(1, 2)).sum().backward()
+        seen.add(model._get_ddp_logging_data()["iteration"])
+    print(sorted(seen))
+"""
+
+
+def test_ddp_times_its_first_ten_steps_and_no_hundredth_where_it_is_told_so():
+    """With events, which a captured step cannot hold: what ``main_ddp_graph.py`` rests on."""
+    said = subprocess.run([sys.executable, "-c", SAMPLED], capture_output=True, text=True, check=True).stdout
+    usual, told = map(json.loads, said.splitlines())
+    assert usual == [*range(11), 100] and told == [*range(11)]
 
 
 def test_a_batch_for_each_gpu_is_another_global_batch(monkeypatch):

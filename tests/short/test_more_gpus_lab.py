@@ -147,10 +147,9 @@ def test_the_tables_show_the_programs_that_are_asked_for():
         shown = tables.gains(kind, found, readings.DDP).frame
         assert not shown["program"].str.contains("FSDP").any() and shown["program"].str.contains("DDP").any()
     assert "FSDP" in str(tables.gains("strong", found))
-    labels = [text.get_text() for text in measured.efficiency("strong", found, ["ddp"]).axes[0].get_legend().texts]
-    assert labels == [readings.PROGRAMS["ddp"].label]
-    assert set(tables.jobs(programs=["ddp"]).frame["program"]) == set(labels)
-    assert set(tables.on_paper("strong", programs=["ddp"]).frame["program"]) == set(labels)
+    labels = {readings.PROGRAMS["ddp"].label}
+    assert set(tables.jobs(programs=["ddp"]).frame["program"]) == labels
+    assert set(tables.on_paper(["ddp"]).frame["program"]) == labels
 
 
 def test_buckets_are_those_that_were_averaged(pair):
@@ -230,6 +229,14 @@ def test_what_takes_two_gpus_is_found_on_a_host():
         assert [report.name for report in reports] == ["main_ddp_on_gpu_x2_rank0", "main_ddp_on_gpu_x2_rank1"]
 
 
+def test_the_command_in_the_cell_is_the_one_that_runs():
+    shown: list[str] = []
+    readings.measured(command.ranks_command("bench_ranks.py", 2), shown.append)
+    assert command.ranks_command("bench_ranks.py", 2) in "".join(shown)
+    with pytest.raises(LabError, match="is what measures the ranks"):
+        readings.measured("torchrun source_code/main_ddp.py", quiet)
+
+
 def test_ranks_that_nobody_recorded_are_an_error():
     with pytest.raises(NotRecorded, match=r"no reports of .* were recorded on h200"):
         Recorded(RECORDED / "h200").get(kinds.rank_profiles(DIGITS.replace("--epochs 2", "--epochs 3")), quiet)
@@ -304,7 +311,7 @@ def test_on_two_gpus_both_numbers_run_in_turn_and_each_rank_is_profiled(tmp_path
 def test_a_lab_on_two_gpus_measures_them_itself(monkeypatch, tmp_path):
     monkeypatch.setenv("LAB_LIVE", "quick")
     with source.using(Live(TwoGpus(), tmp_path)):
-        assert max(size for size, _ in readings.measured(quiet)) == 2
+        assert max(size for size, _ in readings.measured(show=quiet)) == 2
         assert [rank.report.path.parent for rank in readings.read(DIGITS, quiet).ranks] == [tmp_path] * 2
 
 

@@ -106,7 +106,12 @@ def test_every_link_inside_the_checkout_leads_somewhere(path):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "labs/running.md", "labs/recording.md", "reports/README.md", "source_code/stepbudget/README.md"],
+    [
+        "README.md",
+        *(f"labs/{name}.md" for name in ("running", "hangs", "recording")),
+        "reports/README.md",
+        "source_code/stepbudget/README.md",
+    ],
 )
 def test_every_link_of_a_plain_page_leads_somewhere(page):
     text = (ROOT / page).read_text()

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -27,6 +28,9 @@ from labkit.errors import LabError, one_sentence
 from labkit.training import cli, machine
 from labkit.training.devices import pick_device
 from labkit.training.run import Run
+
+MOST_RANKS = 1_000  # places that an epoch's seeds have for ranks
+PATIENCE_S = 300  # for which a rank waits at a collective for the others; PyTorch's own: 10 minutes, by gloo 30
 
 
 def world_size() -> int:
@@ -45,6 +49,8 @@ def parse_args(doc: str, workers: int | None = None, **more: object) -> argparse
     own, sys.argv[1:] = flags.parse_known_args()
     if (own.per_gpu_batch is not None and own.per_gpu_batch < 1) or (own.bucket_mb is not None and own.bucket_mb <= 0):
         flags.error("--per-gpu-batch and --bucket-mb are numbers above 0")
+    if own.patience <= 0:
+        flags.error("--patience is a number above 0")
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks that share this machine's cores
     workers = max(1, cli.spare_cores() // here) if workers is None else workers
     args = cli.parse_args(doc, workers=workers, **more)
@@ -52,6 +58,8 @@ def parse_args(doc: str, workers: int | None = None, **more: object) -> argparse
     if args.per_gpu_batch is not None:
         args.batch_size = args.per_gpu_batch * world_size()
     with one_sentence():
+        if world_size() > MOST_RANKS:
+            raise LabError(f"{world_size()} ranks, and an epoch has seeds for {MOST_RANKS:,}: dropout would repeat.")
         if args.batch_size % world_size():
             raise LabError(
                 f"--batch-size {args.batch_size} is that of all GPUs together: {world_size()} do not divide it."
@@ -66,6 +74,13 @@ def _flags() -> argparse.ArgumentParser:
     add = parser.add_argument_group("several GPUs").add_argument
     add("--per-gpu-batch", type=int, metavar="N", help="N samples a GPU and step: another experiment, not the recipe")
     add("--bucket-mb", type=float, metavar="MB", help="gradients averaged at once (default: 1 first, then 25)")
+    add(
+        "--patience",
+        type=float,
+        default=PATIENCE_S,
+        metavar="S",
+        help="seconds to wait for a rank (default: %(default)s)",
+    )
     add("--checkpoint", metavar="FILE", help="keep the state of the training in FILE after each epoch")
     add("--resume", action="store_true", help="go on from --checkpoint, to the end that a whole run would come to")
     return parser
@@ -90,14 +105,19 @@ class Ranks:
                 torch.cuda.set_device(self.local)
             return pick_device(wanted)
 
-    def join(self, device: torch.device) -> None:
-        """Meet the other ranks, unless whoever runs this script in its own process has met them already."""
+    def join(self, device: torch.device, patience_s: float = PATIENCE_S) -> None:
+        """Meet the other ranks, unless whoever runs this script in its own process has met them already.
+
+        A collective for which one of them is missing longer than ``patience_s`` ends all; not one in a CUDA graph, of
+        whose replays PyTorch knows nothing.
+        """
         self.own = not dist.is_initialized()
         if not self.own:
             return
         gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
         alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(**(gpu if device.type == "cuda" else {"backend": "gloo"}), **alone)
+        group = gpu if device.type == "cuda" else {"backend": "gloo"}
+        dist.init_process_group(**group, **alone, timeout=timedelta(seconds=patience_s))
         print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {dist.get_backend()}", flush=True)
 
     def of_each(self, own: object) -> list:
@@ -138,7 +158,7 @@ class DistributedRun(Run):
         if not self.group.leads:
             args.record = None
         super().__init__(args, **more)
-        self.group.join(self.device)
+        self.group.join(self.device, getattr(args, "patience", PATIENCE_S))
         print(f"{self.share} samples of each batch a rank", flush=True)
 
     def __exit__(self, kind, error, traceback) -> bool:
@@ -192,6 +212,13 @@ class DistributedRun(Run):
             if self.group.leads and self.args.checkpoint:
                 self._keep(epoch)
 
+    def generator(self) -> torch.Generator:
+        """Where a loader of this rank draws its workers' seeds: others than another rank's, the same in another run.
+
+        An unseeded one would give all ranks' workers the same: they would augment alike.
+        """
+        return torch.Generator().manual_seed(self.args.seed * MOST_RANKS + self.rank)
+
     def own(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a batch's numbers, as long as every other rank's; what does not divide is left out."""
         return batch[: len(batch) // self.ranks * self.ranks][self.rank :: self.ranks]
@@ -215,6 +242,11 @@ SAID_BY_DDP = (
     "gradient_as_bucket_view", "bucket_cap_bytes", "bucket_sizes", "rebuilt_bucket_sizes", "static_graph",
     "avg_backward_compute_time", "avg_backward_comm_time", "avg_backward_compute_comm_overlap_time",
 )  # fmt: skip
+
+
+def times(wanted: int, samples: int, batch: int) -> int:
+    """How often some batches of an epoch are gone through until so many whole steps are taken."""
+    return -(-wanted // max(1, min(wanted, samples // batch)))
 
 
 def buckets(parallel: DistributedDataParallel) -> dict:

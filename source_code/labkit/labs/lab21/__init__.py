@@ -3,15 +3,13 @@
 from labkit.labs.lab21 import stragglers
 from labkit.labs.lab21.claims import (
     accuracy_kept,
-    bound_first,
     dealt_out,
     full_batches_pay,
     graph_pays,
-    hidden_by_work,
     late_for_its_cpu,
     second_gpu,
-    splits_add_up,
     two_as_predicted,
 )
 from labkit.labs.lab21.exercises import EXERCISES
-from labkit.labs.lab21.measured import accuracy, buckets, communication, efficiency, seeds
+from labkit.labs.lab21.measured import accuracy, buckets, communication, gains, seeds
+from labkit.labs.lab21.predictions import PREDICTIONS

@@ -10,11 +10,9 @@ from labkit.checks import Claim
 from labkit.display.spread import Spread
 from labkit.labs.lab21 import measured
 from labkit.subjects.scaling import model
-from labkit.subjects.scaling.model import Step
-from labkit.subjects.scaling.readings import ON_CPU, PROGRAMS
+from labkit.subjects.scaling.readings import ON_CPU, PROGRAMS, Records
 from stepbudget.ask.ranks import Rank
 
-SPLITS = (("waiting_ms", "transfer_ms", "unmatched_ms"), ("hidden_ms", "exposed_ms"))  # of a rank's collectives
 WITHIN_PCT = 15  # of the measured step: as near as a prediction should be
 SAMPLES, PLACES = 10, 12  # of the sampler's trial: four ranks get three each
 
@@ -31,46 +29,33 @@ def second_gpu(gains: Mapping[str, Spread]) -> Iterator[Claim | str]:
     )
 
 
-def splits_add_up(of_each: Sequence[Mapping[str, float]]) -> Iterator[Claim | str]:
-    """A rank's time in collectives is waiting and transfer, and it is hidden or exposed; the splits of each rank."""
-    off_ms = [own["total_ms"] - sum(own[part] for part in split) for own in of_each for split in SPLITS]
-    yield Claim("both splits add up to each rank's time in collectives", max(map(abs, off_ms)) < 1e-3)
-
-
 def late_for_its_cpu(ranks: Sequence[Rank]) -> Iterator[Claim | str]:
     """The rank that hardly waits is late because of its own CPU, beside which the link is nothing."""
     late = min(ranks, key=lambda rank: rank.communication["waiting_ms"])
     cpu_ms = sum(late.budget.ms[cause] for cause in ON_CPU)
     travel_ms = late.communication["transfer_ms"]
-    yield f"Rank {late.number}: idle for its CPU {cpu_ms:.0f} ms, transfer {travel_ms:.1f} ms."
     yield Claim(
         "the late rank's GPU idles for its own CPU ten times as long as gradients travel", cpu_ms > 10 * travel_ms,
         (cpu_ms, travel_ms),
         because="the CPU is faster, or the link between the GPUs slower (PCIe in place of NVLink)",
-        so="the transfer is a larger part of your step: its share is in the table of collectives",
+        so="the transfer is a larger part of your step: its share is in the table of communication",
     )  # fmt: skip
+    yield f"Rank {late.number}: idle for its CPU {cpu_ms:.0f} ms, transfer {travel_ms:.1f} ms."
 
 
-def graph_pays(graph: Spread) -> Iterator[Claim | str]:
+def graph_pays(graphs: Records) -> Iterator[Claim | str]:
     """An epoch in one launch: how many times as fast two GPUs are, round by round."""
-    yield Claim("two are faster in each round, as recorded", graph.low > 1)
+    yield Claim("two are faster in each round, as recorded", measured.graph(graphs).low > 1)
 
 
-def full_batches_pay(weak: Spread) -> Iterator[Claim | str]:
+def full_batches_pay(found: Records) -> Iterator[Claim | str]:
     """Weak scaling of the transformer: how many times the samples a second of one GPU."""
+    weak = measured.weak(found)
     yield Claim(
         "with a full batch each, two GPUs lose the transformer less than a tenth", weak.median > 1.8, weak.median,
         because="the GPUs are connected by PCIe, or by another host",
         so="look at exposed communication: larger batches or fewer averages hide more of it",
     )  # fmt: skip
-
-
-def hidden_by_work(ranks: Sequence[Rank]) -> Iterator[Claim | str]:
-    """How much of each rank's all-reduces other kernels hide."""
-    for rank in ranks:
-        own = rank.communication
-        hidden_pct = 100 * own["hidden_ms"] / own["total_ms"]
-        yield f"rank {rank.number}: {hidden_pct:.0f} % of the all-reduces' time is hidden"
 
 
 def dealt_out(
@@ -96,22 +81,13 @@ def accuracy_kept(trained: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def two_as_predicted(scored: pd.DataFrame) -> Iterator[Claim | str]:
-    """The model foretells the steps on two GPUs, a row each, and what it takes from where for a second rank's CPU."""
+    """The model foretells the steps on two GPUs, a row each, and what it takes from the other network's reports."""
     within = int((scored["off_pct"].abs() <= WITHIN_PCT).sum())
-    yield f"within {WITHIN_PCT} %: {within} of {len(scored)} steps on two GPUs"
+    yield Claim(f"all of them within {WITHIN_PCT} %, as recorded", within == len(scored))
     for network, other in model.OTHER.items():
-        beside = model.network(programs=[other]).beside
-        yield f"{network}: a CPU beside a second rank takes {beside:.2f} times ({PROGRAMS[other].label})"
-    yield Claim("all of them, as recorded", within == len(scored))
-
-
-def bound_first(steps: Sequence[Step]) -> Iterator[Claim | str]:
-    """What binds on how many GPUs, on paper; the first step is that of the small network on one GPU."""
-    for sentence in model.bound_by(steps):
-        yield sentence[0].upper() + sentence[1:]
-    no_faster = all(
-        model.efficiency(one, steps[0]) <= 1 / one.n + 1e-9
-        for one in steps
-        if one.scaling == "strong" and one.job.program == "ddp_on_gpu"
-    )
-    yield Claim("launched one by one, the small network gains nothing by more GPUs", no_faster)
+        near = model.network(programs=[other])
+        yield (
+            f"{network}: a CPU beside a second rank takes {near.beside:.2f} times, a second beside a collective costs "
+            f"kernels {near.slowed:.2f} s, the ranks' work varies by {100 * near.spread:.1f} % "
+            f"({PROGRAMS[other].label})"
+        )

@@ -1,4 +1,4 @@
-"""What more GPUs brought, beside what labs 21 and 22 share: buckets, collectives, accuracy, and the model's lines."""
+"""What more GPUs brought, beside what labs 21 and 22 share: gains, buckets, collectives, accuracy."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from labkit.display import style
+from labkit.display.spread import Spread
 from labkit.source import originals, recorded
 from labkit.subjects import accuracy as gate
-from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling import readings
 from labkit.subjects.scaling.readings import MACHINE_FOLDER, PROGRAMS, Records
 from stepbudget.ask.ranks import Ranks
 from stepbudget.show.table import Table, table
 
 ACCURACY = re.compile(r"(main_\w+)-accuracy-x(\d+)-\d+\.json")
-_HUES = (style.BLUE, style.SKY, style.ORANGE, style.VERMILION, style.GREEN)
-COLOURS = dict(zip(PROGRAMS, _HUES, strict=True))
-ASIDE = dict(zip(PROGRAMS, (0.9, 0.95, 1.0, 1.05, 1.1), strict=True))  # points beside one another
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def gains(found: Records) -> dict[str, Spread]:
+    """How many times as fast two GPUs are with the batch of one, by program."""
+    runs = readings.frame(found)
+    return {name: readings.gained(runs, name, "strong", 2) for name in readings.DDP}
+
+
+def graph(found: Records, program: str = "ddp_graph") -> Spread:
+    """The same of an epoch in one launch, or of another program recorded with it."""
+    return readings.gained(readings.frame(found), program, "strong", 2)
+
+
+def weak(found: Records) -> Spread:
+    """How many times the transformer's samples a second two GPUs see, with a full batch each."""
+    return readings.gained(readings.frame(found), "text_ddp", "weak", 2)
 
 
 def communication(found: Ranks, caption: str = "The collectives of each rank, ms") -> Table:
@@ -87,37 +98,3 @@ def seeds(found: pd.DataFrame, alone: str = "main_opt4.py") -> Table:
     caption = "Test accuracy after ten epochs on MNIST"
     caption += "" if len(found) else "; on several GPUs, no whole trainings are recorded yet"
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[4:], "{:.2f}"))
-
-
-def efficiency(kind: str, found: Records | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Figure:
-    """Percent of what as many single GPUs do, by number of GPUs: the model's lines, and points with their ranges.
-
-    Both are held against the program's own run on one GPU. A line ends where the batch does.
-    """
-    runs = readings.frame(found or readings.records())
-    runs = runs[runs["scaling"] == kind]
-    steps = [one for one in model.ahead(sizes=SIZES) if one.scaling == kind and one.is_possible]
-    with style.house_style():
-        fig = style.figure(3.6)
-        ax = fig.subplots()
-        for program in dict.fromkeys(one.job.program for one in steps if one.job.program in programs):
-            line = [one for one in steps if one.job.program == program]
-            shares = [100 * model.efficiency(one, line[0]) for one in line]
-            colour = COLOURS[program]
-            dashes = "--" if PROGRAMS[program].network == "digits" else "-"  # lines that lie on one another are seen
-            ax.plot([one.n for one in line], shares, dashes, color=colour, lw=1.6, label=PROGRAMS[program].label)
-            own = runs[runs["program"] == program]
-            for size in sorted({*own["ranks"]} - {1}):
-                gain = readings.gained(own, program, kind, size)
-                if gain:
-                    low, middle, high = (100 * part / size for part in (gain.low, gain.median, gain.high))
-                    reach = [[middle - low], [high - middle]]
-                    ax.errorbar(
-                        [size * ASIDE[program]], [middle], yerr=reach, fmt="o", color=colour, ms=5, capsize=3, lw=1
-                    )
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
-        ax.set(xlabel="GPUs, 8 a host", ylabel="% of its own run on one GPU", ylim=(0, 125))
-        ax.set_title(f"{kind.capitalize()} scaling: lines are the model's, points measured medians with their range")
-        ax.legend(loc="best", fontsize=8.5)
-    return fig

@@ -4,22 +4,31 @@ A message of s bytes takes α + s / B (Hockney, "The communication challenge for
 In LogP's words (Culler et al., PPoPP 1993), α is what latency and overhead come to, and 1/B the gap of a long message.
 
 In a ring of n, all-gather and reduce-scatter are n − 1 steps of a message of S/n each, S being all that is gathered
-or reduced: (n − 1)·α + (n − 1)/n · S/B. An all-reduce is a reduce-scatter and an all-gather, so twice that, and no
-algorithm moves fewer bytes through a link (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-workstations", JPDC 69, 2009; the factor is that of the bus bandwidth in nccl-tests, doc/PERFORMANCE.md).
+or reduced: (n − 1)·α + (n − 1)/n · S/B. An all-reduce is a reduce-scatter and an all-gather, so twice that. Where GPUs
+add, no algorithm moves fewer bytes through a link (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for
+clusters of workstations", JPDC 69, 2009; the factor is that of the bus bandwidth in nccl-tests, doc/PERFORMANCE.md).
+Where the switch adds (NVLS inside a host, SHARP between hosts), about half as many do. NVLS was off in all records
+here (``nccl_nvls``: 0), and neither is in this model.
 
-Over several hosts: reduce-scatter inside each host, all-reduce of each GPU's part with its peers of the other hosts,
-all-gather inside (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
-IJHPCA 19, 2005, for the composition). Between m hosts it goes round a ring or through a pair of trees, which needs
-2·log2(m) steps in place of 2·(m − 1) and moves 2·S/B (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-broadcast, reduction and scan", Parallel Computing 35, 2009; NCCL's since 2.4): the faster of both counts.
-All-gather and reduce-scatter are rings everywhere.
+An all-reduce over several hosts: reduce-scatter inside each host, all-reduce of each GPU's part with its peers of the
+other hosts, all-gather inside (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+MPICH", IJHPCA 19, 2005, for the composition). Between m hosts it goes round a ring or through a pair of trees, which
+needs 2·log2(m) steps in place of 2·(m − 1) and moves 2·S/B (Sanders, Speck, Träff, "Two-tree algorithms for full
+bandwidth broadcast, reduction and scan", Parallel Computing 35, 2009; NCCL's since 2.4): the faster of both counts.
+
+All-gather and reduce-scatter go round one ring through all n GPUs, as NCCL's do: n − 1 steps, m − 1 of them between
+hosts (NCCL, src/graph/tuning.cc: nsteps, nInterSteps). Each host's GPUs use all its network links at once. (NCCL 2.23
+brought PAT, with log2(n) steps, for one GPU a host.)
+
+α is fitted on two GPUs, where a collective has one step or two. What a kernel takes once, however many steps it has,
+cannot be told from what each step takes there. NCCL's own table has 8.4 µs once, and 3.4 µs a step over NVLink (ring,
+Simple). ``Network.once`` is the other end: all of α paid once. The truth lies between the two.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -68,7 +77,7 @@ class Link:
 
 # 400 Gb/s InfiniBand (NDR) for each GPU: a ConnectX-7 each, as NVIDIA's DGX H200 User Guide has it. The latency of a
 # step is NCCL's own guess for a ring over a network (the table of hardware latencies in src/graph/tuning.cc: NET, Ring,
-# Simple: 14.0 µs; older releases have 9.6).
+# Simple: 14.0 µs; older releases have 9.6). The protocol for short messages, LL128, has 4.0.
 NDR = Link(14.0e-6, 400e9 / 8)
 GPUS_A_HOST = 8  # as many as NVLink and its switches connect in an HGX or DGX host
 
@@ -77,26 +86,46 @@ GPUS_A_HOST = 8  # as many as NVLink and its switches connect in an HGX or DGX h
 class Network:
     """Hosts with GPUs: a link inside each, another between them, one for each GPU.
 
-    ``beside``: how many times as long a rank's CPU takes for a step as it takes without other ranks.
+    ``beside``: how many times as long a rank's CPU takes for a step as it takes without other ranks. ``slowed``: how
+    many seconds longer kernels take for each second in which a collective runs beside them. ``spread``: standard
+    deviation of a GPU's work of a step over the ranks, as a share of it. ``base_s``: paid once for each of a
+    collective's passes, however many steps it has.
     """
 
     inside: Link
     between: Link = NDR
     per_host: int = GPUS_A_HOST
     beside: float = 1.0
+    slowed: float = 0.0
+    spread: float = 0.0
+    base_s: float = 0.0
+
+    @property
+    def once(self) -> Network:
+        """The same, were all the latency inside a host a kernel's own, and none of it a step's."""
+        inside = Link(0.0, self.inside.bytes_per_s)
+        return replace(self, inside=inside, base_s=self.base_s + self.inside.latency_s)
 
     def cost(self, function: str, size: float, n: int) -> Cost:
         """A collective of ``size`` bytes in all, among n GPUs. LabError where they do not fill their hosts."""
+        if n == 1:
+            return Cost()
+        base = Cost(TURNS[function] * self.base_s)
         if n <= self.per_host:
-            return self.inside.ring(function, size, n)
+            return base + self.inside.ring(function, size, n)
         if n % self.per_host:
             raise LabError(f"{n} GPUs do not fill hosts of {self.per_host}.")
         hosts, part = n // self.per_host, size / self.per_host
-        inside = self.inside.ring(function, size, self.per_host)
         if function != "AllReduce":
-            return inside + self.between.ring(function, part, hosts)
+            return base + self._one_ring(function, size, n, hosts)
         ways = self.between.ring(function, part, hosts), self.between.trees(part, hosts)
-        return inside + min(ways, key=lambda cost: cost.total_s)
+        return base + self.inside.ring(function, size, self.per_host) + min(ways, key=lambda cost: cost.total_s)
+
+    def _one_ring(self, function: str, size: float, n: int, hosts: int) -> Cost:
+        """A ring through all n GPUs; each host's links to the others carry it together."""
+        turns, slowest = TURNS[function], min(self.inside.bytes_per_s, self.per_host * self.between.bytes_per_s)
+        latency_s = turns * ((n - hosts) * self.inside.latency_s + (hosts - 1) * self.between.latency_s)
+        return Cost(latency_s, turns * (n - 1) / n * size / slowest)
 
 
 def fitted(messages: pd.DataFrame) -> Link:

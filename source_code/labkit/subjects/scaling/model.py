@@ -1,6 +1,6 @@
 """How long does a step take on n GPUs, on paper? Compute, and what of the communication is not hidden behind it.
 
-    step(n) = the longer of   GPU:  work(samples a GPU) + exposed(n)
+    step(n) = the longer of   GPU:  work(samples a GPU) of the slowest rank + slowed · hidden(n) + exposed(n)
                               host: CPU's code of a step + loader's work for a GPU's samples
 
 *Work* goes with the samples a GPU has; the optimizer's does not, as it goes with the weights (a share of them, where
@@ -14,11 +14,16 @@ al., "PyTorch FSDP", VLDB 2023); what lies outside of the blocks it gathers once
 forward pass, and the last reduce-scatter, have nothing to hide behind. If k messages are ready one after another at
 equal distances, the others are hidden as far as they fit into (k − 1)/k of the pass.
 
+*Hidden* is not free: kernels run slower beside a collective, which takes multiprocessors and bandwidth. And a step
+waits for the *slowest* rank: of n equal GPUs whose work varies a little, the longest is later the more there are. Both
+are measured in the ranks' reports, ``scaling.beside``.
+
 *Host*: the CPU's code of a step is the same for few samples and for many. With another rank beside it, it takes longer:
 they share what a host has, and at each collective all wait for the slower one. A loader has to make a whole batch
 before an epoch's first step, which goes with a GPU's samples; later ones are made meanwhile.
 
-What is not in it: kernels that run slower beside a collective, or on few samples; hosts and links shared with others.
+What is not in it: kernels that fill a GPU badly on few samples; hosts and links shared with others; more than two
+ranks on a host's CPUs; ranks that fail, and batches too large to train with.
 
 Where the numbers come from: see ``jobs`` and ``network``. Where a network's steps on two GPUs are scored, none of its
 own timed runs there is among them: links, and what a second rank costs the CPU, are then the other network's.
@@ -36,6 +41,7 @@ import pandas as pd
 
 from labkit.errors import LabError, NotRecorded
 from labkit.subjects.scaling import readings
+from labkit.subjects.scaling.beside import latest
 from labkit.subjects.scaling.collectives import Cost, Network, fitted
 
 FORWARD = 1 / 3  # of the work that goes with the samples
@@ -76,12 +82,13 @@ class Step:
     work_s: float
     communication: Cost
     exposed: Cost
+    beside_s: float  # by which kernels take longer beside what is hidden
     cpu_s: float
     loader_s: float
 
     @property
     def gpu_s(self) -> float:
-        return self.work_s + self.exposed.total_s
+        return self.work_s + self.beside_s + self.exposed.total_s
 
     @property
     def host_s(self) -> float:
@@ -108,7 +115,11 @@ class Step:
     @property
     def binds_gpu(self) -> str:
         """The longest of the GPU's parts: what would bind were the host no limit (CUDA graphs, data on the GPU)."""
-        parts = {"compute": self.work_s, "latency": self.exposed.latency_s, "bandwidth": self.exposed.transfer_s}
+        parts = {
+            "compute": self.work_s + self.beside_s,
+            "latency": self.exposed.latency_s,
+            "bandwidth": self.exposed.transfer_s,
+        }
         return max(parts, key=parts.__getitem__)
 
 
@@ -130,8 +141,11 @@ def step(job: Job, scaling: str, n: int, network: Network) -> Step:
     }
     there, back = costs["gathered"], [*costs["gathered"][1:], *costs["scattered"], *costs["buckets"]]
     exposed = exposure(there, there[:2], forward_s) + exposure(back, back[-1:], backward_s)
+    all_of_it = _sum([*there, *back])
+    beside_s = network.slowed * max(0.0, all_of_it.total_s - exposed.total_s)
+    work_s = (passes_s + fixed_s) * (1 + network.spread * latest(n))
     return Step(
-        job, scaling, n, share, passes_s + fixed_s, _sum([*there, *back]), exposed,
+        job, scaling, n, share, work_s, all_of_it, exposed, beside_s,
         job.cpu_s * (network.beside if n > 1 else 1), job.loader_s * share / job.batch,
     )  # fmt: skip
 
@@ -156,22 +170,26 @@ def network(where: Path | None = None, programs: Iterable[str] = tuple(OTHER.val
     """A host as these programs know it: their collectives in the reports of two ranks, and their steps on two GPUs.
 
     The link is fitted to the former; the latter, which the CPU binds, against its code on one GPU say what a second
-    rank costs it: the mean over the programs.
+    rank costs it: the mean over the programs. So are what a collective costs the kernels beside it, and how the ranks'
+    work varies.
     """
     programs = tuple(programs)
-    found = pd.concat([readings.profiled(program, 2, where).messages for program in programs])
+    known_of = [readings.profiled(program, 2, where) for program in programs]
+    found = pd.concat([one.messages for one in known_of])
     runs, known = readings.frame(readings.records(where)), jobs(where)
     two = runs[(runs["ranks"] == 2) & (runs["scaling"] == "strong")].groupby("program")["step_ms"].median() / 1e3
     beside = statistics.fmean(float(two[program]) / known[program].cpu_s for program in programs)
-    return Network(fitted(found), beside=beside)
+    slowed, spread = (statistics.fmean(getattr(one, name) for one in known_of) for name in ("slowed", "spread"))
+    return Network(fitted(found), beside=beside, slowed=slowed, spread=spread)
 
 
 def jobs(where: Path | None = None) -> dict[str, Job]:
     """Each program as a job, from its runs on one GPU, with all samples and with few, and the reports of two ranks.
 
     Medians over the rounds. GPU's work: of the transformer its step, which the GPU binds. Of the digits their kernels
-    in the report of two ranks, for half the samples each; in a CUDA graph, a line through both runs of the ladder's
-    step. The optimizer's: its kernels in the reports, of half the weights under FSDP.
+    in the report of two ranks, less what collectives slowed them, for half the samples each; in a CUDA graph, a line
+    through both runs of the ladder's step. The optimizer's: its kernels in the reports, of half the weights under
+    FSDP.
 
     CPU: the step with few samples, which the CPU binds. With the loader, an epoch is so many steps and the making of
     one batch: both are told by the epochs with all samples and with few. Of a graph: nothing, as it is launched once.
@@ -187,7 +205,7 @@ def jobs(where: Path | None = None) -> dict[str, Job]:
         raise NotRecorded(f"not recorded on one GPU, from which the model starts: {'; '.join(gone)}.")
     digits, text = readings.profiled("ddp_on_gpu", 2, where), readings.profiled("text_fsdp", 2, where)
     fixed_s, weights_s = digits.optimizer_ms / 1e3, text.optimizer_ms / 1e3 * text.ranks
-    of_digits = {"work_s": (digits.work_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
+    of_digits = {"work_s": (digits.alone_ms / 1e3 - fixed_s) * digits.ranks + fixed_s, "fixed_s": fixed_s}
     loaded = loading(runs[runs["program"] == "ddp"], rows["ddp"]["train_samples"]).median()
     found = {
         "ddp_on_gpu": of_digits,
@@ -290,12 +308,13 @@ def _beside(said: list[tuple], runs: pd.DataFrame) -> pd.DataFrame:
     return found.assign(off_pct=100 * (found["predicted_ms"].astype(float) / found["measured_ms"] - 1))
 
 
-def ahead(where: Path | None = None, sizes: Iterable[int] = (1, 2, *AHEAD)) -> list[Step]:
+def ahead(where: Path | None = None, sizes: Iterable[int] = (1, 2, *AHEAD), once: bool = False) -> list[Step]:
     """What the model says of each program, strong and weak, for so many GPUs; the links fitted to all collectives.
 
-    The loader's digits are recorded in strong scaling only, and so carried on.
+    ``once``: as if a collective's latency inside a host were paid once (``Network.once``). The loader's digits are
+    recorded in strong scaling only, and so carried on.
     """
-    links = network(where)
+    links = network(where).once if once else network(where)
     return [
         step(job, scaling, n, links)
         for job in jobs(where).values()
@@ -308,16 +327,3 @@ def ahead(where: Path | None = None, sizes: Iterable[int] = (1, 2, *AHEAD)) -> l
 def efficiency(found: Step, of_one: Step) -> float:
     """Samples a second of each GPU, as a share of what one alone does."""
     return found.share / found.step_s / (of_one.share / of_one.step_s)
-
-
-def bound_by(found: Iterable[Step]) -> list[str]:
-    """A sentence a program and scaling: what binds on how many GPUs."""
-    by: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for one in sorted(found, key=lambda one: one.n):
-        by.setdefault((one.job.program, one.scaling), {}).setdefault(one.binds, []).append(one.n)
-    return [
-        f"{readings.PROGRAMS[program].label}, {scaling}: "
-        + "; ".join(f"{what} on {', '.join(f'{n:,}' for n in sizes)}" for what, sizes in binds.items())
-        + "."
-        for (program, scaling), binds in by.items()
-    ]

@@ -18,10 +18,11 @@ import pandas as pd
 import stepbudget
 from labkit import source
 from labkit.display.spread import Spread
-from labkit.errors import NotRecorded
+from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED
 from labkit.recording.plan import SCALING, SIZES
 from labkit.source import kinds, originals, recorded
+from labkit.subjects.scaling import beside
 from stepbudget.ask import collectives, phases, ranks
 from stepbudget.ask.ranks import Ranks
 
@@ -90,8 +91,13 @@ def graphs(where: Path | None = None) -> Records:
     return found
 
 
-def measured(show: Callable[[str], None] = print) -> Records:
-    """The same from where the labs' results come: live on two GPUs or more, else recorded; its commands are shown."""
+def measured(command: str = "", show: Callable[[str], None] = print) -> Records:
+    """The same from where the labs' results come: live on two GPUs or more, else recorded; its commands are shown.
+
+    ``command``: the largest of them, as a notebook shows it; LabError where another program stands in it.
+    """
+    if command and SCALING not in command:
+        raise LabError(f"{SCALING} is what measures the ranks: torchrun … source_code/benchmarks/{SCALING}")
     sizes = [size for size in SIZES if size <= max(2, source.current().facts.gpus)]
     return source.current().get(kinds.on_gpus(SCALING, sizes), show)
 
@@ -200,11 +206,19 @@ class Profiled:
     works_ms: tuple[float, ...]  # of each rank's GPU: kernels other than collectives
     optimizer_ms: float  # of the GPU, in the phase "optimizer step"
     idle_for_cpu_ms: tuple[float, ...]  # of each rank: the GPU had nothing to do, as its own CPU was not so far
+    hidden_ms: tuple[float, ...]  # of each rank: collectives that ran beside its kernels
+    slowed: float  # of ``beside.Beside``
+    spread: float
     messages: pd.DataFrame  # of ``messages``
 
     @property
     def work_ms(self) -> float:
         return statistics.fmean(self.works_ms)
+
+    @property
+    def alone_ms(self) -> float:
+        """The work of a rank's GPU, had no collective run beside it."""
+        return self.work_ms - self.slowed * statistics.fmean(self.hidden_ms)
 
 
 @cache
@@ -218,6 +232,7 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
     tables = [phases.phases(rank.report, rank.window).set_index("phase") for rank in found.ranks]
     count = int(tables[0].loc["forward", "count"])
     budgets = [rank.budget.ms for rank in found.ranks]
+    near = beside.measured(found, count)
     return Profiled(
         program=program,
         ranks=size,
@@ -226,6 +241,9 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
         works_ms=tuple(sum(own[cause] for cause in KERNELS) / count for own in budgets),
         optimizer_ms=statistics.fmean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
         idle_for_cpu_ms=tuple(sum(own[cause] for cause in ON_CPU) / count for own in budgets),
+        hidden_ms=tuple(rank.communication["hidden_ms"] / count for rank in found.ranks),
+        slowed=near.slowed,
+        spread=near.spread,
         messages=messages(found.table),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +10,7 @@ import pandas as pd
 from labkit.display.spread import Spread
 from labkit.source import recorded
 from labkit.subjects.scaling import model, readings
+from labkit.subjects.scaling.collectives import GPUS_A_HOST, NDR
 from labkit.subjects.scaling.readings import ALONE, PROGRAMS, Records
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.ranks import Ranks
@@ -23,6 +24,7 @@ CAPTIONS = {
 BEATEN = "against the faster run on one GPU, the program's own or the ladder's, round by round"
 WEAK = "samples a second"  # that are as many times as many
 FEW = "accuracy after few epochs"
+FAR = (8, 64, 1024)  # GPUs
 LEAST_MS = 0.05  # of a cause, on one rank at least: less is not shown
 
 
@@ -116,30 +118,35 @@ def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS))
     return table(frame, "What the model knows of a step on one GPU", formats)
 
 
-def on_paper(kind: str, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
-    """The model's steps, ``strong`` or ``weak``, from one GPU to a thousand, and what binds."""
-    found = [one for one in model.ahead() if one.scaling == kind and one.job.program in programs]
-    of_one = {one.job.program: one for one in found if one.n == 1}
+def on_paper(
+    programs: Collection[str] = tuple(PROGRAMS), sizes: Iterable[int] = FAR, where: Path | None = None
+) -> Table:
+    """The model's steps on so many GPUs, strong and weak, and what binds; none for which the batch is too small.
+
+    Efficiency twice: a collective's latency inside a host paid in each step of the ring, and paid once.
+    """
+    sizes = (1, *sizes)
+    each, once = (model.ahead(where, sizes, at_best) for at_best in (False, True))
+    of_one = {(one.job.program, one.scaling): one for one in each if one.n == 1}
     rows = [
         {
             "program": PROGRAMS[one.job.program].label,
+            "scaling": one.scaling,
             "GPUs": one.n,
-            "samples a GPU": one.share if one.is_possible else None,
-            "compute ms": 1e3 * one.work_s,
+            "work ms": 1e3 * (one.work_s + one.beside_s),
             "communication ms": 1e3 * one.communication.total_s,
             "exposed ms": 1e3 * one.exposed.total_s,
             "host ms": 1e3 * one.host_s,
             "a step ms": 1e3 * one.step_s,
-            "efficiency %": 100 * model.efficiency(one, of_one[one.job.program]),
+            "efficiency %": 100 * model.efficiency(one, of_one[one.job.program, one.scaling]),
+            "α once %": 100 * model.efficiency(best, of_one[one.job.program, one.scaling]),
             "binds": one.binds,
-            "without the host": one.binds_gpu,
         }
-        for one in found
+        for one, best in zip(each, once, strict=True)
+        if one.n > 1 and one.job.program in programs and one.is_possible
     ]
-    for row in rows:
-        if row["samples a GPU"] is None:
-            row |= {name: None for name in row if name.endswith((" ms", " %"))} | {"without the host": "batch"}
     frame = pd.DataFrame(rows)
-    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")} | {"efficiency %": "{:.0f}"}
-    caption = f"On paper, {kind} scaling: 8 GPUs a host, 400 Gb/s between hosts for each GPU"
-    return table(frame, caption, formats)
+    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
+    formats |= {"efficiency %": "{:.0f}", "α once %": "{:.0f}"}
+    link = f"{8 * NDR.bytes_per_s / 1e9:.0f} Gb/s for each GPU and {1e6 * NDR.latency_s:.0f} µs a step between hosts"
+    return table(frame, f"On paper: {GPUS_A_HOST} GPUs a host, {link}", formats)
