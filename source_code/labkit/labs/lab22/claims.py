@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from labkit.checks import Claim
+from labkit.display.spread import Spread
 from labkit.labs.lab22 import measured
 from labkit.labs.lab22.memory import Network, Way
 from labkit.subjects.scaling.readings import ON_CPU, gained
@@ -48,9 +49,9 @@ def messages_are_blocks(moved: pd.DataFrame, network: Network) -> Iterator[Claim
     yield Claim("each block is gathered twice a step", bool(gathered["count"] == 2 * network.depth))
 
 
-def ddp_is_faster(runs: pd.DataFrame) -> Iterator[Claim | str]:
-    """The batch of one GPU shared out between two: what DDP gains, and FSDP; ``runs``: ``scaling.frame``."""
-    by_ddp, by_fsdp = (gained(runs, program, "strong", 2).median for program in ("text_ddp", "text_fsdp"))
+def ddp_is_faster(runs: pd.DataFrame, by_fsdp: Spread) -> Iterator[Claim | str]:
+    """The batch of one GPU shared out between two: what DDP gains, by the ``runs``, and what FSDP does."""
+    by_ddp, by_fsdp = gained(runs, "text_ddp", "strong", 2).median, by_fsdp.median
     yield Claim(
         "shared out, the batch of one GPU is faster by DDP than by FSDP", by_ddp > by_fsdp, (by_ddp, by_fsdp),
         because="a faster CPU keeps ahead of the GPU also where a step is short",
