@@ -238,17 +238,21 @@ def test_a_sharded_transformer_learns_what_an_unsharded_one_learns(transformer):
 STEPS = ["--steps", 3, "--warm-up", 1, "--keep-every", 2, "--checkpoint"]
 
 
-def kept_weights(folder: Path) -> torch.Tensor:
-    """All weights of the one checkpoint in a folder, which is of the last step."""
+def kept_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of the one checkpoint in a folder, which is of the last step."""
     (last,) = folder.glob("step-*")
     assert last.name == "step-000004"
     whole = folder.with_suffix(".pt")
     dcp_to_torch_save(last, whole)
-    return weights(torch.load(whole))
+    return torch.load(whole)["model"]
 
 
 def test_a_sharded_training_goes_on_on_as_many_ranks_as_there_are(tmp_path):
-    """On as many as before bit by bit; on one the sums are others, so equal but for rounding. None kept: it starts."""
+    """On as many as before bit by bit; on one the sums are others, so equal but for rounding. None kept: it starts.
+
+    A bias of attention's keys changes no output. Its gradient is rounding alone, which Adam divides by itself: there
+    the weights may differ by some of a step of 0.02.
+    """
     small = [word for flag, size in SMALL.items() if flag not in ("steps", "warm-up") for word in (f"--{flag}", size)]
     words = [SOURCE_CODE / "main_fsdp.py", *small, "--device", "cpu", "--param-dtype", "float32", "--lr", 0.02, *STEPS]
     places = {name: tmp_path / name for name in ("unbroken", "two", "one")}
@@ -261,7 +265,9 @@ def test_a_sharded_training_goes_on_on_as_many_ranks_as_there_are(tmp_path):
     ran(2, *words, places["two"], "--resume")
     ran(1, *words, places["one"], "--resume")
     unbroken, two, one = map(kept_weights, places.values())
-    assert torch.equal(two, unbroken) and torch.allclose(one, unbroken, rtol=1e-4, atol=1e-5)
+    for name, whole in unbroken.items():
+        assert torch.equal(two[name], whole), name
+        assert torch.allclose(one[name], whole, rtol=1e-4, atol=0.02 if name.endswith("qkv.bias") else 1e-5), name
 
 
 def test_copies_that_share_nothing_learn_what_shards_do(transformer):
