@@ -14,11 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit.training import steps, text
 from labkit.training.distributed import Ranks, buckets, world_size
 from labkit.training.ranges import phase, switch
+from labkit.training.sharding import Checkpoints, filled
 
 
 def sharded(model, ranks, device, args):
     """Each block is fetched and freed as one; the next ones are fetched while one computes."""
-    mesh = init_device_mesh(device.type, (ranks.ranks,))
+    shape = (args.copies, ranks.ranks // args.copies)[args.copies == 1 :]
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "shards")[-len(shape) :])
     policy = MixedPrecisionPolicy(param_dtype=args.param_dtype, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -52,19 +54,22 @@ def main():
     switch(args.profile)
     cuda = device.type == "cuda"
 
-    torch.manual_seed(args.seed)
-    model = text.Transformer(args.width, args.depth, args.heads, args.length)
+    with torch.device("meta"):  # shapes alone: no host ever holds all of it
+        model = text.Transformer(args.width, args.depth, args.heads, args.length)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     autocast = torch.autocast(device.type, args.param_dtype, enabled=args.param_dtype != torch.float32)
-    if args.share == "fsdp":  # block by block to the GPU: no rank ever holds all of it there
-        model, autocast = sharded(model, ranks, device, args), torch.autocast(device.type, enabled=False)
+    if args.share == "fsdp":  # which broadcasts nothing: that the ranks' parts fit together is the common seed's doing
+        model = filled(sharded(model, ranks, device, args), device, args.seed)
+        autocast = torch.autocast(device.type, enabled=False)
     else:
-        model = DistributedDataParallel(model.to(device), gradient_as_bucket_view=True)
+        model = DistributedDataParallel(filled(model, device, args.seed), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
+    checkpoints = Checkpoints(args.checkpoint, model, optimizer) if args.checkpoint else None
+    made = checkpoints.resume(args.warm_up + args.steps) if args.resume else 0
     symbols = text.sequences(args.batch_size * args.pool, args.length + 1, args.seed).to(device)
     batches = [batch[ranks.rank :: ranks.ranks] for batch in symbols.split(args.batch_size)]
 
-    losses = [train_step(model, optimizer, batches[step % args.pool], autocast) for step in range(args.warm_up)]
+    losses = [train_step(model, optimizer, batches[step % args.pool], autocast) for step in range(made, args.warm_up)]
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -73,8 +78,10 @@ def main():
     dist.barrier()
     clock = [read_clock(cuda)]
     with phase("training"):
-        for step in range(args.warm_up, args.warm_up + args.steps):
+        for step in range(max(made, args.warm_up), args.warm_up + args.steps):
             losses.append(train_step(model, optimizer, batches[step % args.pool], autocast))
+            if checkpoints and (step + 1) % args.keep_every == 0:
+                checkpoints.keep(step + 1)
             clock.append(read_clock(cuda))
         if cuda:
             torch.cuda.synchronize()
@@ -115,6 +122,7 @@ def parse_args():
     parser = steps.script_parser(__doc__)
     add, count = parser.add_argument, steps.at_least(1)
     add("--share", choices=("fsdp", "ddp"), default="fsdp", help="the weights, or only the gradients (default: fsdp)")
+    add("--copies", type=count, default=1, help="of the network, each shared out; as many as ranks: FSDP's types alone")
     add("--width", type=count, default=1024, help="of the network (default: %(default)s)")
     add("--depth", type=count, default=12, help="blocks (default: %(default)s)")
     add("--heads", type=count, default=16, help="of attention (default: %(default)s)")
@@ -126,6 +134,9 @@ def parse_args():
     add("--prefetch", type=count, default=1, help="blocks to fetch ahead, from 1 on (default: %(default)s)")
     dtype = steps.number_type("bfloat16", "float32")
     add("--param-dtype", type=dtype, default="bfloat16", help="bfloat16 or float32: to compute in (default: bfloat16)")
+    add("--checkpoint", metavar="FOLDER", help="keep the state of the training in FOLDER")
+    add("--keep-every", type=count, default=10, metavar="N", help="after each N steps, warm-up included (default: 10)")
+    add("--resume", action="store_true", help="go on from --checkpoint, if something was kept there, to the same end")
     add("--lr", type=steps.positive, default=3e-4, help="AdamW's learning rate (default: %(default)s)")
     add("--seed", type=steps.at_least(0), default=1, help="random seed (default: %(default)s)")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
@@ -133,6 +144,10 @@ def parse_args():
     args = parser.parse_args()
     if args.batch_size % world_size():
         parser.error(f"--batch-size {args.batch_size}: {world_size()} ranks do not divide it")
+    if world_size() % args.copies or (args.copies > 1 and args.share == "ddp"):
+        parser.error(f"--copies {args.copies}: of --share fsdp, and {world_size()} ranks are shared out among them")
+    if args.resume and not args.checkpoint:
+        parser.error("--resume needs --checkpoint FOLDER: where the training stopped")
     return args
 
 

@@ -187,7 +187,7 @@ LABS = (
     Lab("21_more_gpus.ipynb", "More GPUs",
         "data parallelism, all-reduce, stragglers", 35, 4),
     Lab("22_sharding.ipynb", "A network shared out",
-        "FSDP: all-gather, reduce-scatter, memory", 25, 4),
+        "FSDP: all-gather, reduce-scatter, memory", 20, 4),
     Lab("23_eight_bits.ipynb", "Eight bits, and less",
         "FP8, BF16 weights, block scales", 20, 4),
     Lab("24_nsight.ipynb", "Nsight itself",

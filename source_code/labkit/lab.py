@@ -25,7 +25,6 @@ from labkit.display.show import show
 from labkit.display.spread import Spread, paired
 from labkit.labs import check, predict
 from labkit.lines import say
-from labkit.predictions import compare_prediction
 from labkit.source import kinds, quick
 from labkit.subjects.ladder import WallClock, wall_clock_table
 from stepbudget.ncu.counters import Counted
@@ -34,7 +33,7 @@ from stepbudget.show import answers
 from stepbudget.show.table import table
 
 __all__ = [
-    "Spread", "benchmark", "check", "cold_run", "compare_prediction", "count", "diff", "epoch_ms", "exercise",
+    "Spread", "benchmark", "check", "cold_run", "count", "diff", "epoch_ms", "exercise",
     "finish", "listing", "open_report", "paired", "predict", "profile", "runs", "scoreboard", "show", "start",
     "table", "wall_clock",
 ]  # fmt: skip

@@ -111,16 +111,14 @@ def begin(lab: int | None) -> None:
 
 def predict(guess: Guess, predicted: object, *context: object) -> None:
     """Print the reader's prediction beside what was measured and, where it is a usual mistake, what it left out."""
-    compare_prediction(predicted, guess.measured(*context), guess.unit, guess.of)
+    compare(predicted, guess.measured(*context), guess.unit, guess.of)
     with suppress(NotANumber, TypeError):
         made = None if predicted is None else number(predicted)
         if made is not None and (why := guess.why(made, *context)):
             say(f"{_said(made, guess.unit)}? {why}")
 
 
-def compare_prediction(
-    predicted: object, measured: float | str | tuple[float, float], unit: str = "", of: str = ""
-) -> None:
+def compare(predicted: object, measured: float | str | tuple[float, float], unit: str = "", of: str = "") -> None:
     """Print the reader's prediction beside what was measured, and keep it in her ledger as that ``of`` something.
 
     ``None`` means that none was made; what is no number where one is wanted is told so. Nothing raises. The first line

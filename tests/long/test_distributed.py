@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import forked
 from labkit import course
@@ -102,6 +104,37 @@ def test_a_training_that_is_resumed_ends_as_an_unbroken_one(whole, tmp_path):
     assert resumed.record["test_loss"] == unbroken.record["test_loss"]
 
 
+DIES = ["dying-once", SOURCE_CODE / "main_ddp.py", *COMMON, "--epochs", "3", "--resume", "--checkpoint"]
+
+
+@pytest.fixture(scope="module")
+def three_epochs(tmp_path_factory):
+    """The weights of three unbroken epochs on two ranks."""
+    return weights(trained(2, "main_ddp.py", tmp_path_factory.mktemp("unbroken"), 3).state)
+
+
+def test_a_killed_rank_is_restarted_and_ends_with_the_weights_of_an_unbroken_run(three_epochs, tmp_path):
+    """Of the same number of ranks: bit by bit. The first start finds no file."""
+    kept = tmp_path / "kept.pt"
+    launcher = torchrun(2, ALTERED, *DIES, kept)
+    launcher[3:3] = ["--max-restarts", "1"]
+    done = subprocess.run(launcher, env=environment(), capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("epoch 1 was kept by 2 rank(s); going on from there") == 1
+    assert torch.equal(weights(torch.load(kept)), three_epochs)
+
+
+def test_fewer_ranks_go_on_where_two_stopped(three_epochs, tmp_path):
+    """The sums of gradients are of other parts then, so equal but for rounding."""
+    kept = tmp_path / "kept.pt"
+    died = forked.ranks(2, [ALTERED, *DIES, kept], environment() | {"TORCHELASTIC_RESTART_COUNT": "0"})
+    assert all(one.returncode for one in died) and torch.load(kept)["epoch"] == 1
+    said = ran(1, ALTERED, "no-dropout", *DIES[1:], kept)
+    held = torch.load(kept)
+    assert "epoch 1 was kept by 2 rank(s)" in said and (held["epoch"], held["ranks"]) == (3, 1)
+    assert torch.allclose(weights(held), three_epochs, rtol=1e-4, atol=1e-5)
+
+
 def test_a_rank_that_fails_ends_the_job_with_its_own_error():
     command = torchrun(2, ALTERED, "failing", SOURCE_CODE / "main_ddp.py", *COMMON)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
@@ -138,7 +171,7 @@ def children(process: int) -> list[int]:
         (["--bucket-mb", "-1"], "numbers above 0"),
         (["--patience", "0"], "--patience is a number above 0"),
         (["--resume"], "--resume needs --checkpoint"),
-        (["--resume", "--checkpoint", "gone.pt"], "cannot resume from gone.pt"),
+        (["--resume", "--checkpoint", "."], "cannot resume from .: Is a directory."),
     ],
 )
 def test_wrong_flags_get_a_sentence(monkeypatch, capsys, flags, why):
@@ -147,7 +180,7 @@ def test_wrong_flags_get_a_sentence(monkeypatch, capsys, flags, why):
     with pytest.raises(SystemExit) as ended:
         args = distributed.parse_args("A script.", amp=True)
         run = distributed.DistributedRun.__new__(distributed.DistributedRun)
-        run.args, run.ranks = args, 2
+        run.args, run.group = args, SimpleNamespace(leads=True)
         run.kept()
     assert ended.value.code == 2 and why in capsys.readouterr().err
 
@@ -228,9 +261,13 @@ def transformer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("transformer")
 
     @cache
-    def trained(ranks: int, share: str) -> dict:
-        file = folder / f"{ranks}-{share}.json"
-        flags = SMALL | {"lr": 0.02, "device": "cpu", "param-dtype": "float32", "share": share, "record": file}
+    def trained(ranks: int, share: str, copies: int = 1) -> dict:
+        file = folder / f"{ranks}-{share}-{copies}.json"
+        flags = (
+            SMALL
+            | {"copies": copies}
+            | {"lr": 0.02, "device": "cpu", "param-dtype": "float32", "share": share, "record": file}
+        )
         words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
         ran(ranks, SOURCE_CODE / "main_fsdp.py", *words)
         return json.loads(file.read_text())
@@ -244,6 +281,47 @@ def test_a_sharded_transformer_learns_what_an_unsharded_one_learns(transformer):
     assert sharded["losses"][0] > text.KNOWS_NOTHING - 0.5 and sharded["losses"][-1] < sharded["losses"][0] - 0.5
     assert [row["rank"] for row in sharded["rows"]] == [0, 1] and sharded["ranks"] == 2
     assert all(len(row["step_s"]) == 12 and min(row["step_s"]) > 0 for row in sharded["rows"])
+
+
+STEPS = ["--steps", 3, "--warm-up", 1, "--keep-every", 2, "--checkpoint"]
+
+
+def kept_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of the one checkpoint in a folder, which is of the last step."""
+    (last,) = folder.glob("step-*")
+    assert last.name == "step-000004"
+    whole = folder.with_suffix(".pt")
+    dcp_to_torch_save(last, whole)
+    return torch.load(whole)["model"]
+
+
+def test_a_sharded_training_goes_on_on_as_many_ranks_as_there_are(tmp_path):
+    """On as many as before bit by bit; on one the sums are others, so equal but for rounding. None kept: it starts.
+
+    A bias of attention's keys changes no output. Its gradient is rounding alone, which Adam divides by itself: there
+    the weights may differ by some of a step of 0.02.
+    """
+    small = [word for flag, size in SMALL.items() if flag not in ("steps", "warm-up") for word in (f"--{flag}", size)]
+    words = [SOURCE_CODE / "main_fsdp.py", *small, "--device", "cpu", "--param-dtype", "float32", "--lr", 0.02, *STEPS]
+    places = {name: tmp_path / name for name in ("unbroken", "two", "one")}
+    ran(2, *words, places["unbroken"], "--resume")
+    died = forked.ranks(
+        2, [ALTERED, "dying-once", *words, places["two"]], environment() | {"TORCHELASTIC_RESTART_COUNT": "0"}
+    )
+    assert all(one.returncode for one in died) and [one.name for one in places["two"].iterdir()] == ["step-000002"]
+    shutil.copytree(places["two"], places["one"])
+    ran(2, *words, places["two"], "--resume")
+    ran(1, *words, places["one"], "--resume")
+    unbroken, two, one = map(kept_weights, places.values())
+    for name, whole in unbroken.items():
+        assert torch.equal(two[name], whole), name
+        assert torch.allclose(one[name], whole, rtol=1e-4, atol=0.02 if name.endswith("qkv.bias") else 1e-5), name
+
+
+def test_copies_that_share_nothing_learn_what_shards_do(transformer):
+    """``--copies`` as many as ranks: FSDP's types, and nothing shared out; the arm that tells types from sharding."""
+    copies = transformer(2, "fsdp", copies=2)
+    assert copies["losses"] == pytest.approx(transformer(2, "fsdp")["losses"], rel=1e-4)
 
 
 def test_the_made_language_follows_its_table():

@@ -218,7 +218,7 @@ def test_the_parts_of_a_lab(path):
     for heading in ("Exercises", "(Three things to|To) remember", "Resources"):
         assert re.search(rf"^## {heading}", text, re.MULTILINE), heading
     assert "= None" in code, "the reader predicts before the answer is shown"
-    assert "lab.predict(" in code or "lab.compare_prediction(" in code
+    assert "lab.predict(" in code
     assert all((part in code) != (part in without) for part in ("nsys profile", "lab.wall_clock(", "lab.diff("))
     assert code.count("lab.check(") >= 2
     asking = sum("lab.exercise(" in cell.source for cell in cells(path, "code"))
@@ -228,7 +228,7 @@ def test_the_parts_of_a_lab(path):
 
 
 MADE = re.compile(r"^(my_\w+) = None", re.MULTILINE)
-COMPARED = re.compile(r'lab\.(?:compare_prediction\(\s*|predict\("\w+", )(my_\w+)')
+COMPARED = re.compile(r'lab\.predict\("\w+", (my_\w+)')
 PREDICTED = re.compile(r'lab\.predict\("(\w+)"')
 TOLD = re.compile(r"no prediction made(?: \([^)]*\))?; answer: (\S+?)( %| |×|$)", re.MULTILINE)
 SHOWN = re.compile(r"(?<![\w.,])[+−-]?(\d[\d,]*(?:\.\d+)?)(?![\w.,]*\d)")
@@ -324,11 +324,7 @@ def test_predictions_are_stored_unmade_and_kept_by_name(path):
         assert "you predicted" not in outputs(cells[compared])
     for cell in cells:
         if cell.cell_type == "code":
-            calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
-            mine = [call for call in calls if getattr(call.func, "attr", "") == "compare_prediction"]
-            given = [word.value.value for call in mine for word in call.keywords if word.arg == "of"]
-            assert len(given) == len(mine), "of=… names it in the reader's ledger"
-            names += given + [asked[name].of for name in PREDICTED.findall(cell.source)]
+            names += [asked[name].of for name in PREDICTED.findall(cell.source)]
             assert "Your predictions in this lab" not in outputs(cell)
     assert len(set(names)) == len(names) >= 1
     assert {one.of for one in asked.values()} <= set(names), "asked for by no cell"
@@ -336,7 +332,7 @@ def test_predictions_are_stored_unmade_and_kept_by_name(path):
 
 
 def test_a_fold_leaves_other_metadata_alone():
-    cell = nbformat.v4.new_code_cell("lab.compare_prediction(mine, 1)", metadata={"jupyter": {"source_hidden": True}})
+    cell = nbformat.v4.new_code_cell('lab.predict("of", mine)', metadata={"jupyter": {"source_hidden": True}})
     fold(cell)
     assert cell.metadata["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
     cell.source = "lab.check(1)"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from labkit import course, lab, paths, predictions
-from labkit.predictions import Prediction, compare_prediction
+from labkit.predictions import Prediction, compare
 
 pytestmark = pytest.mark.usefixtures("unbroken_lines")
 
@@ -72,51 +72,51 @@ def said(capsys) -> list[str]:
     ],
 )
 def test_a_prediction_is_compared(predicted, measured, unit, says, capsys):
-    compare_prediction(predicted, measured, unit, of="it")
+    compare(predicted, measured, unit, of="it")
     assert said(capsys) == ["Prediction: it", says]
     predictions.begin(2)
-    compare_prediction(predicted, measured, unit)
+    compare(predicted, measured, unit)
     assert said(capsys) == [says]
 
 
 def test_a_reader_without_a_prediction_is_asked_kindly_and_once(capsys, reports):
-    compare_prediction(None, 2.5, " ms", of="it")
-    compare_prediction(None, 3.5, " ms", of="that")
+    compare(None, 2.5, " ms", of="it")
+    compare(None, 3.5, " ms", of="that")
     _, first, _, second = said(capsys)
     assert first.startswith("no prediction made (next time") and first.endswith("; answer: 2.5 ms")
     assert second == "no prediction made; answer: 3.5 ms"
     predictions.finish()
     assert said(capsys) == [] and not reports.exists()
     predictions.begin(2)
-    compare_prediction(None, 2.5)
+    compare(None, 2.5)
     assert "next time" in said(capsys)[0]
 
 
 def test_the_first_prediction_is_the_one_that_counts(capsys, reports):
-    compare_prediction(10, 2.5, " ms", of="it")
-    compare_prediction(10, 2.6, " ms", of="it")
-    compare_prediction(2.5, 2.5, " ms", of="it")
+    compare(10, 2.5, " ms", of="it")
+    compare(10, 2.6, " ms", of="it")
+    compare(2.5, 2.5, " ms", of="it")
     *_, again = said(capsys)
     assert again.endswith("(your first, 10 ms, is the one that counts)")
     assert [(one["predicted"], one["measured"]) for one in lines(reports)] == [(10, 2.5)]
     predictions.begin(1)  # the notebook is run again
-    compare_prediction(2.5, 2.5, " ms", of="it")
+    compare(2.5, 2.5, " ms", of="it")
     assert "your first, 10 ms" in said(capsys)[1]
     predictions.finish()
     assert "it: you predicted 10 ms; answer: 2.5 ms – over by a factor of 4.00" in said(capsys)[1]
 
 
 def test_what_has_no_name_or_no_end_is_not_kept(reports):
-    compare_prediction(10, 2.5)
-    compare_prediction(float("inf"), 2.5, of="it")
-    compare_prediction(10, float("inf"), of="it")
-    compare_prediction(10, float("nan"), of="it")
+    compare(10, 2.5)
+    compare(float("inf"), 2.5, of="it")
+    compare(10, float("inf"), of="it")
+    compare(10, float("nan"), of="it")
     assert not reports.exists()
 
 
 def test_a_lab_ends_with_its_predictions(capsys):
-    compare_prediction(5, 2.5, " ms", of="one product")
-    compare_prediction("N", "M", of="the free dimension")
+    compare(5, 2.5, " ms", of="one product")
+    compare("N", "M", of="the free dimension")
     capsys.readouterr()
     lab.finish()
     assert said(capsys) == [
@@ -131,9 +131,9 @@ def test_a_lab_ends_with_its_predictions(capsys):
 
 @pytest.mark.parametrize("number", [one.number for one in course.LABS])
 def test_the_last_lab_of_a_part_looks_back_on_all(number, capsys):
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     predictions.begin(number)
-    compare_prediction(1.17, 1.2, "×", of="another")
+    compare(1.17, 1.2, "×", of="another")
     capsys.readouterr()
     predictions.finish()
     told = said(capsys)
@@ -202,13 +202,13 @@ DAMAGED = [
 
 @pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_line_costs_no_other(line, reports, capsys):
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     with (reports / predictions.FILE).open("a") as file:
         file.write(line)  # broken off: no newline
     predictions.begin(1)
-    compare_prediction(3, 2.5, " ms", of="another")
+    compare(3, 2.5, " ms", of="another")
     predictions.begin(1)
-    compare_prediction(3, 2.5, " ms", of="a third")
+    compare(3, 2.5, " ms", of="a third")
     capsys.readouterr()
     predictions.finish()
     told = said(capsys)
@@ -222,7 +222,7 @@ def test_a_damaged_line_costs_no_other(line, reports, capsys):
 def test_a_file_that_is_no_text_is_damaged_and_no_more(reports, capsys):
     reports.mkdir()
     (reports / predictions.FILE).write_bytes(bytes(range(256)) * 10)
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     predictions.finish()
     assert "cannot be read and stay out" in said(capsys)[-1]
 
@@ -237,7 +237,7 @@ def test_what_is_no_file_is_said_in_a_sentence(what, reports, capsys):
         os.mkfifo(file)
     else:
         reports.write_text("")
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     capsys.readouterr()
     predictions.finish()
     told = said(capsys)
@@ -249,7 +249,7 @@ def test_what_is_no_file_is_said_in_a_sentence(what, reports, capsys):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_that_cannot_be_written(reports, capsys):
     reports.mkdir(mode=0o500)
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     predictions.finish()
     assert "cannot be written (Permission denied): your predictions are not kept." in said(capsys)[-1]
 
@@ -261,14 +261,14 @@ def test_no_right_to_write_is_said_in_a_sentence(reports, capsys, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.open", refuse)
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     predictions.finish()
     assert "cannot be written (Permission denied): your predictions are not kept." in said(capsys)[-1]
 
 
 def test_where_pages_are_made_or_tested_nothing_is_kept_or_shown(reports, capsys, monkeypatch):
     monkeypatch.setenv("LAB_PREDICTIONS", "off")
-    compare_prediction(5, 2.5, " ms", of="one product")
+    compare(5, 2.5, " ms", of="one product")
     capsys.readouterr()
     predictions.finish()
     assert said(capsys) == [] and not reports.exists()

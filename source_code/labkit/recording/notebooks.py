@@ -26,7 +26,7 @@ from labkit.recording import pages
 
 CELL_TIMEOUT_S = 600
 REVEALS = "reveals"  # in a cell's metadata: the prediction, by its variable, whose answer the output gives away
-COMPARES = re.compile(r"^\s*lab\.(compare_prediction|predict)\(", re.MULTILINE)
+COMPARES = re.compile(r"^\s*lab\.predict\(", re.MULTILINE)
 OPENED = "import json; from labkit.source import originals; print(json.dumps(originals.opened()))"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 

@@ -82,7 +82,7 @@ def _flags() -> argparse.ArgumentParser:
         help="seconds to wait for a rank (default: %(default)s)",
     )
     add("--checkpoint", metavar="FILE", help="keep the state of the training in FILE after each epoch")
-    add("--resume", action="store_true", help="go on from --checkpoint, to the end that a whole run would come to")
+    add("--resume", action="store_true", help="go on from --checkpoint, if it is there, to the same end")
     return parser
 
 
@@ -182,20 +182,31 @@ class DistributedRun(Run):
             yield
 
     def kept(self, **states: torch.nn.Module | torch.optim.Optimizer | object) -> None:
-        """Name what ``--checkpoint`` keeps (each has ``state_dict``), and with ``--resume`` put it back as it was."""
+        """Name what ``--checkpoint`` keeps (each has ``state_dict``), and with ``--resume`` put it back as it was.
+
+        Rank 0 reads it for all; where nothing was kept yet, the training starts. There may be another number of ranks:
+        each step has the samples that it would have had, in other shares. Only the dropout masks are others, then.
+        """
         self._states = states
         if not self.args.resume:
             return
+        read = [self._read() if self.group.leads else None]
+        dist.broadcast_object_list(read)
+        if held := read[0]:
+            for name, state in states.items():
+                state.load_state_dict(held[name])
+            self._first_epoch = held["epoch"] + 1
+            print(f"epoch {held['epoch']} was kept by {held['ranks']} rank(s); going on from there", flush=True)
+
+    def _read(self) -> dict | None:
+        """What was kept; None where nothing was."""
         with one_sentence():
             try:
-                held = torch.load(self.args.checkpoint, map_location="cpu", weights_only=True)
+                return torch.load(self.args.checkpoint, map_location="cpu", weights_only=True)
+            except FileNotFoundError:
+                return None
             except OSError as error:
                 raise LabError(f"cannot resume from {self.args.checkpoint}: {error.strerror}.") from error
-            if held["ranks"] != self.ranks:
-                raise LabError(f"{self.args.checkpoint} is of {held['ranks']} ranks; these are {self.ranks}.")
-        for name, state in states.items():
-            state.load_state_dict(held[name])
-        self._first_epoch = held["epoch"] + 1
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, as ``Run.epochs``; after each the state is kept where ``--checkpoint`` says.

@@ -1,7 +1,6 @@
 """Lab 22: what does sharding leave on a rank, what does it move, and whose CPU is late?"""
 
 from labkit.labs.lab22.claims import (
-    between_passes,
     cpu_is_late,
     ddp_is_faster,
     explained,
@@ -9,8 +8,6 @@ from labkit.labs.lab22.claims import (
     full_batches_scale,
     large_steps_hide_it,
     messages_are_blocks,
-    model_foretells,
-    states_shared_out,
 )
 from labkit.labs.lab22.exercises import EXERCISES
 from labkit.labs.lab22.measured import (
@@ -19,6 +16,7 @@ from labkit.labs.lab22.measured import (
     difference,
     fullest,
     hidden,
+    late,
     ledger,
     line,
     moved,
@@ -26,5 +24,6 @@ from labkit.labs.lab22.measured import (
     overlap,
     peaks,
 )
-from labkit.labs.lab22.memory import Network, Way, deepest, depths, held_bars, kept
-from labkit.labs.lab22.ways import shared_out, tried
+from labkit.labs.lab22.memory import Network, Way, states_bars
+from labkit.labs.lab22.predictions import PREDICTIONS
+from labkit.labs.lab22.ways import of_width, shared_out, tried

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
 from labkit.checks import Claim
 from labkit.display.spread import Spread
 from labkit.labs.lab22 import measured
-from labkit.labs.lab22.memory import NUMBERS, Network, Way
+from labkit.labs.lab22.memory import Network, Way
 from labkit.subjects.scaling.readings import ON_CPU, gained
 from stepbudget.ask.ranks import Ranks
 
@@ -22,28 +22,6 @@ def explained(parts: Mapping[str, float]) -> Iterator[Claim | str]:
         because="another version of PyTorch frees gradients, or copies weights, at another time",
         so="torch.cuda.memory._record_memory_history() shows what is there at the fullest moment",
     )  # fmt: skip
-
-
-def between_passes(small: pd.DataFrame, network: Network) -> Iterator[Claim | str]:
-    """What lies in memory between the passes; a row a way: DDP, FSDP, and FSDP that keeps what it gathered."""
-    ddp, fsdp, kept = (small.iloc[at] for at in range(3))
-    states = 16 * network.weights
-    yield Claim("states weigh what they weigh on paper", (ddp.kept, fsdp.kept) == (states, states / 2))
-    no_gradients = bool(fsdp.before < fsdp.kept < ddp.kept <= ddp.before)
-    yield Claim("before a step FSDP's gradients are not there, DDP's are", no_gradients)
-    yield f"kept, gathered weights are {(kept.forward - fsdp.forward) / 1e9:.2f} GB more after forward"
-
-
-def states_shared_out(network: Network, ways: Sequence[Way]) -> Iterator[Claim | str]:
-    """States and copies on a rank, on paper: by the first of the ways, DDP, and by the last, FSDP on 64."""
-    first, *_, last = [way.held(network) for way in ways]
-    states, left = (sum(held[kind] for kind in NUMBERS) for held in (first, last))
-    yield Claim("on 64 ranks an n-th of the states is left", abs(left / states - 1 / 64) < 1e-9)
-    copies = [held["BF16 copies"] / 1e9 for held in (first, last)]
-    yield (
-        f"states: {states / 1e9:.1f} GB on each rank under DDP, {left / 1e9:.1f} on 64; "
-        f"{copies[0]:.1f} GB of BF16 copies under DDP, {copies[1]:.2f} under FSDP"
-    )
 
 
 def fits_only_shared_out(wide: pd.DataFrame, network: Network) -> Iterator[Claim | str]:
@@ -71,9 +49,9 @@ def messages_are_blocks(moved: pd.DataFrame, network: Network) -> Iterator[Claim
     yield Claim("each block is gathered twice a step", bool(gathered["count"] == 2 * network.depth))
 
 
-def ddp_is_faster(runs: pd.DataFrame, gains: Mapping[str, Spread]) -> Iterator[Claim | str]:
-    """The batch of one GPU shared out between two: DDP, by the ``runs``, against what FSDP ``gains``, by scaling."""
-    by_ddp, by_fsdp = gained(runs, "text_ddp", "strong", 2).median, gains["strong"].median
+def ddp_is_faster(runs: pd.DataFrame, by_fsdp: Spread) -> Iterator[Claim | str]:
+    """The batch of one GPU shared out between two: what DDP gains, by the ``runs``, and what FSDP does."""
+    by_ddp, by_fsdp = gained(runs, "text_ddp", "strong", 2).median, by_fsdp.median
     yield Claim(
         "shared out, the batch of one GPU is faster by DDP than by FSDP", by_ddp > by_fsdp, (by_ddp, by_fsdp),
         because="a faster CPU keeps ahead of the GPU also where a step is short",
@@ -99,19 +77,9 @@ def cpu_is_late(pair: Ranks) -> Iterator[Claim | str]:
     )
 
 
-def model_foretells(scored: pd.DataFrame) -> Iterator[Claim | str]:
-    """What binds a step of FSDP on two GPUs, by the model, and how near it comes; a row a scaling."""
-    binds = dict(zip(scored["scaling"], scored["binds"], strict=True))
-    yield Claim(
-        "on paper, as recorded: shared out the CPU binds, with full batches the GPU",
-        binds == {"strong": "CPU", "weak": "compute"},
-    )
-    yield Claim("both are within 15 %, as recorded", bool((scored["off_pct"].abs() <= 15).all()))
-
-
-def full_batches_scale(gains: Mapping[str, Spread]) -> Iterator[Claim | str]:
-    """What FSDP on two GPUs gains where each has the batch of one; the second argument of ``ddp_is_faster``."""
-    weak = gains["weak"].median
+def full_batches_scale(runs: pd.DataFrame) -> Iterator[Claim | str]:
+    """What FSDP on two GPUs gains where each has the batch of one; ``runs``: ``scaling.frame``."""
+    weak = gained(runs, "text_fsdp", "weak", 2).median
     yield Claim(
         "with full batches, FSDP on two keeps over nine tenths of two single GPUs", weak > 1.8, weak,
         because="the link is slower, and a block's kernels too short to hide its messages",

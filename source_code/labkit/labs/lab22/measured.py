@@ -17,7 +17,7 @@ from labkit.subjects.scaling import readings as scaling
 from labkit.subjects.scaling.readings import Records
 from stepbudget import intervals
 from stepbudget.ask import collectives, phases
-from stepbudget.ask.ranks import Ranks
+from stepbudget.ask.ranks import Rank, Ranks
 from stepbudget.show.table import Table, table
 
 HALVES = ("ReduceScatter", "AllGather")  # of an all-reduce in a ring: each is a pass over all that is reduced
@@ -106,6 +106,12 @@ def steps(pair: Ranks) -> int:
     """How many steps the reports hold."""
     own = phases.phases(pair.ranks[0].report, pair.ranks[0].window).set_index("phase")
     return int(own.loc["forward", "count"])
+
+
+def late(pair: Ranks) -> Rank:
+    """The rank that waits least for the others."""
+    waiting_ms = overlap(pair).groupby("rank")["waiting_ms"].sum()
+    return min(pair.ranks, key=lambda rank: waiting_ms[rank.number])
 
 
 def overlap(pair: Ranks) -> pd.DataFrame:

@@ -14,27 +14,18 @@ whole in FP32, to be added up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.display import style
-from labkit.display.charts.bars import bar, bar_axes, beside, key, reach
-from labkit.errors import LabError
-from stepbudget.show.table import Table, table
+from labkit.display.charts.bars import SMALL, bar, bar_axes, beside, key, reach
 
 FP32, BF16 = 4, 2  # bytes
 NUMBERS = {"weights": 1, "gradients": 1, "Adam's moments": 2}  # kept in FP32, for each weight
 H200_BYTES = 141e9  # its data sheet; the driver finds 150e9, not all of which a program can use
-COLOURS = dict(
-    zip(
-        ("weights", "gradients", "Adam's moments", "BF16 copies", "activations"),
-        (style.BLUE, style.VERMILION, style.ORANGE, style.SKY, style.GREEN),
-        strict=True,
-    )
-)
+COLOURS = dict(zip(NUMBERS, (style.BLUE, style.VERMILION, style.ORANGE), strict=True))
 
 
 @dataclass(frozen=True)
@@ -96,57 +87,22 @@ class Way:
         return max(self.moments(network, activations).values())
 
 
-def deepest(way: Way, width: int, block_bytes: float, room: float = H200_BYTES) -> int:
-    """How many blocks of a width fit, with so many bytes of activations a block; the embedding left aside.
-
-    LabError where not even one does.
-    """
-    one, two = (way.moments(Network(width, depth, 0), depth * block_bytes) for depth in (1, 2))
-    blocks = min(int((room - 2 * one[when] + two[when]) // (two[when] - one[when])) for when in one)
-    if blocks < 1:
-        raise LabError(f"{way.label}: not one block of width {width} fits into {room / 1e9:.0f} GB.")
-    return blocks
-
-
-def kept(network: Network, ways: Sequence[Way]) -> Table:
-    """On paper: what a rank keeps of the network from step to step, in GB, by kind and way."""
-    columns = {way.label: [held for kind, held in way.held(network).items() if kind in NUMBERS] for way in ways}
-    frame = pd.DataFrame({"kept in FP32": [*NUMBERS, "all"]})
-    for label, own in columns.items():
-        frame[label] = [part / 1e9 for part in (*own, sum(own))]
-    caption = f"On paper: states of {network.weights:,} weights on each rank, GB"
-    return table(frame, caption, dict.fromkeys(columns, "{:.3f}"), totals=[-1])
-
-
-def depths(width: int, block_bytes: dict[str, float], ways: Sequence[Way], sequences: Sequence[int]) -> Table:
-    """On paper: how many blocks of a width fit into an H200; ``block_bytes``: activations of a sequence, by share."""
-    rows = []
-    for way in ways:
-        row: dict = {"way": way.label}
-        for count in sequences:
-            blocks = deepest(way, width, count * block_bytes[way.share])
-            row[f"blocks, {count} a GPU"] = blocks
-            row[f"billion weights, {count} a GPU"] = blocks * Network(width, 1, 0).block / 1e9
-        rows.append(row)
-    frame = pd.DataFrame(rows)
-    formats = {name: "{:,.0f}" if name.startswith("blocks") else "{:.1f}" for name in frame if name != "way"}
-    caption = f"On paper: the deepest network of width {width:,} on GPUs of {H200_BYTES / 1e9:.0f} GB, "
-    caption += "by the sequences that each GPU has"
-    return table(frame, caption, formats)
-
-
-def held_bars(network: Network, ways: Sequence[Way], activations: Mapping[str, float], title: str) -> Figure:
-    """A bar a way: GB on a rank by kind. ``activations``: bytes of those, by share."""
-    parts = {way.label: way.held(network) | {"activations": activations[way.share]} for way in ways}
-    longest = max(sum(own.values()) for own in parts.values()) / 1e9
+def states_bars(parts: Mapping[int, float], width: int) -> Figure:
+    """The states on each rank in GB, a bar a number of GPUs, by kind; a line where one GPU is full."""
+    labels = ["one GPU, or DDP" if ranks == 1 else f"sharded, {ranks} GPUs" for ranks in parts]
     with style.house_style():
-        fig, ax = bar_axes(list(parts), title, "GB on each rank")
-        reach(ax, longest, words_in=0.9)
-        for y, own in enumerate(parts.values()):
+        fig, ax = bar_axes(labels, f"States of a transformer {width:,} wide, on paper", "GB on each GPU")
+        reach(ax, max(*parts.values(), H200_BYTES / 1e9), words_in=0.9)
+        for y, whole in enumerate(parts.values()):
             left = 0.0
-            for kind, size in own.items():
-                bar(ax, y, left, size / 1e9, COLOURS[kind])
-                left += size / 1e9
+            for kind, count in NUMBERS.items():
+                part = whole * count / sum(NUMBERS.values())
+                bar(ax, y, left, part, COLOURS[kind])
+                left += part
             beside(ax, left, y, f"{left:.1f} GB")
+        ax.axvline(H200_BYTES / 1e9, color=style.INK, linestyle="--", linewidth=1)
+        full = f"one H200 is full: {H200_BYTES / 1e9:.0f} GB"
+        look = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        ax.annotate(full, (H200_BYTES / 1e9, len(parts) - 1), size=SMALL + 0.5, **look)
         key(fig, COLOURS, len(COLOURS))
     return fig

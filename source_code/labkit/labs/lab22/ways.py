@@ -29,6 +29,12 @@ def record(where: Path | None = None) -> dict:
     return originals.read(files[-1])
 
 
+def of_width(width: int) -> pd.DataFrame:
+    """The recorded ways of a network of this width: rows of ``tried``, those that fit first."""
+    found = tried()
+    return found[found["width"] == width].sort_values("fits", ascending=False, kind="stable")
+
+
 def tried(found: dict | None = None) -> pd.DataFrame:
     """A row a way of the record (the newest), of its fullest or slowest rank.
 
@@ -74,25 +80,17 @@ def _measured(each: list[dict]) -> dict:
     }
 
 
-def shared_out(found: pd.DataFrame, phases: bool = False) -> Table:
-    """Ways that were run in turn (rows of ``tried``): states, the fullest moment, bytes moved, a step's time.
-
-    ``phases``: instead of the last two, what is allocated before a step and after its passes.
-    """
+def shared_out(found: pd.DataFrame) -> Table:
+    """Ways that were run in turn (rows of ``tried``): states, the fullest moment, bytes moved, a step's time."""
     rows = list(found.itertuples())
     frame = pd.DataFrame({"way": found["way"], "width": found["width"], "sequences a GPU": found["sequences"]})
     frame["states GB"] = found["kept"] / 1e9
-    columns = {"before": "before a step GB", "forward": "after forward GB", "backward": "after backward GB"}
-    for name, label in columns.items() if phases else ():
-        frame[label] = found[name].astype(float) / 1e9
     frame["fullest GB"] = found["peak"].astype(float) / 1e9
-    if not phases:
-        frame["bytes moved a weight"] = found["moved"] / found["weights"]
-        frame["a step ms"] = found["step_ms"]
-        frame["range ms"] = [f"{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
+    frame["bytes moved a weight"] = found["moved"] / found["weights"]
+    frame["a step ms"] = found["step_ms"]
+    frame["range ms"] = [f"{row.low_ms:,.0f}–{row.high_ms:,.0f}" if row.fits else None for row in rows]
     frame["fits"] = ["yes" if row.fits else "out of memory" for row in rows]
     if found["fits"].all():
         frame = frame.drop(columns="fits")
     formats = {name: "{:.2f}" for name in frame if name.endswith((" GB", " weight"))} | {"a step ms": "{:,.1f}"}
-    formats = {name: form for name, form in formats.items() if name in frame}
     return table(frame, "Ways of sharing out, one after another on the same GPUs", formats)
