@@ -56,7 +56,9 @@ EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 OPERATOR = re.compile(
     r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
 )
-API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
+# No function of CUDA has a _ within its name: what follows one says which build of it was called, its version or the
+# default stream that it takes (cudaStreamSynchronize_ptsz_v7000, cuGraphInstantiate_v2_v12000).
+API_BUILD = re.compile(r"^(_*cu[^_]*)_.+", re.DOTALL)
 
 MOST_GPUS = 2**16
 
@@ -137,9 +139,9 @@ class Report(Export):
 
     @cached_property
     def api(self) -> pd.DataFrame:
-        """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
+        """CUDA API calls: start, end, thread, process, name (without what tells its builds apart)."""
         calls = self._called(self._frame(sqlite.CALLS, self._calls_made[:, :4], ["start", "end", "thread"], ["name"]))
-        calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
+        calls["name"] = _each(calls["name"], lambda name: API_BUILD.sub(r"\1", name))
         return calls
 
     @cached_property

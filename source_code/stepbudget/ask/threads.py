@@ -13,12 +13,18 @@ from stepbudget import intervals
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
-# Calls in which a thread may sleep until another thread or process lets it go on.
+# Calls in which a thread may sleep until another thread, a process, a clock or a device lets it go on, by what they wait
+# for: events; locks and threads; processes; signals; time; data to be moved, on whatever way and at whatever offset.
+# Around them stand what tells variants apart: leading _, libc's __…_chk and …_nocancel, 64 for the size of an offset.
 WAITS = re.compile(
-    r"^_*(poll|ppoll|select|pselect|epoll_p?wait2?|sem_wait|sem_timedwait|sem_clockwait|pthread_cond_(timed|clock)?wait"
-    r"|pthread_join|pthread_timedjoin_np|pthread_mutex_(timed)?lock|pthread_rwlock_\w*lock|pthread_barrier_wait|futex\w*"
-    r"|wait|waitpid|waitid|wait3|wait4|sigwait\w*|sigtimedwait|pause|u?sleep|nanosleep|clock_nanosleep|accept4?"
-    r"|recv|recvfrom|recvmsg|recvmmsg|read|readv|msgrcv|mq_receive|fgetc?|fread)$"
+    r"^_*(?:libc_)?(?:"
+    r"p?poll|p?select|epoll_p?wait2?|io_uring_enter2?|io_p?getevents|aio_suspend"
+    r"|sem_\w*wait|pthread_\w*(?:join(?:_np)?|(?<!un)(?<!try)lock|wait)|mtx_(?:timed)?lock|cnd_(?:timed)?wait|thrd_join|futex\w*|flock|lockf"
+    r"|wait(?:pid|id|[34])?|sig(?:timed)?wait(?:info)?|sigsuspend|pause|u?sleep|(?:clock_)?nanosleep|thrd_sleep"
+    r"|p?(?:read|write)v?2?|f(?:read|write|flush|(?:data)?sync)|f?(?:get|put)[cs]|getline|syncfs|sync(?:_file_range)?"
+    r"|msync|sendfile|splice|vmsplice|tee|copy_file_range|process_vm_(?:read|write)v"
+    r"|accept4?|connect|(?:send|recv)(?:to|from|m?msg)?|(?:msg|mq_)\w*(?:rcv|snd|receive|send)"
+    r")(?:_unlocked|_chk|_nocancel|64|v2)*$"
 )
 
 

@@ -1,0 +1,97 @@
+"""Names that strangers' programs bring: builds of CUDA calls, waits in the system, kernels that communicate, loaders."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepbudget.ask import sums, threads
+from stepbudget.ask.budget import budget
+from stepbudget.kernel_names import NO, UNKNOWN, by_name, is_collective
+from stepbudget.report import open_report
+from synthetic import SyntheticReport
+
+POINTWISE = "at::native::vectorized_elementwise_kernel"
+MS = 1000  # µs
+
+
+@pytest.fixture
+def made(tmp_path):
+    return SyntheticReport(tmp_path / "made.sqlite")
+
+
+def opened(made):
+    return open_report(made.write())
+
+
+# --- calls of CUDA ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", ["", "_v7000", "_ptsz", "_ptsz_v7000", "_ptds_v7000", "_v2_ptsz_v12000", "_spt"])
+@pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cuStreamSynchronize", "cudaMemcpy"])
+def test_a_call_is_told_by_its_function_whatever_build_of_it_was_called(made, name, build):
+    made.range(0, 400 * MS, "training")
+    for at in range(0, 400 * MS, 40 * MS):
+        made.kernel(at + 110, at + 10_110, POINTWISE, call=(at + 100, at + 110))
+        made.api(at + 200, at + 39_900, name + build)
+    report = opened(made)
+    found = budget(report)
+    assert found.ms["synchronisation"] == pytest.approx(10 * (40 - 10.01), abs=0.5) and found.ms["cuda_setup"] == 0
+    assert name in {row[0] for row in sums.sums(report.path)["calls"]}
+
+
+@pytest.mark.parametrize("name", ["my_own_call", "cu_", "_cu"])
+def test_what_is_no_function_of_cuda_keeps_its_name(made, name):
+    report = opened(made.api(0, 1, name).kernel(2, 3, POINTWISE))
+    assert report.api["name"].tolist() == [name] == [row[0] for row in sums.sums(report.path)["calls"]]
+
+
+# --- calls of the operating system --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "read", "pread64", "preadv2", "write", "pwrite", "pwritev64v2", "fsync", "fdatasync", "sendfile64", "splice",
+        "io_uring_enter", "io_getevents", "__read_chk", "fgets_unlocked", "recvmmsg", "epoll_pwait2", "futex_waitv",
+        "pthread_cond_clockwait", "pthread_mutex_clocklock", "mq_timedreceive", "msgrcv", "sem_clockwait",
+    ],
+)  # fmt: skip
+def test_a_call_that_waits_for_a_device_or_a_thread_is_a_wait(made, name):
+    made.range(0, 100 * MS, "training").kernel(0, 1 * MS, POINTWISE, call=(0, 1))
+    made.os_call(2 * MS, 90 * MS, name).kernel(95 * MS, 100 * MS, POINTWISE, call=(95 * MS - 9, 95 * MS - 5))
+    assert budget(opened(made)).ms["os_wait"] == pytest.approx(88, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["mmap64", "pthread_create", "pthread_mutex_unlock", "pthread_rwlock_init", "reader"])
+def test_a_call_that_computes_is_none(name):
+    assert not threads.WAITS.match(name)
+
+
+# --- kernels ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kuserbuffers_pushsend(int *, int *, int4 *, int4 *, int)", "userbuffers_fp16_sum_inplace_gpu_rw_ag<(int)4>()",
+        "void <unnamed>::multimem_all_reduce_kernel<c10::BFloat16, (int)16>(T1 *, unsigned long)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel<float, 16>(float*)",
+        "c10d::symmetric_memory::barrier_kernel(unsigned int **, unsigned long)",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half>, __half>(const T2 *)",
+        "void sglang::cross_device_reduce_2stage<__nv_bfloat16, (int)4>()",
+        "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_oneshot_lamport<(int)1>()",
+        "tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel(const int *)",
+        "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<float>()",
+        "nvshmemi_proxy_quiet_entrypoint()",
+    ],
+)  # fmt: skip
+def test_kernels_of_serving_engines_that_communicate(made, name):
+    assert is_collective(name) and by_name(name) == NO
+    found = budget(opened(made.range(0, 100, "training").kernel(0, 100, name)))
+    assert found.ms["communication"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("kind", ["poi", "red", "per", "for", "spl"])
+def test_what_inductor_did_not_make_of_a_template_holds_no_matrix_product(kind):
+    assert by_name(f"triton_{kind}_fused_addmm_convolution_relu_3") == NO
+    assert by_name("triton_tem_fused_addmm_relu_3") == UNKNOWN
