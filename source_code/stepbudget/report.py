@@ -22,6 +22,7 @@ import pandas as pd
 from stepbudget import metrics, nccl
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
+from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
@@ -56,6 +57,17 @@ EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 OPERATOR = re.compile(
     r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
 )
+# NVTX leaves the default domain to the program; these are the domains that libraries open for themselves.
+LIBRARY_DOMAINS = re.compile(
+    r"(?:lib|nvidia[\W_]*|com\.nvidia\.)?(?:cccl|cub|thrust|tsl|xla|xprof|nccl|nvshmem|dali|raft|rmm|ucx|mpi|tensorrt|nvimgcodec"
+    r"|cu(?:dnn|blas|sparse|solver|fft|rand|tensor|df|ml|graph|vs|spatial|cim))",
+    re.IGNORECASE,
+)
+# How ranges are called that a library opens around its own calls, whatever domain it takes: by a function with its
+# namespace (cub::DeviceSelect::Flagged) or its class (DeepSpeedEngine.forward), by whom it belongs to
+# ([Strategy]DDPStrategy.training_step, [DALI][Executor] RunMixed), or not at all.
+LIBRARYS = re.compile(r"nccl[A-Z]\w*\Z|\(unnamed range\)\Z|\s*\Z|[a-z_]\w*::\w|_?[A-Z]\w*(\.\w+)+\Z|(\[\w+\])+ ?\w")
+
 # No function of CUDA has a _ within its name: what follows one says which build of it was called, its version or the
 # default stream that it takes (cudaStreamSynchronize_ptsz_v7000, cuGraphInstantiate_v2_v12000).
 API_BUILD = re.compile(r"^(_*cu[^_]*)_.+", re.DOTALL)
@@ -233,10 +245,10 @@ class Report(Export):
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
-        """NVTX ranges: start, end, thread, process, name, raw_name, operator.
+        """NVTX ranges: start, end, thread, process, name, raw_name, operator, library.
 
         ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it;
-        ``operator``: it is a single operator's.
+        ``operator``: it is a single operator's; ``library``: a library opened it, by its domain or its name.
         """
         columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
         query = _RANGES.format(**columns, types=self.range_types)
@@ -250,7 +262,26 @@ class Report(Export):
         ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
         cut = ranges["name"].str.len() < ranges["raw_name"].str.len()
         ranges["operator"] = cut | _each(ranges["name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
+        known = self.names_of_libraries
+        own = _each(ranges["raw_name"], lambda name: name in known or bool(LIBRARYS.match(name)))
+        ranges["library"] = own.astype(bool)
         return ranges
+
+    @cached_property
+    def names_of_libraries(self) -> set[str]:
+        """What ranges are called that lie in the NVTX domain of a library."""
+        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
+            return set()
+        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
+        query = (
+            f"SELECT DISTINCT event.domainId, event.globalTid >> 24, coalesce({text}, registered.value) "
+            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
+            "WHERE event.eventType"
+        )
+        created = self.rows(f"{query} = {DOMAIN_CREATED}")
+        domains = {row[:2] for row in created if LIBRARY_DOMAINS.match(str(row[2]))}
+        rows = self.rows(f"{query} IN ({self.range_types})") if domains else []
+        return {name for *domain, name in rows if tuple(domain) in domains}
 
     @cached_property
     def nccl_calls(self) -> pd.DataFrame:

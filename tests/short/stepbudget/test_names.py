@@ -1,4 +1,4 @@
-"""Names that strangers' programs bring: builds of CUDA calls, waits in the system, kernels that communicate, loaders."""
+"""Names of strangers' programs: builds of CUDA calls, waits in the system, kernels that communicate, loaders, steps."""
 
 from __future__ import annotations
 
