@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stepbudget import metrics, nccl
+from stepbudget import kernel_names, metrics, nccl
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.frames import DOMAIN_CREATED
@@ -73,6 +73,7 @@ LIBRARYS = re.compile(r"nccl[A-Z]\w*\Z|\(unnamed range\)\Z|\s*\Z|[a-z_]\w*::\w|_
 API_BUILD = re.compile(r"^(_*cu[^_]*)_.+", re.DOTALL)
 
 MOST_GPUS = 2**16
+STRAY = 0.1  # of what the busiest GPU, thread or process does: what does less is no part of the program
 
 SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
 # What tells of events that are missing, of whatever severity: all of a kind, or some.
@@ -377,23 +378,22 @@ class Report(Export):
 
     @cached_property
     def gpu(self) -> str | None:
-        """The name of the lowest-numbered GPU that ran kernels, else of the first; None if the report tells none."""
+        """The name of the GPU with the work (``with_the_work``), else of the first; None if the report tells none."""
         names = self.gpus
         if len(names) > 1 and len(self.kernels):
-            used = names[names["gpu"] == self.kernels["gpu"].min()]
+            used = names[names["gpu"] == with_the_work(computing(self.kernels), "gpu")]
             names = used if len(used) else names
         return str(names["name"].iloc[0]) if len(names) and names["name"].iloc[0] else None
 
     def sampled_gpu(self) -> int | None:
-        """Number, among the sampled GPUs, of the lowest CUDA device that ran kernels; None if the report does not say.
+        """Number, among the sampled GPUs, of the CUDA device with the work; None if the report does not say.
 
         CUDA numbers the devices that a process may see, the sampler numbers all that the machine has.
         """
         if self._device_map.empty or self.kernels.empty:
             return None
-        found = {
-            int(gpu) for gpu in self.kernels.loc[self.kernels["device"] == self.kernels["device"].min(), "gpu"].unique()
-        }
+        device = with_the_work(computing(self.kernels), "device")
+        found = set(self.kernels.loc[self.kernels["device"] == device, "gpu"].astype(int))
         return found.pop() if len(found) == 1 else None
 
     @cached_property
@@ -567,6 +567,18 @@ class Report(Export):
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def computing(kernels: pd.DataFrame) -> pd.DataFrame:
+    """The kernels without those that only communicate, which may wait for long where no work is; all if no others."""
+    waiting = {name for name in kernels["name"].unique() if kernel_names.is_collective(name)}
+    return kernels[~kernels["name"].isin(waiting)] if len(waiting) < kernels["name"].nunique() else kernels
+
+
+def with_the_work(work: pd.DataFrame, column: str) -> int:
+    """The GPU (or other number in ``column``) with the work: the lowest with a STRAY part of the busiest one's time."""
+    lasted = (work["end"] - work["start"]).groupby(work[column]).sum()
+    return int(lasted[lasted >= STRAY * lasted.max()].index.min())
 
 
 def remembered(question: Callable) -> Callable:

@@ -111,7 +111,7 @@ def steps(report: Report, window: Window | None = None) -> pd.DataFrame:
     """One row a training step within the window (default: the training range).
 
     Columns: ``step``, ``start_ms`` since the window's start, ``duration_ms``, ``gpu_busy_ms`` and ``gpu_idle_ms`` (they
-    add up to the duration; of several GPUs the lowest-numbered that the program used), ``loader_wait_ms`` (within the
+    add up to the duration; of several GPUs the one with the work), ``loader_wait_ms`` (within the
     loader's ranges; NaN where the program has none), ``kernels`` (by their launch call where it is known, else by their
     start). The columns on the GPU are NaN where the report holds no GPU work at all.
     """

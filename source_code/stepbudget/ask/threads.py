@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.kernel_names import is_collective
-from stepbudget.report import Report, remembered
+from stepbudget.report import STRAY, Report, computing, remembered, with_the_work
 from stepbudget.window import Window
 
 # Calls in which a thread may sleep until another thread, a process, a clock or a device lets it go on, by what they
@@ -35,7 +34,6 @@ BUFFERED_US = 100
 WAITING_CALLS = re.compile(
     r"Synchronize$|^cudaMemcpy(2D|3D|Peer|(To|From)(Symbol|Array))?$|^cuMemcpy\w*(?<!Async)$|^cudaMemset$"
 )
-STRAY = 0.1  # of what the busiest card or thread does: what does less is no part of the program
 STRETCHES = 100  # of the capture: in how many of them does a thread launch?
 
 
@@ -60,26 +58,18 @@ def _about(report: Report, window: Window, gpu: int | None) -> Window:
     # What it did within the window says most; a window in which it did nothing is about what it did elsewhere.
     of_anyone = [[within(table, window) for table in work], work]
     for kernels, graphs, *others in ([within(table, window) for table in own], own, *of_anyone):
-        computing = kernels[~kernels["name"].isin({name for name in kernels["name"].unique() if is_collective(name)})]
-        for found in (pd.concat([t for t in (computing, graphs) if len(t)] or [computing]), kernels, *others):
+        busy = [table for table in (computing(kernels), graphs) if len(table)]
+        for found in (pd.concat(busy) if busy else kernels, *others):
             if len(found):
-                card = _card(found)
-                lasted = _lasted(found[found["gpu"] == card], "process")
+                card = with_the_work(found, "gpu")
+                found = found[found["gpu"] == card]
+                lasted = (found["end"] - found["start"]).groupby(found["process"]).sum()
                 return narrowed(window, int(lasted.sort_values(ascending=False, kind="stable").index[0]), card)
     for table in (report.api, report.ranges, report.os_calls) if window.process is None else ():
         found = within(table, window)
         if len(found):
             return narrowed(window, int(found["process"].value_counts().index[0]), gpu)
     return replace(window, gpu=gpu)
-
-
-def _card(work: pd.DataFrame) -> int:
-    lasted = _lasted(work, "gpu")
-    return int(lasted[lasted >= STRAY * lasted.max()].index.min())
-
-
-def _lasted(work: pd.DataFrame, column: str) -> pd.Series:
-    return (work["end"] - work["start"]).groupby(work[column]).sum()
 
 
 def narrowed(window: Window, process: int, gpu: int | None) -> Window:
@@ -169,7 +159,7 @@ def launching_threads(report: Report, window: Window) -> list[int]:
     for table in (report.kernels, report.graphs):
         own = table[(table["process"] == process) & table["api_start"].between(window.start, window.end)]
         found |= {int(thread) for thread in own["api_thread"].dropna().unique()}
-    return sorted(found & {*_launchers(report, process)})
+    return sorted(found & {*_launchers(report, process)} or found)
 
 
 def within(table: pd.DataFrame, window: Window) -> pd.DataFrame:

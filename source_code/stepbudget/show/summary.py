@@ -102,8 +102,9 @@ def of_budget(found: Budget) -> dict:
 def answer(report: Report, window: Window | None = None, gpu: int | None = None) -> dict:
     """All that ``--json`` prints about a window (default: the training range, else the whole capture).
 
-    ``gpu`` is the number of the card (default: the lowest that ran the program's kernels). Its keys and their units are
-    those of ``stepbudget --schema``; ``json.dumps`` takes it as it is. ReportError where the report is damaged.
+    ``gpu`` is the number of the card (default: the one with the program's work, the lowest of several). Its keys and
+    their units are those of ``stepbudget --schema``; ``json.dumps`` takes it as it is. ReportError where the report is
+    damaged.
 
     >>> import stepbudget
     >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stepbudget.ask import sums, threads
+from stepbudget.ask import iterations, sums, threads
 from stepbudget.ask.budget import budget
 from stepbudget.kernel_names import NO, UNKNOWN, by_name, is_collective
 from stepbudget.report import open_report
 from synthetic import SyntheticReport
 
-POINTWISE = "at::native::vectorized_elementwise_kernel"
+POINTWISE, GEMM = "at::native::vectorized_elementwise_kernel", "ampere_s16816gemm_128x64"
+ALLREDUCE = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)"
 MS = 1000  # µs
 
 
@@ -65,6 +66,87 @@ def test_a_call_that_waits_for_a_device_or_a_thread_is_a_wait(made, name):
 @pytest.mark.parametrize("name", ["mmap64", "pthread_create", "pthread_mutex_unlock", "pthread_rwlock_init", "reader"])
 def test_a_call_that_computes_is_none(name):
     assert not threads.WAITS.match(name)
+
+
+# --- loaders and steps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PartitionedParameterCoordinator.fetch_sub_module", "get_input_embeddings", "get_batch_size",
+        "fetch_all_weights", "DefaultModelLoader.load_weights", "next batch",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("function", [GEMM, ALLREDUCE])
+def test_a_range_that_launches_what_a_model_needs_is_no_loader_whatever_it_is_called(made, name, function):
+    for at in range(0, 100 * 10 * MS, 10 * MS):
+        made.range(at, at + 6 * MS, name).kernel(at + 5520, at + 6200, function, call=(at + 5500, at + 5510))
+        made.kernel(at + 6400, at + 9000, POINTWISE, call=(at + 6300, at + 6310))
+    report = opened(made)
+    assert budget(report).ms["loader"] == 0
+    steps = iterations.step_windows(report)
+    assert steps == [] or "." not in name, "who opens a range with each call of a function tells of no step"
+
+
+@pytest.mark.parametrize(
+    "name", ["get_input_embeddings", "get_batch_size", "PartitionedParameterCoordinator.fetch_sub_module"]
+)
+def test_nor_is_one_that_fetches_something_else_where_no_launch_is_recorded(made, name):
+    for at in range(0, 10 * 10 * MS, 10 * MS):
+        made.range(at, at + 6 * MS, name).kernel(at + 5520, at + 6200, ALLREDUCE).kernel(
+            at + 6400, at + 9000, POINTWISE
+        )
+    assert budget(opened(made)).ms["loader"] == 0
+
+
+def test_a_loader_may_prepare_its_batch_on_the_gpu(made):
+    for at in range(0, 10 * 10 * MS, 10 * MS):
+        made.range(at, at + 6 * MS, "next batch").kernel(at + 5900, at + 5950, POINTWISE, call=(at + 5800, at + 5810))
+        made.kernel(at + 6400, at + 10 * MS, GEMM, call=(at + 6300, at + 6310))
+    report = opened(made)
+    assert budget(report).ms["loader"] == pytest.approx(10 * 5.8, abs=1) and len(iterations.step_windows(report)) == 10
+
+
+LIBRARYS = [
+    "cub::DeviceSelect::Flagged", "thrust::sort_by_key", "cudf::io::read_parquet", "DeepSpeedEngine.forward",
+    "[pl][profile][Callback]TQDMProgressBar.on_train_batch_start", "[DALI][Executor] RunMixed",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIBRARYS)
+def test_what_a_library_opens_around_its_calls_is_no_step(made, name):
+    for at in range(0, 300 * MS, MS):
+        made.range(at, at + 500, name).kernel(at + 100, at + 900, POINTWISE, call=(at + 50, at + 60))
+    assert iterations.step_windows(opened(made)) == []
+
+
+@pytest.mark.parametrize(
+    ("domain", "name", "steps"),
+    [
+        ("CCCL", "sort", 0),
+        ("libcudf", "fetch", 0),
+        ("TSL", "XlaModule:#hlo_module=jit_step#", 0),
+        ("mine", "fetch", 100),
+    ],
+)
+def test_a_range_in_a_librarys_domain_is_no_step_and_no_loader(made, domain, name, steps):
+    for at in range(0, 100 * MS, MS):
+        made.range(at, at + 500, name).kernel(at + 600, at + 900, POINTWISE, call=(at + 550, at + 560))
+    for row in made._rows["NVTX_EVENTS"]:
+        row["domainId"] = 7
+    first = made._rows["NVTX_EVENTS"][0]
+    made.rows("NVTX_EVENTS", {**first, "end": None, "eventType": 75, "text": domain})
+    report = opened(made)
+    assert len(iterations.step_windows(report)) == steps
+    assert (budget(report).ms["loader"] > 0) == (steps > 0)
+
+
+@pytest.mark.parametrize("name", ["Trainer.train_step", "[Strategy]DDPStrategy.training_step", "run::training_batch"])
+def test_a_function_that_says_it_trains_is_a_step(made, name):
+    for at in range(0, 50 * MS, MS):
+        made.range(at, at + 900, name).kernel(at + 100, at + 900, POINTWISE, call=(at + 50, at + 60))
+    assert len(iterations.step_windows(opened(made))) == 50
 
 
 # --- kernels ------------------------------------------------------------------------------------------------
