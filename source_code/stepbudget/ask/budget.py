@@ -16,7 +16,8 @@ The first of these that holds at a moment is its cause:
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
    in one that otherwise launches or records: the first of a program create its context;
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
-7. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
+7. *loader*: the main thread was in an NVTX range of the loader (``iterations.loaders``), or it slept until a worker's
+   batch arrived;
 8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
    long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
 9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
