@@ -101,21 +101,23 @@ def main_thread(report: Report, window: Window) -> int | None:
     process = process_of(report, window)
     if process is None:
         return window.thread
-    launchers = _launchers(report, process)
+    launchers, first = _launchers(report, process), process << 24 | (process & 0xFFFFFF)
+    if window.thread in launchers:
+        return window.thread
+    if window.thread is None and first in launchers:
+        return first
     ranges = report.ranges[report.ranges["process"] == process]
     ranges = ranges[~ranges["operator"] & ~ranges["library"]]
     if window.thread is not None:
         inside = set(ranges.loc[begins_in(ranges, window), "thread"])
         trainers = [thread for thread in launchers if thread in inside]
-        if window.thread in launchers or not trainers:
-            return window.thread
-        calls, trainers_calls = ((report.api["thread"] == one).sum() for one in (window.thread, trainers[0]))
-        return window.thread if calls >= STRAY * trainers_calls else trainers[0]
-    first = process << 24 | (process & 0xFFFFFF)
-    annotated = set(ranges["thread"])
+        calls = report.api["thread"].value_counts()
+        hardly = trainers and calls.get(window.thread, 0) < STRAY * calls[trainers[0]]
+        return trainers[0] if hardly else window.thread
     if launchers:
+        annotated = set(ranges["thread"])
         trainers = [thread for thread in launchers if thread in annotated]
-        return first if first in launchers or (first in annotated and not trainers) else (trainers or launchers)[0]
+        return first if first in annotated and not trainers else (trainers or launchers)[0]
     for table in (report.ranges, report.api):
         threads = table.loc[table["process"] == process, "thread"]
         if (threads == first).any():
