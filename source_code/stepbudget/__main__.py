@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         "--gpu",
         metavar="N",
         type=_number,
-        help="number of the card (default: the lowest that ran the program's kernels)",
+        help="number of the card (default: the one with the program's work, the lowest of several)",
     )
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--json", action="store_true", help="print one JSON object")

@@ -61,13 +61,15 @@ RULES = [
     Rule(YES, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm\d+", "FlashAttention 2 and 3 multiply with mma and wgmma only"),
     Rule(YES, r"_flash_[fb]prop_", "cuDNN's flash attention: FP16, BF16 or FP8 on Tensor Cores"),
     Rule(YES, r"fmha_cutlass[FB]_(bf16|f16)", "CUTLASS attention, FP16 or BF16 from Volta on"),
+    # Inductor's kernels say their kind: only its templates (tem, mm) hold a matrix product.
+    Rule(NO, r"^triton_(poi|red|per|for|spl)_", "Inductor's pointwise, reducing, foreach and scanning kernels"),
     # Matrix products whose names do not tell.
     Rule(UNKNOWN, r"^triton_|implicit_convolve|xmma|cudnn_generated|cutlass|tinygemm", "the name does not tell"),
     # Families that multiply no matrices, or do so without Tensor Cores.
     Rule(
         NO,
-        r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::|(?i:nccl|rccl|msccl|nvshmem)|deep_ep::",
-        "kernels of PyTorch, CUB, NCCL",
+        r"\bat::(?!PackedTensor|GenericPacked)|cub::|thrust::",
+        "kernels of PyTorch, CUB",
     ),
     Rule(NO, r"(?<![A-Za-z])[sdcz]gemm(?![a-z])", "sgemm, dgemm, cgemm: plain arithmetic of the CUDA cores"),
     Rule(
@@ -85,12 +87,14 @@ RULES = [
 ]  # fmt: skip
 _COMPILED = [(re.compile(rule.pattern), rule) for rule in RULES]
 _NO_RULE = Rule(UNKNOWN, "", "no rule knows the name")
+_MOVES_DATA = Rule(NO, "", "moves data between GPUs")
 
 
 @lru_cache(maxsize=65_536)
 def rule_of(kernel: str) -> Rule:
     """The rule that decides on kernels of this (demangled) name: verdict, pattern, and why."""
-    return next((rule for pattern, rule in _COMPILED if pattern.search(kernel)), _NO_RULE)
+    known = (rule for pattern, rule in _COMPILED if pattern.search(kernel))
+    return _MOVES_DATA if is_collective(kernel) else next(known, _NO_RULE)
 
 
 def by_name(kernel: str) -> str:
@@ -122,11 +126,12 @@ CONVOLVES = re.compile(r"conv|Conv|fprop|dgrad|wgrad|cudnn|fft2d|winograd|implic
 # What serves one way to convolve and no other: a Fourier transform, a change of layout.
 SERVES = re.compile(r"fft|winograd|nchwToNhwc|nhwcToNchw|im2col", re.IGNORECASE)
 
-# What moves data between GPUs: NCCL and RCCL (ncclDevKernel_…, ncclKernel_…, ncclAllReduceRingLLKernel_…), MSCCL,
-# NVSHMEM, DeepEP, and the all-reduces of vLLM, TensorRT-LLM and PyTorch; not a reduction within a warp or a block.
+# What moves data between GPUs: a library that does nothing else (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP, PyTorch's c10d,
+# Transformer Engine's userbuffers), multimem (the instructions that reach several GPUs), or the operation itself, as
+# vLLM, SGLang, TensorRT-LLM, FlashInfer and PyTorch call theirs; not a reduction within a warp or a block.
 COLLECTIVE = re.compile(
-    r"nccl|rccl|msccl|nvshmem|deep_ep::|cross_device_reduce"
-    r"|(?<!warp)(?<!warp_)(?<!block)(?<!block_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
+    r"nccl|rccl|msccl|nvshmem|\bdeep_ep::|\bc10d::|userbuffers|multimem|quickreduce|cross_device_reduce"
+    r"|(?<!warp)(?<!warp_)(?<!block)(?<!block_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|moe_?a2a)",
     re.IGNORECASE,
 )
 
@@ -154,7 +159,7 @@ def is_helper(kernel: str) -> bool:
 
 def is_collective(kernel: str) -> bool:
     """Do kernels of this name communicate with other GPUs? Their own name says so, not what they are given."""
-    return bool(COLLECTIVE.search(re.match(r"[^<(]*", kernel).group()))
+    return bool(COLLECTIVE.search(re.match(r"[^<(]*", UNNAMED.sub("", kernel)).group()))
 
 
 def arithmetic(kernels: Sequence[str]) -> tuple[str, str]:
@@ -225,6 +230,7 @@ MINOR = [
 ]
 
 
+UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")  # a namespace, which says nothing
 RETURNS = re.compile(r"^(?:void|std::enable_if<.*?>::type) ")
 
 
@@ -279,7 +285,7 @@ def nickname(name: str) -> str:
 
 def _parts(name: str) -> tuple[str, str, str]:
     """The library that a kernel names as its own (``cudnn::``; none for PyTorch), its name, its template arguments."""
-    name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", RETURNS.sub("", name.strip()))
+    name = UNNAMED.sub("", RETURNS.sub("", name.strip()))
     head = re.match(r"[^<(]*", name).group()
     rest = name[len(head) :]
     space, _, own = head.strip().rpartition("::")

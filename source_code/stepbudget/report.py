@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stepbudget import metrics, nccl
+from stepbudget import kernel_names, metrics, nccl
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
+from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
@@ -56,9 +57,23 @@ EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
 OPERATOR = re.compile(
     r", (seq|op_id|sizes) = |^(aten|autograd|torch|prims?|c10d?)::|^Optimizer\.\w+#|^\w+Backward\d+$", re.DOTALL
 )
-API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
+# NVTX leaves the default domain to the program; these are the domains that libraries open for themselves.
+LIBRARY_DOMAINS = re.compile(
+    r"(?:lib|nvidia[\W_]*|com\.nvidia\.)?(?:cccl|cub|thrust|tsl|xla|xprof|nccl|nvshmem|dali|raft|rmm|ucx|mpi|tensorrt|nvimgcodec"
+    r"|cu(?:dnn|blas|sparse|solver|fft|rand|tensor|df|ml|graph|vs|spatial|cim))",
+    re.IGNORECASE,
+)
+# How ranges are called that a library opens around its own calls, whatever domain it takes: by a function with its
+# namespace (cub::DeviceSelect::Flagged) or its class (DeepSpeedEngine.forward), by whom it belongs to
+# ([Strategy]DDPStrategy.training_step, [DALI][Executor] RunMixed), or not at all.
+LIBRARYS = re.compile(r"nccl[A-Z]\w*\Z|\(unnamed range\)\Z|\s*\Z|[a-z_]\w*::\w|_?[A-Z]\w*(\.\w+)+\Z|(\[\w+\])+ ?\w")
+
+# No function of CUDA has a _ within its name: what follows one says which build of it was called, its version or the
+# default stream that it takes (cudaStreamSynchronize_ptsz_v7000, cuGraphInstantiate_v2_v12000).
+API_BUILD = re.compile(r"^(_*cu[^_]*)_.+", re.DOTALL)
 
 MOST_GPUS = 2**16
+STRAY = 0.1  # of what the busiest GPU, thread or process does: what does less is no part of the program
 
 SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
 # What tells of events that are missing, of whatever severity: all of a kind, or some.
@@ -137,9 +152,9 @@ class Report(Export):
 
     @cached_property
     def api(self) -> pd.DataFrame:
-        """CUDA API calls: start, end, thread, process, name (without its version suffix)."""
+        """CUDA API calls: start, end, thread, process, name (without what tells its builds apart)."""
         calls = self._called(self._frame(sqlite.CALLS, self._calls_made[:, :4], ["start", "end", "thread"], ["name"]))
-        calls["name"] = _each(calls["name"], lambda name: API_VERSION.sub("", name))
+        calls["name"] = _each(calls["name"], lambda name: API_BUILD.sub(r"\1", name))
         return calls
 
     @cached_property
@@ -231,10 +246,10 @@ class Report(Export):
 
     @cached_property
     def ranges(self) -> pd.DataFrame:
-        """NVTX ranges: start, end, thread, process, name, raw_name, operator.
+        """NVTX ranges: start, end, thread, process, name, raw_name, operator, library.
 
         ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it;
-        ``operator``: it is a single operator's.
+        ``operator``: it is a single operator's; ``library``: a library opened it, by its domain or its name.
         """
         columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
         query = _RANGES.format(**columns, types=self.range_types)
@@ -248,7 +263,26 @@ class Report(Export):
         ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
         cut = ranges["name"].str.len() < ranges["raw_name"].str.len()
         ranges["operator"] = cut | _each(ranges["name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
+        known = self.names_of_libraries
+        own = _each(ranges["raw_name"], lambda name: name in known or bool(LIBRARYS.match(name)))
+        ranges["library"] = own.astype(bool)
         return ranges
+
+    @cached_property
+    def names_of_libraries(self) -> set[str]:
+        """What ranges are called that lie in the NVTX domain of a library."""
+        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
+            return set()
+        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
+        query = (
+            f"SELECT DISTINCT event.domainId, event.globalTid >> 24, coalesce({text}, registered.value) "
+            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
+            "WHERE event.eventType"
+        )
+        created = self.rows(f"{query} = {DOMAIN_CREATED}")
+        domains = {row[:2] for row in created if LIBRARY_DOMAINS.match(str(row[2]))}
+        rows = self.rows(f"{query} IN ({self.range_types})") if domains else []
+        return {name for *domain, name in rows if tuple(domain) in domains}
 
     @cached_property
     def nccl_calls(self) -> pd.DataFrame:
@@ -344,23 +378,22 @@ class Report(Export):
 
     @cached_property
     def gpu(self) -> str | None:
-        """The name of the lowest-numbered GPU that ran kernels, else of the first; None if the report tells none."""
+        """The name of the GPU with the work (``with_the_work``), else of the first; None if the report tells none."""
         names = self.gpus
         if len(names) > 1 and len(self.kernels):
-            used = names[names["gpu"] == self.kernels["gpu"].min()]
+            used = names[names["gpu"] == with_the_work(computing(self.kernels), "gpu")]
             names = used if len(used) else names
         return str(names["name"].iloc[0]) if len(names) and names["name"].iloc[0] else None
 
     def sampled_gpu(self) -> int | None:
-        """Number, among the sampled GPUs, of the lowest CUDA device that ran kernels; None if the report does not say.
+        """Number, among the sampled GPUs, of the CUDA device with the work; None if the report does not say.
 
         CUDA numbers the devices that a process may see, the sampler numbers all that the machine has.
         """
         if self._device_map.empty or self.kernels.empty:
             return None
-        found = {
-            int(gpu) for gpu in self.kernels.loc[self.kernels["device"] == self.kernels["device"].min(), "gpu"].unique()
-        }
+        device = with_the_work(computing(self.kernels), "device")
+        found = set(self.kernels.loc[self.kernels["device"] == device, "gpu"].astype(int))
         return found.pop() if len(found) == 1 else None
 
     @cached_property
@@ -534,6 +567,18 @@ class Report(Export):
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def computing(kernels: pd.DataFrame) -> pd.DataFrame:
+    """The kernels without those that only communicate, which may wait for long where no work is; all if no others."""
+    waiting = {name for name in kernels["name"].unique() if kernel_names.is_collective(name)}
+    return kernels[~kernels["name"].isin(waiting)] if len(waiting) < kernels["name"].nunique() else kernels
+
+
+def with_the_work(work: pd.DataFrame, column: str) -> int:
+    """The GPU (or other number in ``column``) with the work: the lowest with a STRAY part of the busiest one's time."""
+    lasted = (work["end"] - work["start"]).groupby(work[column]).sum()
+    return int(lasted[lasted >= STRAY * lasted.max()].index.min())
 
 
 def remembered(question: Callable) -> Callable:

@@ -16,7 +16,8 @@ The first of these that holds at a moment is its cause:
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
    in one that otherwise launches or records: the first of a program create its context;
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
-7. *loader*: the main thread was in an NVTX range named after the loader, or it slept until a worker's batch arrived;
+7. *loader*: the main thread was in an NVTX range of the loader (``iterations.loaders``), or it slept until a worker's
+   batch arrived;
 8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
    long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
 9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
@@ -40,6 +41,7 @@ import pandas as pd
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
 from stepbudget.ask.phases import named, phase_ranges
+from stepbudget.ask.threads import WAITING_CALLS
 from stepbudget.ask.work import work_of
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -69,7 +71,6 @@ IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
 PYTHON = re.compile(r"^(python|pt_|ipython|jupyter|torchrun|uv$)", re.IGNORECASE)  # programs that run Python
 OPTIMIZER = re.compile(r"optimi[sz]er", re.I)
 
-WAITING_CALLS = r"Synchronize$|^cudaMemcpy(2D|3D|Peer|(To|From)(Symbol|Array))?$|^cuMemcpy\w*(?<!Async)$|^cudaMemset$"
 LAUNCHING_CALLS = (
     r"Launch|Async|^cu(da)?(Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
     r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
@@ -219,7 +220,7 @@ def _started(report: Report, window: Window) -> int | None:
         return None
     calls = calls.assign(end=calls["end"].clip(upper=first))  # a copy that has begun is staged, and nothing starts up
     calls = calls[(calls["start"] < first) & (calls["end"] - calls["start"] > 1e6 * LOADING_MS)]
-    calls = calls[~_named(calls, WAITING_CALLS) & ~_named(calls, r"Profiler")]
+    calls = calls[~_named(calls, WAITING_CALLS.search) & ~_named(calls, r"Profiler")]
     return int(calls["end"].max()) if len(calls) else None
 
 
@@ -257,7 +258,7 @@ def _ran(report: Report, window: Window) -> dict[str, dict[str, np.ndarray]]:
     tables = {"phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
     for what, table in tables.items():
         own = threads.within(table[table["thread"] == main], window)
-        own = own[_named(own, threads.WAITS.match)] if table is report.os_calls else own
+        own = own[threads.may_sleep(own)] if table is report.os_calls else own
         found[what] = {name: intervals.union(rows) for name, rows in own.groupby("name", sort=False)}
     return found
 
@@ -311,7 +312,7 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     launching = threads.launching_threads(report, window)
     drivers = sorted({*launching, *([] if main is None else [main])})
     calls = report.api[report.api["thread"].isin(drivers)]
-    blocking = _named(calls, WAITING_CALLS)
+    blocking = _named(calls, WAITING_CALLS.search)
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
     loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)
     pageable, after, results = _pageable(report, process)
@@ -336,7 +337,7 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
 
     ranges = phase_ranges(report, window)
     ranges = ranges[ranges["thread"] == main] if main is not None else ranges.iloc[:0]
-    loader = _named(ranges, iterations.is_loader)
+    loader = iterations.loaders(report, ranges)
     waiting = _innermost(ranges, loader, window)
     delivered = intervals.EMPTY if main is None else _deliveries(report, main, process, window)
     if loader.any():  # elsewhere: the long waits in no phase, or in none but what holds steps, such as a test
@@ -485,7 +486,7 @@ def at_rest(report: Report, window: Window) -> np.ndarray:
         return np.array([[window.start, window.end]], dtype=np.int64)
     main, launching = threads.main_thread(report, window), threads.launching_threads(report, window)
     calls = report.api[report.api["thread"].isin({*launching, main})]
-    held = _named(calls, WAITING_CALLS) | (calls["end"] - calls["start"] > 1e6 * LOADING_MS)
+    held = _named(calls, WAITING_CALLS.search) | (calls["end"] - calls["start"] > 1e6 * LOADING_MS)
     return _union([threads.spans(calls, window, held), _asleep(report, main, launching, window)])
 
 

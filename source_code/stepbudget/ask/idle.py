@@ -37,7 +37,7 @@ class Idle:
 def gpu_busy(report: Report, window: Window, device: int | None = None) -> np.ndarray:
     """Intervals, within the window, in which the GPU runs a kernel, a CUDA graph, a copy or a memory fill.
 
-    With several GPUs, ``device`` chooses the card; by default it is the lowest-numbered that the window's process used.
+    With several GPUs, ``device`` chooses the card; by default it is the one with the work (``threads.about``).
     """
     device = device_of(report, window) if device is None else device
     tables = [report.kernels, report.graphs, report.copies, report.memsets]

@@ -16,20 +16,29 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, STEP, named, ranges_inside
+from stepbudget.ask.threads import main_thread, narrowed
 from stepbudget.ask.work import device_of, gpu_work, work_of
+from stepbudget.kernel_names import is_collective, is_product
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
-# Ranges in which a program waits for its next batch: "data loading", PyTorch's own
+# How ranges are called in which a program waits for its next batch: "data loading", PyTorch's own
 # "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "next batch", "fetch", "input pipeline", "data_time".
+# The last word is the thing: "get_input_embeddings" gets embeddings, and "get_batch_size" a size.
+_BATCH = (
+    r"(?:batch(?:es)?|data|inputs?|samples?)(?=$|[\W_]*(?:\d|$)|[\W_]+(?:from|for|of|in|to|on|by|with|and)(?![a-z]))"
+)
 LOADER = re.compile(
     r"data[\W_]?(?:load|fetch|wait|time)|loader"
-    r"|(?<![a-z])(?:load|get|next|fetch|read|wait)[a-z]*[\W_]+(?:[a-z]+[\W_]+){0,2}(?:batch|data|input|sample)"
+    rf"|(?<![a-z])(?:load|get|next|fetch|read|wait)[a-z]*[\W_]+(?:[a-z]+[\W_]+){{0,2}}{_BATCH}"
     r"|(?<![a-z])(?:batch|input|sample)[a-z]*[\W_]+(?:load|fetch|wait|pipeline)"
-    r"|(?<![a-z])fetch|^(?:train\w*[\W_]+)?(?:data|input)$",
+    r"|(?<![a-z])fetch(?:ing)?[\W_]*(?:next|one|\d+)?[\W_]*$|^(?:train\w*[\W_]+)?(?:data|input)$",
     re.IGNORECASE,
 )
-UNNUMBERED = re.compile(rf"(?:train(?:ing)?[\W_]?)?{STEP}", re.IGNORECASE)  # a step that does not say which
+OTHERS = re.compile(r"state_dict|(?:model|weights?|modules?|checkpoint|param\w*)[\W_]*load", re.IGNORECASE)  # no data
+UNNUMBERED = re.compile(  # a step that does not say which; of a function, one that trains
+    rf"(?:train(?:ing)?[\W_]?)?{STEP}|.*[\].:](?:run_)?train(?:ing)?_{STEP}", re.IGNORECASE
+)
 # Ranges that hold steps, and those of them whose steps are not training.
 EVALUATION = re.compile(r"(?<![a-z])(?:test|eval|valid|val(?![a-z])|inference)", re.IGNORECASE)
 CONTAINER = re.compile(
@@ -38,9 +47,6 @@ CONTAINER = re.compile(
     re.IGNORECASE,
 )
 
-# Ranges that libraries open around their own calls, and ranges without a name: whatever comes again, it is no step.
-LIBRARYS = re.compile(r"nccl[A-Z]\w*|\(unnamed range\)|\s*")
-
 MEASURES = ("duration_ms", "gpu_busy_ms", "gpu_idle_ms", "loader_wait_ms")
 
 
@@ -48,8 +54,38 @@ MEASURES = ("duration_ms", "gpu_busy_ms", "gpu_idle_ms", "loader_wait_ms")
 
 
 def is_loader(name: str) -> bool:
-    """Is this the name of a range in which the program waits for its next batch?"""
-    return bool(LOADER.search(name[:LONGEST_NAME])) and "state_dict" not in name
+    """Does the name hint at a range in which the program waits for its next batch? ``loaders`` says whether it does."""
+    return bool(LOADER.search(name[:LONGEST_NAME])) and not OTHERS.search(name[:LONGEST_NAME])
+
+
+def loaders(report: Report, ranges: pd.DataFrame) -> pd.Series:
+    """In which of these NVTX ranges does the program wait for its next batch?
+
+    The name hints at it, and what is done inside does not speak against it: no library opened the range for its own
+    purposes, and ranges of this name do not launch what only a model needs, products of matrices and collectives.
+    """
+    found = named(ranges["name"], is_loader)
+    if found.any():
+        hints = set(ranges.loc[found, "name"])
+        key = (loaders, frozenset(hints))
+        if key not in report.answers:
+            report.answers[key] = {name for name in hints if _feeds(report, name)}
+        found &= ranges["name"].isin(report.answers[key])
+    return found
+
+
+def _feeds(report: Report, name: str) -> bool:
+    """Do ranges of this name do what a loader may do?"""
+    own, kernels = report.ranges[report.ranges["name"] == name], report.kernels
+    if own["raw_name"].isin(report.names_of_libraries).all():
+        return False
+    kernels = kernels[kernels["api_thread"].isin(own["thread"])]
+    kernels = kernels[named(kernels["name"], lambda kernel: is_product(kernel) or is_collective(kernel))]
+    computing = 0
+    for thread, ranges in own.groupby("thread"):
+        times = np.sort(kernels.loc[kernels["api_thread"] == thread, "api_start"].to_numpy())
+        computing += (np.searchsorted(times, ranges["end"]) > np.searchsorted(times, ranges["start"])).sum()
+    return computing <= len(own) / 2
 
 
 @remembered
@@ -66,7 +102,7 @@ def step_windows(report: Report, window: Window) -> list[Window]:
     ranges = ranges_inside(report, window)
     for thread in _threads(report, ranges, window):
         own = ranges[ranges["thread"] == thread]
-        if spans := _spans(own, window):
+        if spans := _spans(own, loaders(report, own), window):
             return [Window(start, end, f"step {number}", thread) for number, (start, end) in enumerate(spans, start=1)]
     return []
 
@@ -75,7 +111,7 @@ def steps(report: Report, window: Window | None = None) -> pd.DataFrame:
     """One row a training step within the window (default: the training range).
 
     Columns: ``step``, ``start_ms`` since the window's start, ``duration_ms``, ``gpu_busy_ms`` and ``gpu_idle_ms`` (they
-    add up to the duration; of several GPUs the lowest-numbered that the program used), ``loader_wait_ms`` (within the
+    add up to the duration; of several GPUs the one with the work), ``loader_wait_ms`` (within the
     loader's ranges; NaN where the program has none), ``kernels`` (by their launch call where it is known, else by their
     start). The columns on the GPU are NaN where the report holds no GPU work at all.
     """
@@ -130,8 +166,7 @@ def loader_ranges(report: Report, window: Window | None = None, thread: int | No
     ranges = report.ranges if window is None else ranges_inside(report, window)
     if thread is not None:
         ranges = ranges[ranges["thread"] == thread]
-    loaders = {name for name in ranges["name"].unique() if is_loader(str(name))}
-    return ranges[ranges["name"].isin(loaders)]
+    return ranges[loaders(report, ranges)]
 
 
 # --- rhythm -------------------------------------------------------------------------------------------------
@@ -237,30 +272,33 @@ def _near(correlation: np.ndarray, tolerance: int) -> np.ndarray:
 def _threads(report: Report, ranges: pd.DataFrame, window: Window) -> list[int]:
     """Threads with ranges in the window, the likeliest to hold the training loop first.
 
-    The window's own thread; then the main thread of the process with most kernels (its number is the process's); then
-    its other threads (autograd's, a data thread) and other processes.
+    The program's own thread of the process with most kernels, then those of the others; then the other threads that
+    launch. One that launches nothing (a reader of data, a logger) is asked only where it is the program's own.
     """
     if window.thread is not None:
-        return [window.thread] if (ranges["thread"] == window.thread).any() else []
+        own = main_thread(report, window)
+        return [own] if (ranges["thread"] == own).any() else []
     kernels = report.kernels["process"].value_counts()
     launching = {int(thread) for thread in report.kernels["api_thread"].dropna().unique()}
+    processes = ranges["process"].unique().tolist()
+    own = {main_thread(report, narrowed(window, process, window.gpu)) for process in processes}
     order = []
     for place, thread in enumerate(ranges["thread"].unique().tolist()):
-        is_main = thread & 0xFFFFFF == thread >> 24 & 0xFFFFFF
-        if launching and not is_main and thread not in launching:
-            continue  # a reader of data, a logger: what comes again there is no step
-        order.append((-int(kernels.get(thread >> 24, 0)), not is_main, place, thread))
+        if launching and thread not in own and thread not in launching:
+            continue  # what comes again there is no step
+        order.append((-int(kernels.get(thread >> 24, 0)), thread not in own, place, thread))
     return [thread for *_, thread in sorted(order)]
 
 
-def _spans(ranges: pd.DataFrame, window: Window) -> list[tuple[int, int]]:
+def _spans(ranges: pd.DataFrame, loading: pd.Series, window: Window) -> list[tuple[int, int]]:
     """From where to where each step of one thread goes; ``ranges`` are that thread's, within the window."""
     tree = _Tree(ranges)
-    for find, find_end in ((_loaders, None), (_called_steps, tree.ends.__getitem__)):
-        if candidates := find(tree):
-            return _between(tree, candidates, window, find_end)
-    programs_own = ~ranges["operator"] & ~named(ranges["name"], LIBRARYS.fullmatch)
-    tree = _Tree(ranges[programs_own])
+    feeding = set(ranges.loc[loading, "name"].astype(str).str[:LONGEST_NAME])
+    if candidates := _loaders(tree, feeding.__contains__):
+        return _between(tree, candidates, window, None)
+    if candidates := _called_steps(tree):
+        return _between(tree, candidates, window, tree.ends.__getitem__)
+    tree = _Tree(ranges[~ranges["operator"] & ~ranges["library"]])
     return _between(tree, candidates, window, None) if (candidates := _repeated(tree)) else []
 
 
@@ -303,9 +341,9 @@ def _most_frequent(tree: _Tree, numbers: list[int]) -> list[int]:
     return [number for number, name in zip(numbers, names, strict=True) if name == counts.index[0]]
 
 
-def _loaders(tree: _Tree) -> list[int]:
+def _loaders(tree: _Tree, is_loaders: Callable[[str], bool]) -> list[int]:
     """The loader's ranges, if they come again; not where each numbered step fetches several batches."""
-    found = tree.where(is_loader)
+    found = tree.where(is_loaders)
     found = _most_frequent(tree, found) if found else []
     if len(found) < 2:
         return []

@@ -22,7 +22,7 @@ import pandas as pd
 
 from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
-from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, WAITING_CALLS, Budget, asks_for, budget
+from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
@@ -140,7 +140,7 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     copied, fetched = asks_for(api, moved[~results]), asks_for(api, moved[results])
     launched = asks_for(api, kernels) | asks_for(api, graphs)
     follows = api.index.isin(after["call"])
-    waits = (named(api["name"], re.compile(WAITING_CALLS).search) | fetched) & ~copied & ~follows
+    waits = (named(api["name"], threads.WAITING_CALLS.search) | fetched) & ~copied & ~follows
     queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
     chosen = {
         "pageable_copy": (copied, copied),
@@ -164,7 +164,7 @@ def _sleeps(report: Report, found: Budget) -> Iterator[pd.DataFrame]:
     """The main thread's calls into the operating system during which the budget says that it waited, and for what."""
     main = threads.main_thread(report, found.window)
     own = threads.within(report.os_calls[report.os_calls["thread"] == main], found.window)
-    own = own[named(own["name"], threads.WAITS.match)]
+    own = own[threads.may_sleep(own)]
     for cause in ("loader", "os_wait"):
         ns = intervals.covered(found.spans[cause], own["start"].to_numpy(), own["end"].to_numpy())
         yield own[ns > 0].assign(cause=cause, table=OS_CALLS, counts=True, call=-1)

@@ -129,10 +129,10 @@ GROUP BY direction, place ORDER BY total DESC, direction, place
 """
 NO_WORK = '(SELECT 0 AS start, -1 AS "end", 0 AS bytes)'  # in place of a table that is not there
 
-# How long did the CUDA API's calls last? A name ends in the API's version, cuGraphInstantiate_v2_v12000 even in two:
-# each turn of the recursion takes one off, and min() picks the row of what is shortest.
+# How long did the CUDA API's calls last? No function of CUDA has a _ within its name: what follows one is a version or
+# the default stream's kind, cudaStreamSynchronize_ptsz_v7000 has both.
 CALL_SUMS = """
-WITH RECURSIVE by_number AS (
+WITH by_number AS (
     SELECT nameId AS number, max(coalesce("end", :last), start) - start AS ns
     FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {calls}
 ),
@@ -140,18 +140,21 @@ numbers AS (
     SELECT number, count(*) AS count, sum(ns) AS total, min(ns) AS shortest, max(ns) AS longest
     FROM by_number GROUP BY number
 ),
-shorter(number, name) AS (
-    SELECT number, CASE typeof(value) WHEN 'text' THEN value ELSE '(unnamed call)' END
-    FROM numbers LEFT JOIN StringIds ON StringIds.id = number
-    UNION
-    SELECT number, substr(name, 1, length(rtrim(name, '0123456789')) - 2)
-    FROM shorter WHERE name GLOB '*[0-9]' AND rtrim(name, '0123456789') GLOB '*_v'
-),
 names AS (
-    SELECT number, name, min(length(name)) FROM shorter GROUP BY number
+    SELECT
+        number, CASE typeof(value) WHEN 'text' THEN value ELSE '(unnamed call)' END AS whole,
+        ltrim(value, '_') AS bare
+    FROM numbers LEFT JOIN StringIds ON StringIds.id = number
+),
+functions AS (
+    SELECT
+        number,
+        CASE WHEN bare GLOB 'cu*_?*'
+            THEN substr(whole, 1, length(whole) - length(bare) + instr(bare, '_') - 1) ELSE whole END AS name
+    FROM names
 )
 SELECT name, sum(count), sum(total) AS ns, 1.0 * sum(total) / sum(count), min(shortest), max(longest)
-FROM numbers JOIN names ON names.number IS numbers.number
+FROM numbers JOIN functions ON functions.number IS numbers.number
 GROUP BY name ORDER BY ns DESC, name
 """
 

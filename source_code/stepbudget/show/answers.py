@@ -25,7 +25,7 @@ from stepbudget.ask import budget as budgeting
 from stepbudget.ask import compare as comparing
 from stepbudget.ask import copies as copying
 from stepbudget.ask import idle as idling
-from stepbudget.ask import iterations, ops, predict
+from stepbudget.ask import iterations, occurrences, ops, predict
 from stepbudget.ask import launch as launching
 from stepbudget.ask import phases as phasing
 from stepbudget.ask import ranks as ranking
@@ -140,7 +140,9 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
     """
     found = budgeting.budget(report, window, device)
     caption = f"{_named(report)}: where the {found.window.duration_ms:,.1f} ms of '{found.window.name}' go"
-    return Answer(found, sections.budget(summary.of_budget(found), caption))
+    alike = occurrences.occurrences(report, window or report.window(gpu=device))
+    beside = [Words(f"Of the ranges of this name {alike}.", quiet=True)] if alike else []
+    return Answer(found, [*sections.budget(summary.of_budget(found), caption), *beside])
 
 
 @asked

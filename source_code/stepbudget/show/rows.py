@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.ask.budget import WAITING_CALLS, Budget, causes_of_kernels
+from stepbudget.ask.budget import Budget, causes_of_kernels
 from stepbudget.ask.copies import with_memory
 from stepbudget.ask.phases import named
-from stepbudget.ask.threads import within
+from stepbudget.ask.threads import WAITING_CALLS, within
 from stepbudget.report import Report
 from stepbudget.show.style import CALL, FILL
 from stepbudget.window import Window
 
 CAUSES, RANGES, CALLS, OS_CALLS, WORK = "causes", "ranges", "calls", "os_calls", "work"
 
-WAITING, COPYING = re.compile(WAITING_CALLS), re.compile("Memcpy")
+COPYING = re.compile("Memcpy")
 OF_WORK = ["start", "end", "name", "look", "gpu", "stream", "process", "api_start", "api_thread", "bytes"]
 
 
@@ -81,7 +81,7 @@ def causes(found: Budget, window: Window) -> pd.DataFrame:
 
 def looks_of_calls(names: pd.Series) -> pd.Series:
     """What a CUDA call is for: copying, waiting, or launching and the like."""
-    copies, waits = named(names, COPYING.search), named(names, WAITING.search)
+    copies, waits = named(names, COPYING.search), named(names, WAITING_CALLS.search)
     return pd.Series(np.select([copies, waits], ["copies", "synchronisation"], CALL), index=names.index, dtype=object)
 
 

@@ -17,6 +17,7 @@ from stepbudget.ask import (
     launch,
     lines,
     memory,
+    occurrences,
     ops,
     phases,
     tensor_cores,
@@ -56,6 +57,7 @@ def summary(
         "range": window.name,
         "start_ns": window.start + report.origin,
         "end_ns": window.end + report.origin,
+        "occurrences": _occurrences(report, asked),
         "steps": len(steps) or None,
         "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
         if window.duration_ms
@@ -100,8 +102,9 @@ def of_budget(found: Budget) -> dict:
 def answer(report: Report, window: Window | None = None, gpu: int | None = None) -> dict:
     """All that ``--json`` prints about a window (default: the training range, else the whole capture).
 
-    ``gpu`` is the number of the card (default: the lowest that ran the program's kernels). Its keys and their units are
-    those of ``stepbudget --schema``; ``json.dumps`` takes it as it is. ReportError where the report is damaged.
+    ``gpu`` is the number of the card (default: the one with the program's work, the lowest of several). Its keys and
+    their units are those of ``stepbudget --schema``; ``json.dumps`` takes it as it is. ReportError where the report is
+    damaged.
 
     >>> import stepbudget
     >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
@@ -128,6 +131,8 @@ def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")
+    if alike := occurrences.occurrences(report, window):
+        remarks.append(f"of the ranges of this name {alike}")
     work = threads.within(iterations.gpu_work(report), window)
     gpus, processes = (sorted(int(number) for number in work[column].unique()) for column in ("gpu", "process"))
     if len(gpus) > 1 or len(processes) > 1:
@@ -208,6 +213,11 @@ def _with_sizes(table: pd.DataFrame) -> pd.DataFrame:
 
 def _memory(report: Report, window: Window) -> dict | None:
     found = memory.memory(report, window)
+    return found and asdict(found)
+
+
+def _occurrences(report: Report, window: Window) -> dict | None:
+    found = occurrences.occurrences(report, window)
     return found and asdict(found)
 
 

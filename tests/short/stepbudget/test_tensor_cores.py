@@ -93,7 +93,7 @@ NAMES = [
     ("unknown", True, "void tensorrt_llm::batchedGemmKernel<__nv_bfloat16>(T1 *)"),
     ("unknown", True, "void deep_gemm::sm90_fp8_grouped_impl_gemm<(unsigned int)128>(float *)"),
     ("unknown", False, "void marlin::Marlin<__nv_bfloat16, (long)1125899906843648, (int)256>(const int4 *)"),
-    ("unknown", False, "triton_poi_fused_convolution_relu_0"),
+    ("no", False, "triton_poi_fused_convolution_relu_0"),
     ("unknown", True, "triton_tem_fused_mm_relu_0"),
     ("unknown", False, "(unnamed kernel)"),
     ("no", False, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)"),
