@@ -67,7 +67,9 @@ LOSS = re.compile(
 )
 ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
 
-# What an export may hold and no question reads: how the tables' names begin, and what they hold.
+# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others.
+READ = {sqlite.CALLS, *sqlite.WORK}
+IN_CALLS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"  # each of its rows is a call that waits, and is read as that
 UNREAD = {
     "CUPTI_ACTIVITY_KIND_OPENACC_": "OpenACC constructs",
     "OPENMP_EVENT_KIND_": "OpenMP regions",
@@ -75,6 +77,9 @@ UNREAD = {
     "CUDA_UM_": "page faults of unified memory",
     "GPU_CONTEXT_SWITCH_EVENTS": "switches of the GPU from one program to another",
     "NET_": "counters of the network",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "CUPTI's own overhead",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits as CUPTI saw them",
+    "CUPTI_": "other records of CUPTI",
 }
 
 
@@ -185,14 +190,26 @@ class Report(Export):
 
     @cached_property
     def unread(self) -> list[str]:
-        """What the export holds and no question reads, in words, with the number of rows."""
-        tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)]
+        """What the export holds and no question reads, in words, with its rows and the milliseconds that they lasted."""
+        tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)} - READ
+        tables.difference_update([IN_CALLS] if len(self._calls_made) else [])
         listed = []
         for start, words in UNREAD.items():
-            own = [name for name in tables if name.startswith(start) and name.isidentifier()]
-            rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own if self.has(name))
-            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}): recorded, and not read"] if rows else []
+            own = sorted(name for name in tables if name.startswith(start) and name.isidentifier() and self.has(name))
+            tables.difference_update(own)
+            rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own)
+            ms = self._lasted_ms(own)
+            lasted = f", {ms:,.1f} ms" if ms else ""
+            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}{lasted}): recorded, and not read"] if rows else []
         return listed
+
+    def _lasted_ms(self, tables: Sequence[str]) -> float:
+        """How long the events of these tables lasted, added up; those without times count nothing."""
+        timed = [table for table in tables if {"start", "end"} <= self.columns(table)]
+        sums = [
+            self.rows(f'SELECT total(max("end" - start, 0)) FROM {table} WHERE {sqlite.TIMED}')[0][0] for table in timed
+        ]
+        return sum(sums) / 1e6
 
     def program(self, process: int | None) -> str | None:
         """The name of a process's program, as its first thread carries it (``python3``); None: not in the report."""

@@ -63,7 +63,7 @@ class Advice:
 
 
 def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None) -> list[Advice]:
-    """The findings of a window, costliest first; empty where nothing is worth a sentence, or no GPU did anything.
+    """The findings of a window, costliest first; empty where nothing is worth a sentence, or work left no rows.
 
     What a finding can gain is the bound of its fix (stepbudget.ask.predict), so that the two never differ.
 
@@ -79,7 +79,7 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     """
     found = []
     whole_ms = budget.window.duration_ms
-    if budget.device is None:
+    if budget.missing and budget.missing.kinds:
         return []
     for fix, bound in bounds(report, budget).items():
         if bound.at_most_ms >= WORTH * whole_ms > 0:
@@ -117,8 +117,9 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
         missing.append("GPU counters (--gpu-metrics-devices): whether the Tensor Cores were active")
     if report.kernels.empty:
         missing.append("kernels: the report holds none")
-    if budget.device is None:
-        missing.append("what a fix would gain: the report holds no work of a GPU")
+    unknown = [FIXES[fix].label for fix, bound in bounds(report, budget).items() if np.isnan(bound.at_most_ms)]
+    if unknown:
+        missing.append(f"what these fixes would gain: {', '.join(unknown)}")
     own = threads.within(report.kernels, budget.window)
     own = own[threads.of(own, budget.window)]
     if budget.ms["communication"] and collectives.kernels(report)["bytes"].isna().all():

@@ -39,6 +39,7 @@ import pandas as pd
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
+from stepbudget.ask.missing import Missing, missing
 from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.work import work_of
 from stepbudget.report import Report, remembered
@@ -80,6 +81,13 @@ LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call,
 LEAST_SAMPLES = 10  # of a CPU, at some 1,000 a second
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
 LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
+UNSEEN = "work that left no rows may have run"
+KINDS = {  # of work that left no rows → the causes that it would be
+    "kernels": ("tensor_core_kernels", "other_kernels", "unknown_kernels", "communication"),
+    "copies": ("copies",),
+    "graphs": ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication"),
+}
+BY_CALLS = ("pageable_copy", "synchronisation", "launch_overhead", "optimizer", "python", "cuda_setup")
 DELIVERIES = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
 
@@ -97,6 +105,8 @@ class Budget:
     not_looked_at: tuple[str, ...] = ()  # what the report does not hold, and what could not be told without it
     started: int | None = None  # ns: until then the program started up (context, first code); None: not seen to
     program: str | None = None  # its name, where the report tells it
+    missing: Missing | None = None  # work that left no rows
+    untold: frozenset[str] = frozenset()  # causes that the report cannot tell: of these 0 means "not known"
 
     @cached_property
     def ns(self) -> dict[str, int]:
@@ -118,6 +128,13 @@ class Budget:
         """What a cause is called: CAUSES's words, but no Python where the program is known to be none."""
         is_other = cause == "python" and self.program and not PYTHON.search(self.program)
         return CAUSES[cause].partition(":")[0] if is_other else CAUSES[cause]
+
+    @property
+    def busy_fraction(self) -> float:
+        """Share of the window in which the GPU did anything; NaN where work left no rows, so that nobody knows."""
+        if self.missing and self.missing.kinds:
+            return float("nan")
+        return 1 - sum(self.fractions[cause] for cause in IDLE) if self.window.duration_ms else 0.0
 
     @property
     def idle_causes(self) -> tuple[str, ...]:
@@ -183,7 +200,9 @@ def _find(report: Report, window: Window) -> Budget:
     busy = intervals.clip(_union(spans.values()), window.start, window.end)
     rest = intervals.complement(busy, window.start, window.end)
     lost = _lost(report, window)
+    unseen = missing(report, window)
     after = intervals.clip(rest, lost[0], window.end) if lost else intervals.EMPTY  # idle or not: nobody knows
+    after = _union([after, intervals.intersect(rest, unseen.spans)])
     rest = intervals.subtract(rest, after)
     evidence: dict[str, str] = {}
     held: dict[str, np.ndarray] = {}
@@ -196,13 +215,27 @@ def _find(report: Report, window: Window) -> Budget:
         if claim.evidence:
             evidence[claim.cause] = claim.evidence
     spans["unexplained"] = _union([rest, after])
+    if len(unseen.spans):
+        evidence["unexplained"] = UNSEEN
     for cause in IDLE:
         if len(spans.get(cause, ())):
             evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
     known = _started(report, window), report.program(process)
-    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)), *known)
+    not_looked_at = (*unseen.said, *_missing(report, lost))
+    untold = frozenset(cause for cause in _untold(report, unseen) if not len(spans[cause]))
+    return Budget(window, device, process, spans, evidence, held_ms, not_looked_at, *known, unseen, untold)
+
+
+def _untold(report: Report, unseen: Missing) -> Iterator[str]:
+    """The causes that the report's tables do not tell, or not in full."""
+    if unseen.kinds:
+        yield from (cause for cause in IDLE if cause != "unexplained")
+    yield from (cause for kind in unseen.kinds for cause in KINDS[kind])
+    yield from BY_CALLS if report.api.empty else ()
+    yield from ("loader", "optimizer") if report.ranges.empty else ()
+    yield from ("os_wait",) if report.os_calls.empty and report.scheduled.empty else ()
 
 
 def _started(report: Report, window: Window) -> int | None:
@@ -348,8 +381,11 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     asleep = _asleep(report, main, launching, window)
     yield Claim("pageable_copy", intervals.subtract(_aftermath(staged, gaps), asleep))
     yield Claim("synchronisation", intervals.subtract(_aftermath(waited, gaps), asleep))
-    yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
-    yield Claim("python", intervals.subtract(_running(report, drivers, ranges, calls, window), asleep))
+    known = set(calls["thread"])  # a thread without a recorded call may have been in one at any time
+    if main in known:
+        yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
+    drivers = [thread for thread in drivers if thread in known]
+    yield Claim("python", intervals.subtract(_running(report, drivers, calls, window), asleep))
     yield Claim("os_wait", asleep)
 
 
@@ -489,24 +525,24 @@ def at_rest(report: Report, window: Window) -> np.ndarray:
     return _union([threads.spans(calls, window, held), _asleep(report, main, launching, window)])
 
 
-def _running(
-    report: Report, drivers: list[int], ranges: pd.DataFrame, calls: pd.DataFrame, window: Window
-) -> np.ndarray:
+def _running(report: Report, drivers: list[int], calls: pd.DataFrame, window: Window) -> np.ndarray:
     """When is a thread that launches known to run its own code?
 
     Where calls into the operating system or the scheduler's events were traced: from its first trace to its last. Where
-    not: inside an NVTX range of the main thread, and in the brief stretches between two CUDA calls.
+    not: in the brief stretches between two of its traces, which are the edges of its CUDA calls and of its ranges.
     """
     if len(report.os_calls) or len(report.scheduled):
         return _union([intervals.clip(np.array([seen]), window.start, window.end)
                        for thread in drivers if (seen := threads.seen(report, thread))])  # fmt: skip
-    parts = [threads.spans(ranges, window)]
+    parts = []
     for thread in drivers:
-        own = threads.spans(calls[calls["thread"] == thread], window)
-        if len(own) > 1:
-            between = np.column_stack([own[:-1, 1], own[1:, 0]])
-            parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
-    return _union(parts)
+        tables = [threads.within(table[table["thread"] == thread], window) for table in (calls, report.ranges)]
+        edges = np.unique(
+            np.concatenate([table[["start", "end"]].to_numpy(dtype=np.int64).ravel() for table in tables])
+        )
+        between = np.column_stack([edges[:-1], edges[1:]])
+        parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
+    return intervals.clip(_union(parts), window.start, window.end)
 
 
 def _lost(report: Report, window: Window) -> tuple[int, float] | None:

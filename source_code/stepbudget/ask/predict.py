@@ -10,7 +10,7 @@ The bounds hold if the rest of the program stays as it is:
 - *Mixed precision* can gain kernel time: all of it where an operation could use Tensor Cores and does not, half of it
   where a kernel moves 32-bit numbers.
 
-Where the report holds no work of a GPU, nothing tells what would be gained, and nothing is promised: all bounds are 0.
+Where the report does not tell what a fix treats, or work left no rows, nobody knows what it would gain: its bound is NaN.
 A bound is no forecast: another cause may take the place of the one that went.
 """
 
@@ -53,7 +53,7 @@ class Bound:
     """What a fix can gain at most in a window."""
 
     fix: str
-    at_most_ms: float
+    at_most_ms: float  # NaN: not known
     of_ms: float
 
     @property
@@ -64,7 +64,7 @@ class Bound:
     @property
     def at_most_times(self) -> float:
         """By which factor the window can become faster at most."""
-        return self.of_ms / self.best_ms if self.best_ms > 0 else float("inf")
+        return float("inf") if self.best_ms <= 0 else self.of_ms / self.best_ms
 
 
 def bounds(report: Report, budget: Budget) -> dict[str, Bound]:
@@ -78,8 +78,9 @@ def bound(report: Report, budget: Budget, fix: str) -> Bound:
         raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
     causes, ms = FIXES[fix].causes, budget.ms
     exposed_ms = sum(ms[cause] for cause in causes)
-    if budget.device is None:
-        return Bound(fix, 0.0, budget.window.duration_ms)
+    covered = {"optimizer"} if "python" in causes else set()  # the optimizer's code is Python's where no range names it
+    if budget.untold & {*causes} - covered:
+        return Bound(fix, float("nan"), budget.window.duration_ms)
     if fix == "mixed_precision":
         at_most_ms = _mixed_precision_ms(report, budget, exposed_ms)
     elif fix == "cuda_graph":

@@ -126,15 +126,18 @@ def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) 
 
 
 def waiting(report: Report, thread: int, window: Window) -> np.ndarray:
-    """When is the thread inside a call into the operating system that can put it to sleep?
+    """When is the thread inside a call into the operating system that can put it to sleep, or without a CPU?
 
-    Where no such calls were traced, but the scheduler's events were: when it had no CPU.
+    The second where the scheduler's events were traced: what sleeps in a call that is not traced has no CPU either.
     """
     calls = report.os_calls
-    if calls.empty and len(ran := report.scheduled[report.scheduled["thread"] == thread]):
-        return intervals.clip(intervals.complement(intervals.union(ran), *_ends(ran)), window.start, window.end)
     own = calls[calls["thread"] == thread]
-    return spans(own, window, own["name"].isin({name for name in own["name"].unique() if WAITS.match(name)}))
+    in_call = spans(own, window, own["name"].isin({name for name in own["name"].unique() if WAITS.match(name)}))
+    ran = report.scheduled[report.scheduled["thread"] == thread]
+    if ran.empty:
+        return in_call
+    off = intervals.clip(intervals.complement(intervals.union(ran), *_ends(ran)), window.start, window.end)
+    return intervals.from_edges(*np.concatenate([in_call, off]).T)
 
 
 def seen(report: Report, thread: int) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from stepbudget.ask import (
 )
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
+from stepbudget.ask.missing import missing
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.export.nsys import noted
 from stepbudget.report import Report
@@ -57,9 +58,7 @@ def summary(
         "start_ns": window.start + report.origin,
         "end_ns": window.end + report.origin,
         "steps": len(steps) or None,
-        "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
-        if window.duration_ms
-        else 0.0,
+        "gpu_busy_fraction": found.busy_fraction,
         "remarks": _remarks(report, asked, found),
         **of_budget(found),
         "per_step": per_step(report, window),
@@ -91,7 +90,7 @@ def of_budget(found: Budget) -> dict:
     """The part of the answer that a budget tells by itself."""
     return {
         "duration_ms": found.window.duration_ms,
-        "budget": found.fractions,
+        "budget": {cause: None if cause in found.untold else share for cause, share in found.fractions.items()},
         "causes": {cause: found.label(cause) for cause in found.fractions},
         "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
     }
@@ -107,7 +106,7 @@ def answer(report: Report, window: Window | None = None, gpu: int | None = None)
     >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
     >>> found = stepbudget.answer(report)
     >>> found["schema"], found["range"], found["steps"]
-    (1, 'training', 59)
+    (2, 'training', 59)
     >>> [(phase["name"], phase["kernels"]) for phase in found["phases"] if phase["kernels"] > 600]
     [('forward', 885), ('backward', 1592), ('optimizer step', 649)]
     """
@@ -124,7 +123,7 @@ def gpus_used(report: Report) -> list[int]:
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
     said = report.losses if gpus_used(report) else report.diagnostics
-    remarks = [f"Nsight Systems said: {text}" for text in said]
+    remarks = [f"Nsight Systems said: {text}" for text in said] + (found.missing.said if found.missing else [])
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")
@@ -142,7 +141,7 @@ def compared(
     before: Sequence[Report], after: Sequence[Report], comparison: Comparison, allowed: float | None = None
 ) -> dict:
     """What a comparison says, for the same purpose; ``allowed``: by what share the second may be slower."""
-    score = comparison.score()
+    score, sides = comparison.score(), (comparison.first, comparison.second)
     return {
         "before": ", ".join(report.path.name for report in before),
         "after": ", ".join(report.path.name for report in after),
@@ -153,12 +152,15 @@ def compared(
         "after_ms": comparison.second.duration_ms,
         "gained_ms": comparison.gained_ms,
         "budget_ms": {
-            cause: {"before": before, "after": after}
-            for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
+            cause: dict(zip(("before", "after"), (side.known_ms(cause) for side in sides), strict=True))
+            for cause in comparison.first.ms
         },
         "compared": comparison.each or comparison.before.window.name,
         "change": _change(comparison.change),
-        "causes": {cause: _change(found) for cause, found in comparison.causes.items()},
+        "causes": {
+            cause: None if any(side.known_ms(cause) is None for side in sides) else _change(found)
+            for cause, found in comparison.causes.items()
+        },
         "kernels": _rows(comparison.kernels, **{name: name for name in comparison.kernels}),
         "slower_than_allowed": None
         if allowed is None
@@ -224,7 +226,8 @@ def per_step(report: Report, window: Window) -> dict | None:
 def of_phases(report: Report, window: Window) -> list[dict]:
     table = phases.phases(report, window)
     table = table[table["phase"] != phases.OUTSIDE] if table["count"].sum() == 0 else table
-    return _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+    rows = _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+    return [row | {"kernels": None if math.isnan(row["kernels"]) else int(row["kernels"])} for row in rows]
 
 
 def of_copies(report: Report, window: Window) -> list[dict]:
@@ -246,8 +249,9 @@ def _launches(report: Report, window: Window) -> dict:
 def of_tensor_cores(report: Report, window: Window) -> dict:
     table = tensor_cores.verdicts(report, window)
     sampled = tensor_cores.tensor_active(report, window)
+    unseen = missing(report, threads.about(report, window)).kinds.keys() & {"kernels", "graphs"}
     ms = {
-        f"{verdict}_ms": float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
+        f"{verdict}_ms": None if unseen else float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
         for verdict in ("yes", "no", "unknown")
     }
     return ms | {
