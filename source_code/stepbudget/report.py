@@ -190,7 +190,7 @@ class Report(Export):
 
     @cached_property
     def unread(self) -> list[str]:
-        """What the export holds and no question reads, in words, with its rows and the milliseconds that they lasted."""
+        """What the export holds and no question reads, in words, with its rows and how long they lasted (ms)."""
         tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)} - READ
         tables.difference_update([IN_CALLS] if len(self._calls_made) else [])
         listed = []

@@ -14,7 +14,7 @@ import pandas as pd
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import collectives, copies, launch, lines, ops, ranks, sizes, tensor_cores, threads
-from stepbudget.ask.budget import Budget, where
+from stepbudget.ask.budget import Budget, before_graphs, where
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
@@ -25,7 +25,6 @@ UNTREATED = (
     "os_wait",
     "profiler",
     "unexplained",
-    "cuda_graph",
 )  # findings of their own
 HOW = {
     "mpi": "calls that do not block, beside kernels; or let the GPUs talk to one another (NCCL, a CUDA-aware MPI)",
@@ -117,9 +116,8 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
         missing.append("GPU counters (--gpu-metrics-devices): whether the Tensor Cores were active")
     if report.kernels.empty:
         missing.append("kernels: the report holds none")
-    unknown = [FIXES[fix].label for fix, bound in bounds(report, budget).items() if np.isnan(bound.at_most_ms)]
-    if unknown:
-        missing.append(f"what these fixes would gain: {', '.join(unknown)}")
+    if budget.missing and budget.missing.kinds:
+        missing.append("what a fix would gain: work left no rows")
     own = threads.within(report.kernels, budget.window)
     own = own[threads.of(own, budget.window)]
     if budget.ms["communication"] and collectives.kernels(report)["bytes"].isna().all():
@@ -171,7 +169,16 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     )
     return (
         f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
-    ) + _other_code(report, budget)
+    ) + "".join([_between_nodes(report, budget), _other_code(report, budget)])
+
+
+def _between_nodes(report: Report, budget: Budget) -> str:
+    """How much of the idle time lies inside CUDA graphs, where the GPU waits for no launch."""
+    inside = before_graphs(report, budget.window, within_one=True)
+    ms = (
+        sum(intervals.total(intervals.intersect(budget.spans[one], inside)) for one in FIXES["cuda_graph"].causes) / 1e6
+    )
+    return f"; {ms:,.1f} ms of it between the nodes of CUDA graphs, and no launch's" if ms >= 0.05 else ""
 
 
 def _other_code(report: Report, budget: Budget) -> str:

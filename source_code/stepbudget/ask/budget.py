@@ -130,10 +130,10 @@ class Budget:
         return CAUSES[cause].partition(":")[0] if is_other else CAUSES[cause]
 
     @property
-    def busy_fraction(self) -> float:
-        """Share of the window in which the GPU did anything; NaN where work left no rows, so that nobody knows."""
+    def busy_fraction(self) -> float | None:
+        """Share of the window in which the GPU did anything; None where work left no rows, so that nobody knows."""
         if self.missing and self.missing.kinds:
-            return float("nan")
+            return None
         return 1 - sum(self.fractions[cause] for cause in IDLE) if self.window.duration_ms else 0.0
 
     @property
@@ -301,6 +301,28 @@ def _cpu_samples(report: Report, window: Window) -> pd.DataFrame:
     return report.cpu_samples(threads.main_thread(report, window) or 0, window)
 
 
+def before_graphs(report: Report, window: Window, within_one: bool) -> np.ndarray:
+    """The gaps of a window's GPU that end with work of a CUDA graph; ``within_one``: only those inside a graph.
+
+    Inside means after the first work of the launch: the next node waits for those before it, and not for the CPU.
+    """
+    graphs, kernels = (work_of(table, window.gpu) for table in (report.graphs, report.kernels))
+    nodes = kernels[_nodes(kernels)]
+    later = nodes[nodes.duplicated("call") & (nodes["call"] >= 0)]
+    tables = [later] if within_one else [graphs, nodes]
+    starts = np.concatenate([table["start"].to_numpy(dtype=np.int64) for table in tables])
+    work = [work_of(table, window.gpu) for table in (report.kernels, report.graphs, report.copies, report.memsets)]
+    gaps = intervals.complement(intervals.union(*work), window.start, window.end)
+    return gaps[np.isin(gaps[:, 1], starts)]
+
+
+def graph_share(report: Report, window: Window) -> float:
+    """How much of the time of a window's kernels is CUDA graphs', between 0 and 1; 0 without either."""
+    kernels, graphs = (threads.within(work_of(table, window.gpu), window) for table in (report.kernels, report.graphs))
+    own = threads.spans(pd.concat([graphs, kernels[_nodes(kernels)]]), window)
+    return intervals.total(own) / (intervals.total(_union([own, threads.spans(kernels, window)])) or 1)
+
+
 def causes_of_kernels(report: Report, window: Window, names: Iterable[str]) -> dict[str, str]:
     """Of each (demangled) kernel name the cause that its time is: by Tensor Core use, or communication."""
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
@@ -348,15 +370,20 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
     loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)
     pageable, after, results = _pageable(report, process)
+    held = [pageable[["api_start", "api_end", "api_thread"]].set_axis(["start", "end", "thread"], axis=1)]
+    held += [after[["start", "end"]].assign(thread=pageable["api_thread"]).dropna()]
+    copying, following, staged = (
+        _holding(report, table, drivers, main, window)
+        for table in (*held, held[0].assign(end=after["end"].fillna(held[0]["end"])))
+    )
     result = pd.Series(asks_for(calls, results), index=calls.index)
     waits = calls[(blocking | result) & ~asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
-    staged = intervals.from_edges(pageable["api_start"], after["end"].fillna(pageable["api_end"]))
     waited = intervals.union(waits)
     next_work = _next_work(report, window, device, gaps)
 
     yield Claim("profiler", _profiler(report, window, drivers, calls))
-    yield Claim("pageable_copy", intervals.from_edges(pageable["api_start"], pageable["api_end"]), held=staged)
-    yield Claim("pageable_copy", intervals.union(after.dropna()))
+    yield Claim("pageable_copy", copying, held=staged)
+    yield Claim("pageable_copy", following)
     yield Claim("synchronisation", intervals.union(calls[result]))
     yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"]]))
     yield Claim("cuda_setup", intervals.union(calls[loading]))
@@ -387,6 +414,14 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     drivers = [thread for thread in drivers if thread in known]
     yield Claim("python", intervals.subtract(_running(report, drivers, calls, window), asleep))
     yield Claim("os_wait", asleep)
+
+
+def _holding(report: Report, calls: pd.DataFrame, drivers: list[int], main: int | None, window: Window) -> np.ndarray:
+    """When do calls hold the program? Those of another thread only while the main thread sleeps: else nobody waits."""
+    own = calls["thread"].isin(drivers)
+    theirs = intervals.union(calls[~own])
+    asleep = threads.waiting(report, main, window) if len(theirs) and main is not None else intervals.EMPTY
+    return _union([intervals.union(calls[own]), intervals.intersect(theirs, asleep)])
 
 
 def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
@@ -427,17 +462,19 @@ def _until_start(work: pd.DataFrame) -> np.ndarray:
 
 
 def _nodes(table: pd.DataFrame) -> pd.Series | bool:
-    return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
+    return pd.to_numeric(table["graph_node"]).fillna(0) > 0 if "graph_node" in table else False
 
 
 def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The process's copies from or to pageable memory whose call is known, and the wait after each.
 
-    Those that only bring a result (``.item()``) come apart, as the third: they are waits, whatever they copy.
+    Those that only bring a result (``.item()``) or wait for kernels come apart, as the third: they are waits, whatever
+    they copy. Of one call's copies the first stands for all; those of a CUDA graph are no call's.
     """
     table = copies.with_memory(report, report.copies[report.copies["process"] == process])
     table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
-    results = copies.brings_result(table)
+    table = table[copies.made_by_call(report, table)]
+    results = copies.waits(report, table)
     return table[~results], copies.wait_after(report, table[~results]), table[results]
 
 

@@ -21,7 +21,7 @@ from stepbudget.ask import threads
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
-# What the calls ask for, told by how their names begin: versions of the API add suffixes. (CUDA Runtime and Driver API.)
+# What calls of the CUDA Runtime and Driver API ask for, by how their names begin: versions add suffixes.
 ASKED_BY = {
     "kernels": re.compile(r"^cu(da)?Launch(?!HostFunc)"),
     "copies": re.compile(r"^cu(da)?Memcpy"),
@@ -34,8 +34,8 @@ WORTH = 0.01  # of the calls, and of the window: what is less leaves the answer 
 LATER = np.iinfo(np.int64).max
 
 CURES = (
-    "the usual cures: record with --trace cuda; let no other profiler use CUPTI; allow tracing in the virtual machine or "
-    "container; an Nsight Systems that fits the driver; CuptiUseRawGpuTimestamps=false in its config.ini helped others"
+    "the usual cures: record with --trace cuda; let no other profiler use CUPTI; allow tracing in the virtual machine "
+    "or container; an Nsight Systems that fits the driver; CuptiUseRawGpuTimestamps=false in its config.ini"
 )
 
 

@@ -34,9 +34,9 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
 
     Columns: ``phase``, ``count`` of ranges, ``cpu_ms`` between their starts and ends, ``kernels`` launched from inside,
     and the ``gpu_ms`` of these and of CUDA graphs traced as a whole, whose kernels nobody counted (then ``kernels`` is
-    NaN). Where what a phase launched left no rows, both are NaN. The last row holds what was launched outside any phase. Of nested ranges, a kernel
-    belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no phases where there are others, and
-    numbered steps ("step 1", "step 2") are one phase, "step #".
+    NaN). Where what a phase launched left no rows, both are NaN. The last row holds what was launched outside any
+    phase. Of nested ranges, a kernel belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no
+    phases where there are others, and numbered steps ("step 1", "step 2") are one phase, "step #".
 
     A kernel belongs to a range of the thread that launched it; where that has none, to one of the main thread; else to
     one of another thread that launches. A thread that launches nothing (a reader of data) gets no kernels for it.

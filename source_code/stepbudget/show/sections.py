@@ -47,10 +47,11 @@ def budget(found: dict, caption: str = "Each nanosecond has one cause; the share
     """Where the time goes: keys ``duration_ms``, ``budget``, ``causes``, ``budget_evidence``."""
     whole_ms, shares = found["duration_ms"], {cause: share for cause, share in found["budget"].items() if share}
     idle = sum(share for cause, share in shares.items() if cause not in WORK)
+    known = all(found["budget"][cause] is not None for cause in WORK)  # else some of it may have been work
     rows = [
         (
             found["causes"][cause], share * whole_ms, 100 * share,
-            None if cause in WORK or not idle else 100 * share / idle,
+            None if cause in WORK or not idle or not known else 100 * share / idle,
             found["budget_evidence"].get(cause, ""), "█" * round(BAR * share),
         )
         for cause, share in shares.items()
@@ -234,8 +235,8 @@ def compared(found: dict, said: dict) -> list[Block]:
 
 def _changes(words: Mapping[str, str], said: dict) -> Table:
     whole = said["change"]
-    causes = {cause: own for cause, own in said["causes"].items() if any(said["budget_ms"][cause].values())
-              or own and any((*own["before_ms"], *own["after_ms"]))}  # fmt: skip
+    both = {cause: [*ms.values(), *_all_ms(said["causes"][cause])] for cause, ms in said["budget_ms"].items()}
+    causes = {cause: said["causes"][cause] for cause, ms in both.items() if any(ms)}
     reach = max(abs(own[edge]) for own in (*causes.values(), whole) if own for edge in ("low_ms", "high_ms"))
     rows = [_change(words[cause], *said["budget_ms"][cause].values(), own) for cause, own in causes.items()]
     rows.append(_change(f"‘{said['compared']}’", *(median(whole[side]) for side in ("before_ms", "after_ms")), whole))
@@ -255,8 +256,12 @@ def _changes(words: Mapping[str, str], said: dict) -> Table:
     return table(frame, caption, formats, totals=[-1], looks=[*causes, None], only={"less · more": HTML})
 
 
+def _all_ms(own: dict | None) -> list[float]:
+    return [*own["before_ms"], *own["after_ms"]] if own else []
+
+
 def _change(name: str, before: float | None, after: float | None, own: dict | None) -> Callable[[bool], tuple]:
-    """A row, for a table of several profiles or of one a side; without a change where a side does not tell the cause."""
+    """A row, for a table of several profiles or of one a side; no change where a side does not tell the cause."""
     if own is None:
         return lambda several: (name, before, after, None, "", None)
     edges = own["low_ms"], own["ms"], own["high_ms"]

@@ -69,9 +69,9 @@ def summary(
         "late_rank": advice.late_rank(communication),
         "kernels": of_kernels(report, window),
         "tensor_cores": of_tensor_cores(report, window),
-        "operations": asdict(ops.summary(report, window)),
+        "operations": _operations(report, window),
         "launches": _launches(report, window),
-        "lines": _every(lines.lines(report, window)),
+        "lines": _every(lines.lines(report, window)) if found.busy_fraction is not None else [],
         "flops": _every(_with_sizes(flops.flops(report, window))),
         "memory": _memory(report, window),
         "bounds": [
@@ -246,10 +246,23 @@ def _launches(report: Report, window: Window) -> dict:
     return {name: value for name, value in found.items() if name != "window"}
 
 
+def _unseen(report: Report, window: Window) -> bool:
+    """Did kernels leave no rows?"""
+    return bool(missing(report, threads.about(report, window)).kinds.keys() & {"kernels", "graphs"})
+
+
+def _operations(report: Report, window: Window) -> dict:
+    found = asdict(ops.summary(report, window))
+    if _unseen(report, window):
+        found |= {"gpu_ms": dict.fromkeys(found["gpu_ms"]), "efficiency": None, "efficiency_at_most": None}
+        found |= {"instances": dict.fromkeys(found["instances"]), "at_stake_ms": None}
+    return found
+
+
 def of_tensor_cores(report: Report, window: Window) -> dict:
     table = tensor_cores.verdicts(report, window)
     sampled = tensor_cores.tensor_active(report, window)
-    unseen = missing(report, threads.about(report, window)).kinds.keys() & {"kernels", "graphs"}
+    unseen = _unseen(report, window)
     ms = {
         f"{verdict}_ms": None if unseen else float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
         for verdict in ("yes", "no", "unknown")
