@@ -58,6 +58,7 @@ OPERATOR = re.compile(
 )
 API_VERSION = re.compile(r"(_v[0-9]+)+\Z")  # cudaLaunchKernel_v7000, cuGraphInstantiate_v2_v12000
 
+UNNAMED = "(unnamed call)"
 MOST_GPUS = 2**16
 
 SEVERITIES = {"Warning": 2, "Error": 3}  # of a diagnostic message, as exports from 2021 to 2025 number them
@@ -445,6 +446,11 @@ class Report(Export):
     def _calls_made(self) -> np.ndarray:
         """The CUDA API calls as rows of whole numbers: start, end, thread, id of the name, correlation id."""
         columns = _perhaps(["nameId", "correlationId"])
+        if self.has(sqlite.CALLS):  # at the end of capture a thread may be in a call, and in another within that
+            query = f'SELECT count(*), count(DISTINCT globalTid) FROM {sqlite.CALLS} WHERE "end" IS NULL'
+            ((endless, threads),) = self.rows(query)
+            if endless > 2 * threads:
+                raise self.damaged(sqlite.CALLS, "calls without an end, and others of their threads after them")
         return self._numbers(sqlite.CALLS, _CALLS.format(columns=columns, table=sqlite.CALLS, where=self.calls), 5)
 
     @cached_property
@@ -494,7 +500,7 @@ class Report(Export):
 
     def _called(self, calls: pd.DataFrame) -> pd.DataFrame:
         calls.insert(3, "process", np.right_shift(calls["thread"], 24))
-        calls["name"] = self._text(calls["name"]).fillna("(unnamed call)")
+        calls["name"] = self._text(calls["name"]).fillna(UNNAMED)
         return calls
 
     def _numbers(self, table: str, query: str, width: int) -> np.ndarray:

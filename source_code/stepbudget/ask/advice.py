@@ -175,9 +175,8 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
 def _between_nodes(report: Report, budget: Budget) -> str:
     """How much of the idle time lies inside CUDA graphs, where the GPU waits for no launch."""
     inside = before_graphs(report, budget.window, within_one=True)
-    ms = (
-        sum(intervals.total(intervals.intersect(budget.spans[one], inside)) for one in FIXES["cuda_graph"].causes) / 1e6
-    )
+    own = [intervals.intersect(budget.spans[cause], inside) for cause in FIXES["cuda_graph"].causes]
+    ms = sum(map(intervals.total, own)) / 1e6
     return f"; {ms:,.1f} ms of it between the nodes of CUDA graphs, and no launch's" if ms >= 0.05 else ""
 
 
@@ -229,7 +228,8 @@ def _copied(report: Report, budget: Budget) -> list[str]:
         size, ns = table.loc[pinned, "bytes"].sum(), table.loc[pinned, "gpu_ns"].sum()
         rate = f" at {size / ns:,.1f} GB/s" if ns else ""
         text.append(f"{size / 1e6:,.1f} MB were copied from pinned memory{rate}: fewer bytes, or copies beside kernels")
-    return text or ["none of them uses pageable memory"]
+    unknown = (table["host_memory"] == "unknown").any()
+    return text or ["which memory they use is not known" if unknown else "none of them uses pageable memory"]
 
 
 def _layout_ms(report: Report, budget: Budget) -> float:

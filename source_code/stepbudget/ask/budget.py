@@ -75,6 +75,7 @@ LAUNCHING_CALLS = (
     r"Launch|Async|^cu(da)?(Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
     r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
 )
+COPYING_CALLS = r"^cu(da)?Memcpy"
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LOADING_MS = 1.0  # a call that launches or records takes microseconds: one so long creates a context or loads code
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
@@ -214,7 +215,7 @@ def _find(report: Report, window: Window) -> Budget:
             held[claim.cause] = claim.held
         if claim.evidence:
             evidence[claim.cause] = claim.evidence
-    spans["unexplained"] = _union([rest, after])
+    spans["unexplained"] = _union([spans.get("unexplained", intervals.EMPTY), rest, after])
     if len(unseen.spans):
         evidence["unexplained"] = UNSEEN
     for cause in IDLE:
@@ -379,13 +380,17 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     result = pd.Series(asks_for(calls, results), index=calls.index)
     waits = calls[(blocking | result) & ~asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
     waited = intervals.union(waits)
+    unclear = calls[_unclear(report, calls) & ~blocking]  # pageable memory would hold the thread, pinned would not
+    queueing &= ~calls.index.isin(unclear.index)
+    loading &= queueing
     next_work = _next_work(report, window, device, gaps)
 
     yield Claim("profiler", _profiler(report, window, drivers, calls))
     yield Claim("pageable_copy", copying, held=staged)
     yield Claim("pageable_copy", following)
     yield Claim("synchronisation", intervals.union(calls[result]))
-    yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"]]))
+    yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"] & next_work["thread"].isin(drivers)]))
+    yield Claim("unexplained", intervals.union(unclear))
     yield Claim("cuda_setup", intervals.union(calls[loading]))
     yield Claim("launch_overhead", _until_start(next_work[~next_work["pageable"]]))
     yield Claim("launch_overhead", intervals.union(calls[queueing]))
@@ -406,14 +411,22 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
         delivered = delivered[delivered[:, 1] - delivered[:, 0] > 1e6 * DELIVERY_MS]
     yield Claim("loader", _union([waiting, delivered]), _union([waiting, delivered]), DELIVERIES * bool(len(delivered)))
     asleep = _asleep(report, main, launching, window)
-    yield Claim("pageable_copy", intervals.subtract(_aftermath(staged, gaps), asleep))
-    yield Claim("synchronisation", intervals.subtract(_aftermath(waited, gaps), asleep))
     known = set(calls["thread"])  # a thread without a recorded call may have been in one at any time
+    running = _running(report, [thread for thread in drivers if thread in known], calls, window)
+    running = intervals.subtract(running, asleep)
+    yield Claim("pageable_copy", intervals.intersect(_aftermath(staged, gaps), running))
+    yield Claim("synchronisation", intervals.intersect(_aftermath(waited, gaps), running))
     if main in known:
         yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
-    drivers = [thread for thread in drivers if thread in known]
-    yield Claim("python", intervals.subtract(_running(report, drivers, calls, window), asleep))
+    yield Claim("python", running)
     yield Claim("os_wait", asleep)
+
+
+def _unclear(report: Report, calls: pd.DataFrame) -> pd.Series:
+    """Which calls ask for a copy of which no row tells, or none the kind of memory?"""
+    table = copies.with_memory(report, report.copies)
+    clear = table.loc[table["host_memory"] != "unknown", "call"]
+    return _named(calls, COPYING_CALLS) & ~calls.index.isin(clear)
 
 
 def _holding(report: Report, calls: pd.DataFrame, drivers: list[int], main: int | None, window: Window) -> np.ndarray:
@@ -427,17 +440,18 @@ def _holding(report: Report, calls: pd.DataFrame, drivers: list[int], main: int 
 def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
     """For each gap the work that ends it, and that work's call.
 
-    Columns: gap_start, gap_end, call_start, call_end, pageable (a copy of such memory), node (of a CUDA graph).
+    Columns: gap_start, gap_end, call_start, call_end, thread (of the call), pageable (a copy of such
+    memory), node (of a CUDA graph).
     """
     found = copies.with_memory(report, work_of(report.copies, device))
-    columns = ["start", "api_start", "api_end"]
+    columns = ["start", "api_start", "api_end", "api_thread"]
     tables = [work_of(table, device) for table in (report.kernels, report.graphs, report.memsets)]
     work = [table[columns].assign(pageable=False, node=_nodes(table)) for table in tables]
     pageable = (found["host_memory"] == "pageable") & ~copies.brings_result(found)
     work.append(found[columns].assign(pageable=pageable, node=False))
     work = pd.concat([table for table in work if len(table)] or work[:1])
     if not len(work) or not len(gaps):
-        empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "pageable", "node"])
+        empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "thread", "pageable", "node"])
         return empty.astype({"pageable": bool, "node": bool})
     work = work.sort_values("start", kind="stable")
     at = np.searchsorted(work["start"].to_numpy(), gaps[:, 1], side="left")
@@ -445,6 +459,7 @@ def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndar
     follows = work.iloc[at[known]].reset_index(drop=True)
     result = pd.DataFrame({"gap_start": gaps[known, 0], "gap_end": gaps[known, 1]})
     result["call_start"], result["call_end"] = follows["api_start"].astype(float), follows["api_end"].astype(float)
+    result["thread"] = follows["api_thread"]
     result[["pageable", "node"]] = follows[["pageable", "node"]].astype(bool)
     # The work that begins exactly where the gap ends; behind a window's end, later work ended nothing.
     return result[follows["start"].to_numpy() == result["gap_end"]].dropna()

@@ -55,9 +55,9 @@ def labelled(report: Report, window: Window | None = None) -> pd.DataFrame:
 
 def made_by_call(report: Report, table: pd.DataFrame) -> pd.Series:
     """Of the copies that one call asked for the first, and none of those that a launch of a CUDA graph makes."""
-    calls = report.api["name"].reindex(table["call"]).astype(str).to_numpy(dtype=object)
-    launched = np.array(["GraphLaunch" in name for name in calls], dtype=bool)
-    return ~table.duplicated("call") & (table["call"] >= 0) & ~launched
+    names = report.api["name"]
+    graphs = names.index[names.isin([name for name in names.unique() if "GraphLaunch" in name])]
+    return ~table.duplicated("call") & (table["call"] >= 0) & ~table["call"].isin(graphs)
 
 
 def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:

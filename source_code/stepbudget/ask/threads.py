@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.report import Report, remembered
+from stepbudget.report import UNNAMED, Report, remembered
 from stepbudget.window import Window
 
 # Calls in which a thread may sleep until another thread or process lets it go on.
@@ -128,11 +128,13 @@ def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) 
 def waiting(report: Report, thread: int, window: Window) -> np.ndarray:
     """When is the thread inside a call into the operating system that can put it to sleep, or without a CPU?
 
-    The second where the scheduler's events were traced: what sleeps in a call that is not traced has no CPU either.
+    A call without a name may be any of them. The second where the scheduler's events were traced: what sleeps in a call
+    that is not traced has no CPU either.
     """
     calls = report.os_calls
     own = calls[calls["thread"] == thread]
-    in_call = spans(own, window, own["name"].isin({name for name in own["name"].unique() if WAITS.match(name)}))
+    sleeping = {name for name in own["name"].unique() if WAITS.match(name) or name == UNNAMED}
+    in_call = spans(own, window, own["name"].isin(sleeping))
     ran = report.scheduled[report.scheduled["thread"] == thread]
     if ran.empty:
         return in_call
