@@ -8,11 +8,12 @@ The first of these that holds at a moment is its cause:
 
 1. *profiler*: Nsight Systems was busy with itself in the launching threads;
 2. *pageable copy*: a thread was inside the call of a copy from or to pageable memory, which stages it, or in the
-   stream synchronisation that follows it at once;
+   stream synchronisation that follows it at once (the copies of a helper thread: only while the main thread slept);
 3. *launch overhead*: the work had been launched and had not started (no longer than LAUNCH_LIMIT_US after the call,
    unless it is a node of a CUDA graph), or a thread was inside a call that launches, records or queries;
 4. *synchronisation*: a thread was inside a call that waits for the GPU, or that copies a result to the host
-   (``.item()``: at most copies.RESULT_BYTES), from whatever memory;
+   (``.item()``: at most copies.RESULT_BYTES, or ``.cpu()`` of more, where it mostly waited for kernels: copies.waits),
+   from whatever memory;
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
    in one that otherwise launches or records: the first of a program create its context;
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
@@ -23,6 +24,9 @@ The first of these that holds at a moment is its cause:
 10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
 11. *blocked*: the main thread slept in the operating system, and nothing says for whom;
 12. *unexplained*: the report does not tell.
+
+Where work may have run that left no rows (stepbudget.ask.missing), nobody knows whether the GPU was idle: that time is
+unexplained. A cause that the report's tables cannot tell is ``untold``: its 0 means "not known", and in JSON it is null.
 
 What removing a cause can gain is another question: stepbudget.ask.predict.
 """

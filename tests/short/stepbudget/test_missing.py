@@ -254,7 +254,7 @@ def test_the_schedulers_events_count_beside_calls_into_the_operating_system(made
 # What says that nobody knows, or knows no more: not to be had by taking something away are all the others.
 HONEST = {"unexplained", "unknown_kernels", "cuda_graph", "os_wait"}
 # Nothing else tells them apart: the loader's own code from other code, what the profiler did from what it interrupted.
-LESS = {"NVTX_EVENTS": {"python": {"loader", "optimizer"}}, "PROFILER_OVERHEAD": dict.fromkeys(IDLE, {"profiler"})}
+LESS = {"NVTX_EVENTS": {"python": {"loader", "optimizer"}}, "PROFILER_OVERHEAD": {one: {"profiler"} for one in IDLE}}
 TABLES = ["CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET",
           "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD", "GPU_METRICS"]  # fmt: skip
 WORTH = 0.01
