@@ -26,7 +26,7 @@ The first of these that holds at a moment is its cause:
 12. *unexplained*: the report does not tell.
 
 Where work may have run that left no rows (stepbudget.ask.missing), nobody knows whether the GPU was idle: that time is
-unexplained. A cause that the report's tables cannot tell is ``untold``: its 0 means "not known", and in JSON it is null.
+unexplained. A cause that the tables cannot tell is ``untold``: its 0 means "not known", and in JSON it is null.
 
 What removing a cause can gain is another question: stepbudget.ask.predict.
 """
@@ -390,7 +390,7 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     next_work = _next_work(report, window, device, gaps)
 
     yield Claim("profiler", _profiler(report, window, drivers, calls))
-    yield Claim("pageable_copy", copying, held=staged)
+    yield Claim("pageable_copy", copying, held=_unhidden(staged, waits, gaps, window))
     yield Claim("pageable_copy", following)
     yield Claim("synchronisation", intervals.union(calls[result]))
     yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"] & next_work["thread"].isin(drivers)]))
@@ -424,6 +424,16 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
         yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
     yield Claim("python", running)
     yield Claim("os_wait", asleep)
+
+
+def _unhidden(held: np.ndarray, waits: pd.DataFrame, gaps: np.ndarray, window: Window) -> np.ndarray:
+    """Those of the holds after which the GPU ran out of work before the program waited for it.
+
+    Behind all others it went on working until the program waited for it: without them that wait is longer by as much.
+    """
+    starts = np.append(np.sort(waits["start"].to_numpy(dtype=np.int64)), window.end)
+    until = starts[np.minimum(np.searchsorted(starts, held[:, 1]), len(starts) - 1)]
+    return held[intervals.covered(gaps, held[:, 0], np.maximum(until, held[:, 1])) > 0]
 
 
 def _unclear(report: Report, calls: pd.DataFrame) -> pd.Series:

@@ -67,8 +67,8 @@ def missing(report: Report, window: Window) -> Missing:
     whole = np.array([[window.start, window.end]], dtype=np.int64)
     waits = calls[_named(calls, WAITS)]
     asked = _asked(calls)
-    left = set().union(*(table["call"] for table in tables.values()))
-    lost = asked[~asked.index.isin(left)]
+    left = np.concatenate([table["call"].to_numpy(dtype=np.int64) for table in tables.values()])
+    lost = asked[~np.isin(asked.index, left)]
     inside, lost_inside = (table["kind"][threads.begins_in(table, window)].value_counts() for table in (asked, lost))
     kinds = {
         kind: f"no row tells of {lost_inside[kind]:,} of {inside[kind]:,} calls that ask for {kind}"

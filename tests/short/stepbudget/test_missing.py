@@ -190,6 +190,18 @@ def test_a_copy_of_a_thread_for_which_nobody_waits_is_nobodys_cause(made, asleep
     assert (found.ms["python"] > 50) != asleep
 
 
+def test_a_copy_behind_kernels_that_the_program_waits_for_gains_nothing(made):
+    made.range(0, 400 * MS, "training").os_call(0, 1, "write")
+    for start in range(0, 400 * MS, 40 * MS):
+        made.kernel(start + 110, start + 30 * MS, POINTWISE, call=(start + 100, start + 105))
+        made.copy(start + 900, start + 10_900, 9_000_000, call=(start + 200, start + 11_000), stream=8)
+        made.api(start + 12 * MS, start + 30 * MS, "cudaDeviceSynchronize")
+    report = opened(made)
+    found = budget(report)
+    assert found.idle_ms > 99 and found.held_ms["pageable_copy"] == 0
+    assert predict.bound(report, found, "pinned_memory").at_most_ms == 0
+
+
 # --- graphs -------------------------------------------------------------------------------------------------
 
 
