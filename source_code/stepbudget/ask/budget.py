@@ -228,7 +228,7 @@ def _find(report: Report, window: Window) -> Budget:
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
     known = _started(report, window), report.program(process)
-    not_looked_at = (*unseen.said, *_missing(report, lost))
+    not_looked_at = tuple(_missing(report, lost, unseen))
     untold = frozenset(cause for cause in _untold(report, unseen) if not len(spans[cause]))
     return Budget(window, device, process, spans, evidence, held_ms, not_looked_at, *known, unseen, untold)
 
@@ -626,9 +626,10 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
     return (max(last, window.start), active_ms) if active_ms > LOST_MS else None
 
 
-def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
+def _missing(report: Report, lost: tuple[int, float] | None, unseen: Missing) -> Iterator[str]:
     """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
     yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
+    yield from unseen.said
     yield from report.unread
     if lost:
         yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"

@@ -170,7 +170,7 @@ def test_without_a_trace_of_the_operating_system_a_long_stretch_is_unexplained(b
     build.range(0, 5150, "again")
     report = open_report(build.write())
     found = rooms.budget(report, Window(report.extent.start, report.extent.end, "all"))
-    assert found.ns["unexplained"] == 0, "inside a range of the main thread the program is known to run"
+    assert found.ns["unexplained"] > 4_900_000, "inside a range, too, it may sleep as well as work"
     build._rows["NVTX_EVENTS"].clear()
     del build._rows["NVTX_EVENTS"]
     found = budget_of(build)
