@@ -239,7 +239,8 @@ def _untold(report: Report, unseen: Missing) -> Iterator[str]:
         yield from (cause for cause in IDLE if cause != "unexplained")
     yield from (cause for kind in unseen.kinds for cause in KINDS[kind])
     yield from BY_CALLS if report.api.empty else ()
-    yield from ("loader", "optimizer") if report.ranges.empty else ()
+    yield from ("optimizer",) if report.ranges.empty else ()
+    yield from ("loader",) if report.ranges.empty and report.os_calls.empty else ()  # else told by its deliveries
     yield from ("os_wait",) if report.os_calls.empty and report.scheduled.empty else ()
 
 
