@@ -200,7 +200,7 @@ class Report(Export):
             tables.difference_update(own)
             rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own)
             ms = self._lasted_ms(own)
-            lasted = f", {ms:,.1f} ms" if ms else ""
+            lasted = f", {ms:,.1f} ms" if ms >= 0.05 else ""
             listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}{lasted}): recorded, and not read"] if rows else []
         return listed
 
