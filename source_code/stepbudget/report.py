@@ -72,6 +72,7 @@ LIBRARYS = re.compile(r"nccl[A-Z]\w*\Z|\(unnamed range\)\Z|\s*\Z|[a-z_]\w*::\w|_
 # default stream that it takes (cudaStreamSynchronize_ptsz_v7000, cuGraphInstantiate_v2_v12000).
 API_BUILD = re.compile(r"^(_*cu[^_]*)_.+", re.DOTALL)
 
+UNNAMED = "(unnamed call)"
 MOST_GPUS = 2**16
 STRAY = 0.1  # of what the busiest GPU, thread or process does: what does less is no part of the program
 
@@ -82,7 +83,9 @@ LOSS = re.compile(
 )
 ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
 
-# What an export may hold and no question reads: how the tables' names begin, and what they hold.
+# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others.
+READ = {sqlite.CALLS, *sqlite.WORK}
+IN_CALLS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"  # each of its rows is a call that waits, and is read as that
 UNREAD = {
     "CUPTI_ACTIVITY_KIND_OPENACC_": "OpenACC constructs",
     "OPENMP_EVENT_KIND_": "OpenMP regions",
@@ -90,6 +93,9 @@ UNREAD = {
     "CUDA_UM_": "page faults of unified memory",
     "GPU_CONTEXT_SWITCH_EVENTS": "switches of the GPU from one program to another",
     "NET_": "counters of the network",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "CUPTI's own overhead",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits as CUPTI saw them",
+    "CUPTI_": "other records of CUPTI",
 }
 
 
@@ -200,14 +206,26 @@ class Report(Export):
 
     @cached_property
     def unread(self) -> list[str]:
-        """What the export holds and no question reads, in words, with the number of rows."""
-        tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)]
+        """What the export holds and no question reads, in words, with its rows and how long they lasted (ms)."""
+        tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)} - READ
+        tables.difference_update([IN_CALLS] if len(self._calls_made) else [])
         listed = []
         for start, words in UNREAD.items():
-            own = [name for name in tables if name.startswith(start) and name.isidentifier()]
-            rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own if self.has(name))
-            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}): recorded, and not read"] if rows else []
+            own = sorted(name for name in tables if name.startswith(start) and name.isidentifier() and self.has(name))
+            tables.difference_update(own)
+            rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own)
+            ms = self._lasted_ms(own)
+            lasted = f", {ms:,.1f} ms" if ms >= 0.05 else ""
+            listed += [f"{words} ({rows:,} row{'s' * (rows != 1)}{lasted}): recorded, and not read"] if rows else []
         return listed
+
+    def _lasted_ms(self, tables: Sequence[str]) -> float:
+        """How long the events of these tables lasted, added up; those without times count nothing."""
+        timed = [table for table in tables if {"start", "end"} <= self.columns(table)]
+        sums = [
+            self.rows(f'SELECT total(max("end" - start, 0)) FROM {table} WHERE {sqlite.TIMED}')[0][0] for table in timed
+        ]
+        return sum(sums) / 1e6
 
     def program(self, process: int | None) -> str | None:
         """The name of a process's program, as its first thread carries it (``python3``); None: not in the report."""
@@ -461,6 +479,11 @@ class Report(Export):
     def _calls_made(self) -> np.ndarray:
         """The CUDA API calls as rows of whole numbers: start, end, thread, id of the name, correlation id."""
         columns = _perhaps(["nameId", "correlationId"])
+        if self.has(sqlite.CALLS):  # at the end of capture a thread may be in a call, and in another within that
+            query = f'SELECT count(*), count(DISTINCT globalTid) FROM {sqlite.CALLS} WHERE "end" IS NULL'
+            ((endless, threads),) = self.rows(query)
+            if endless > 2 * threads:
+                raise self.damaged(sqlite.CALLS, "calls without an end, and others of their threads after them")
         return self._numbers(sqlite.CALLS, _CALLS.format(columns=columns, table=sqlite.CALLS, where=self.calls), 5)
 
     @cached_property
@@ -510,7 +533,7 @@ class Report(Export):
 
     def _called(self, calls: pd.DataFrame) -> pd.DataFrame:
         calls.insert(3, "process", np.right_shift(calls["thread"], 24))
-        calls["name"] = self._text(calls["name"]).fillna("(unnamed call)")
+        calls["name"] = self._text(calls["name"]).fillna(UNNAMED)
         return calls
 
     def _numbers(self, table: str, query: str, width: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import collectives, copies, launch, lines, ops, ranks, sizes, tensor_cores, threads
-from stepbudget.ask.budget import Budget, where
+from stepbudget.ask.budget import Budget, before_graphs, where
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 
@@ -25,7 +25,6 @@ UNTREATED = (
     "os_wait",
     "profiler",
     "unexplained",
-    "cuda_graph",
 )  # findings of their own
 HOW = {
     "mpi": "calls that do not block, beside kernels; or let the GPUs talk to one another (NCCL, a CUDA-aware MPI)",
@@ -63,7 +62,7 @@ class Advice:
 
 
 def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None) -> list[Advice]:
-    """The findings of a window, costliest first; empty where nothing is worth a sentence, or no GPU did anything.
+    """The findings of a window, costliest first; empty where nothing is worth a sentence, or work left no rows.
 
     What a finding can gain is the bound of its fix (stepbudget.ask.predict), so that the two never differ.
 
@@ -79,7 +78,7 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     """
     found = []
     whole_ms = budget.window.duration_ms
-    if budget.device is None:
+    if budget.missing and budget.missing.kinds:
         return []
     for fix, bound in bounds(report, budget).items():
         if bound.at_most_ms >= WORTH * whole_ms > 0:
@@ -117,8 +116,8 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
         missing.append("GPU counters (--gpu-metrics-devices): whether the Tensor Cores were active")
     if report.kernels.empty:
         missing.append("kernels: the report holds none")
-    if budget.device is None:
-        missing.append("what a fix would gain: the report holds no work of a GPU")
+    if budget.missing and budget.missing.kinds:
+        missing.append("what a fix would gain: work left no rows")
     own = threads.within(report.kernels, budget.window)
     own = own[threads.of(own, budget.window)]
     if budget.ms["communication"] and collectives.kernels(report)["bytes"].isna().all():
@@ -170,7 +169,15 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
     )
     return (
         f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
-    ) + _other_code(report, budget)
+    ) + "".join([_between_nodes(report, budget), _other_code(report, budget)])
+
+
+def _between_nodes(report: Report, budget: Budget) -> str:
+    """How much of the idle time lies inside CUDA graphs, where the GPU waits for no launch."""
+    inside = before_graphs(report, budget.window, within_one=True)
+    own = [intervals.intersect(budget.spans[cause], inside) for cause in FIXES["cuda_graph"].causes]
+    ms = sum(map(intervals.total, own)) / 1e6
+    return f"; {ms:,.1f} ms of it between the nodes of CUDA graphs, and no launch's" if ms >= 0.05 else ""
 
 
 def _other_code(report: Report, budget: Budget) -> str:
@@ -221,7 +228,8 @@ def _copied(report: Report, budget: Budget) -> list[str]:
         size, ns = table.loc[pinned, "bytes"].sum(), table.loc[pinned, "gpu_ns"].sum()
         rate = f" at {size / ns:,.1f} GB/s" if ns else ""
         text.append(f"{size / 1e6:,.1f} MB were copied from pinned memory{rate}: fewer bytes, or copies beside kernels")
-    return text or ["none of them uses pageable memory"]
+    unknown = (table["host_memory"] == "unknown").any()
+    return text or ["which memory they use is not known" if unknown else "none of them uses pageable memory"]
 
 
 def _layout_ms(report: Report, budget: Budget) -> float:

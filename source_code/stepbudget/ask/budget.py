@@ -8,11 +8,12 @@ The first of these that holds at a moment is its cause:
 
 1. *profiler*: Nsight Systems was busy with itself in the launching threads;
 2. *pageable copy*: a thread was inside the call of a copy from or to pageable memory, which stages it, or in the
-   stream synchronisation that follows it at once;
+   stream synchronisation that follows it at once (the copies of a helper thread: only while the main thread slept);
 3. *launch overhead*: the work had been launched and had not started (no longer than LAUNCH_LIMIT_US after the call,
    unless it is a node of a CUDA graph), or a thread was inside a call that launches, records or queries;
 4. *synchronisation*: a thread was inside a call that waits for the GPU, or that copies a result to the host
-   (``.item()``: at most copies.RESULT_BYTES), from whatever memory;
+   (``.item()``: at most copies.RESULT_BYTES, or ``.cpu()`` of more, where it mostly waited for kernels: copies.waits),
+   from whatever memory;
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
    in one that otherwise launches or records: the first of a program create its context;
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
@@ -24,6 +25,9 @@ The first of these that holds at a moment is its cause:
 10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
 11. *blocked*: the main thread slept in the operating system, and nothing says for whom;
 12. *unexplained*: the report does not tell.
+
+Where work may have run that left no rows (stepbudget.ask.missing), nobody knows whether the GPU was idle: that time is
+unexplained. A cause that the tables cannot tell is ``untold``: its 0 means "not known", and in JSON it is null.
 
 What removing a cause can gain is another question: stepbudget.ask.predict.
 """
@@ -40,6 +44,7 @@ import pandas as pd
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
+from stepbudget.ask.missing import Missing, missing
 from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.threads import WAITING_CALLS
 from stepbudget.ask.work import work_of
@@ -75,12 +80,20 @@ LAUNCHING_CALLS = (
     r"Launch|Async|^cu(da)?(Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
     r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
 )
+COPYING_CALLS = r"^cu(da)?Memcpy"
 GRAPH_LAUNCH = r"^cu(da)?GraphLaunch"
 LOADING_MS = 1.0  # a call that launches or records takes microseconds: one so long creates a context or loads code
 LAUNCH_LIMIT_US = 50  # a drained GPU starts a kernel some 5 µs after its call, a large CUDA graph in some 50
 LEAST_SAMPLES = 10  # of a CPU, at some 1,000 a second
 BRIEF_MS = 1.0  # without a trace of the operating system: a longer stretch outside CUDA may be sleep as well as work
 LOST_MS = 10  # whole reports hold up to 4 ms of work of the GPU after the last traced one
+UNSEEN = "work that left no rows may have run"
+KINDS = {  # of work that left no rows → the causes that it would be
+    "kernels": ("tensor_core_kernels", "other_kernels", "unknown_kernels", "communication"),
+    "copies": ("copies",),
+    "graphs": ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication"),
+}
+BY_CALLS = ("pageable_copy", "synchronisation", "launch_overhead", "optimizer", "python", "cuda_setup")
 DELIVERIES = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
 
@@ -98,6 +111,8 @@ class Budget:
     not_looked_at: tuple[str, ...] = ()  # what the report does not hold, and what could not be told without it
     started: int | None = None  # ns: until then the program started up (context, first code); None: not seen to
     program: str | None = None  # its name, where the report tells it
+    missing: Missing | None = None  # work that left no rows
+    untold: frozenset[str] = frozenset()  # causes that the report cannot tell: of these 0 means "not known"
 
     @cached_property
     def ns(self) -> dict[str, int]:
@@ -119,6 +134,13 @@ class Budget:
         """What a cause is called: CAUSES's words, but no Python where the program is known to be none."""
         is_other = cause == "python" and self.program and not PYTHON.search(self.program)
         return CAUSES[cause].partition(":")[0] if is_other else CAUSES[cause]
+
+    @property
+    def busy_fraction(self) -> float | None:
+        """Share of the window in which the GPU did anything; None where work left no rows, so that nobody knows."""
+        if self.missing and self.missing.kinds:
+            return None
+        return 1 - sum(self.fractions[cause] for cause in IDLE) if self.window.duration_ms else 0.0
 
     @property
     def idle_causes(self) -> tuple[str, ...]:
@@ -184,7 +206,9 @@ def _find(report: Report, window: Window) -> Budget:
     busy = intervals.clip(_union(spans.values()), window.start, window.end)
     rest = intervals.complement(busy, window.start, window.end)
     lost = _lost(report, window)
+    unseen = missing(report, window)
     after = intervals.clip(rest, lost[0], window.end) if lost else intervals.EMPTY  # idle or not: nobody knows
+    after = _union([after, intervals.intersect(rest, unseen.spans)])
     rest = intervals.subtract(rest, after)
     evidence: dict[str, str] = {}
     held: dict[str, np.ndarray] = {}
@@ -196,14 +220,29 @@ def _find(report: Report, window: Window) -> Budget:
             held[claim.cause] = claim.held
         if claim.evidence:
             evidence[claim.cause] = claim.evidence
-    spans["unexplained"] = _union([rest, after])
+    spans["unexplained"] = _union([spans.get("unexplained", intervals.EMPTY), rest, after])
+    if len(unseen.spans):
+        evidence["unexplained"] = UNSEEN
     for cause in IDLE:
         if len(spans.get(cause, ())):
             evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
     known = _started(report, window), report.program(process)
-    return Budget(window, device, process, spans, evidence, held_ms, tuple(_missing(report, lost)), *known)
+    not_looked_at = tuple(_missing(report, lost, unseen))
+    untold = frozenset(cause for cause in _untold(report, unseen) if not len(spans[cause]))
+    return Budget(window, device, process, spans, evidence, held_ms, not_looked_at, *known, unseen, untold)
+
+
+def _untold(report: Report, unseen: Missing) -> Iterator[str]:
+    """The causes that the report's tables do not tell, or not in full."""
+    if unseen.kinds:
+        yield from (cause for cause in IDLE if cause != "unexplained")
+    yield from (cause for kind in unseen.kinds for cause in KINDS[kind])
+    yield from BY_CALLS if report.api.empty else ()
+    yield from ("optimizer",) if report.ranges.empty else ()
+    yield from ("loader",) if report.ranges.empty and report.os_calls.empty else ()  # else told by its deliveries
+    yield from ("os_wait",) if report.os_calls.empty and report.scheduled.empty else ()
 
 
 def _started(report: Report, window: Window) -> int | None:
@@ -269,6 +308,28 @@ def _cpu_samples(report: Report, window: Window) -> pd.DataFrame:
     return report.cpu_samples(threads.main_thread(report, window) or 0, window)
 
 
+def before_graphs(report: Report, window: Window, within_one: bool) -> np.ndarray:
+    """The gaps of a window's GPU that end with work of a CUDA graph; ``within_one``: only those inside a graph.
+
+    Inside means after the first work of the launch: the next node waits for those before it, and not for the CPU.
+    """
+    graphs, kernels = (work_of(table, window.gpu) for table in (report.graphs, report.kernels))
+    nodes = kernels[_nodes(kernels)]
+    later = nodes[nodes.duplicated("call") & (nodes["call"] >= 0)]
+    tables = [later] if within_one else [graphs, nodes]
+    starts = np.concatenate([table["start"].to_numpy(dtype=np.int64) for table in tables])
+    work = [work_of(table, window.gpu) for table in (report.kernels, report.graphs, report.copies, report.memsets)]
+    gaps = intervals.complement(intervals.union(*work), window.start, window.end)
+    return gaps[np.isin(gaps[:, 1], starts)]
+
+
+def graph_share(report: Report, window: Window) -> float:
+    """How much of the time of a window's kernels is CUDA graphs', between 0 and 1; 0 without either."""
+    kernels, graphs = (threads.within(work_of(table, window.gpu), window) for table in (report.kernels, report.graphs))
+    own = threads.spans(pd.concat([graphs, kernels[_nodes(kernels)]]), window)
+    return intervals.total(own) / (intervals.total(_union([own, threads.spans(kernels, window)])) or 1)
+
+
 def causes_of_kernels(report: Report, window: Window, names: Iterable[str]) -> dict[str, str]:
     """Of each (demangled) kernel name the cause that its time is: by Tensor Core use, or communication."""
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
@@ -316,17 +377,26 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
     loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)
     pageable, after, results = _pageable(report, process)
+    held = [pageable[["api_start", "api_end", "api_thread"]].set_axis(["start", "end", "thread"], axis=1)]
+    held += [after[["start", "end"]].assign(thread=pageable["api_thread"]).dropna()]
+    copying, following, staged = (
+        _holding(report, table, drivers, main, window)
+        for table in (*held, held[0].assign(end=after["end"].fillna(held[0]["end"])))
+    )
     result = pd.Series(asks_for(calls, results), index=calls.index)
     waits = calls[(blocking | result) & ~asks_for(calls, pageable) & ~calls.index.isin(after["call"])]
-    staged = intervals.from_edges(pageable["api_start"], after["end"].fillna(pageable["api_end"]))
     waited = intervals.union(waits)
+    unclear = calls[_unclear(report, calls) & ~blocking]  # pageable memory would hold the thread, pinned would not
+    queueing &= ~calls.index.isin(unclear.index)
+    loading &= queueing
     next_work = _next_work(report, window, device, gaps)
 
     yield Claim("profiler", _profiler(report, window, drivers, calls))
-    yield Claim("pageable_copy", intervals.from_edges(pageable["api_start"], pageable["api_end"]), held=staged)
-    yield Claim("pageable_copy", intervals.union(after.dropna()))
+    yield Claim("pageable_copy", copying, held=_unhidden(staged, waits, gaps, window))
+    yield Claim("pageable_copy", following)
     yield Claim("synchronisation", intervals.union(calls[result]))
-    yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"]]))
+    yield Claim("pageable_copy", _until_start(next_work[next_work["pageable"] & next_work["thread"].isin(drivers)]))
+    yield Claim("unexplained", intervals.union(unclear))
     yield Claim("cuda_setup", intervals.union(calls[loading]))
     yield Claim("launch_overhead", _until_start(next_work[~next_work["pageable"]]))
     yield Claim("launch_overhead", intervals.union(calls[queueing]))
@@ -347,27 +417,57 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
         delivered = delivered[delivered[:, 1] - delivered[:, 0] > 1e6 * DELIVERY_MS]
     yield Claim("loader", _union([waiting, delivered]), _union([waiting, delivered]), DELIVERIES * bool(len(delivered)))
     asleep = _asleep(report, main, launching, window)
-    yield Claim("pageable_copy", intervals.subtract(_aftermath(staged, gaps), asleep))
-    yield Claim("synchronisation", intervals.subtract(_aftermath(waited, gaps), asleep))
-    yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
-    yield Claim("python", intervals.subtract(_running(report, drivers, ranges, calls, window), asleep))
+    known = set(calls["thread"])  # a thread without a recorded call may have been in one at any time
+    running = _running(report, [thread for thread in drivers if thread in known], calls, window)
+    running = intervals.subtract(running, asleep)
+    yield Claim("pageable_copy", intervals.intersect(_aftermath(staged, gaps), running))
+    yield Claim("synchronisation", intervals.intersect(_aftermath(waited, gaps), running))
+    if main in known:
+        yield Claim("optimizer", _innermost(ranges, _named(ranges, OPTIMIZER.search), window))
+    yield Claim("python", running)
     yield Claim("os_wait", asleep)
+
+
+def _unhidden(held: np.ndarray, waits: pd.DataFrame, gaps: np.ndarray, window: Window) -> np.ndarray:
+    """Those of the holds after which the GPU ran out of work before the program waited for it.
+
+    Behind all others it went on working until the program waited for it: without them that wait is longer by as much.
+    """
+    starts = np.append(np.sort(waits["start"].to_numpy(dtype=np.int64)), window.end)
+    until = starts[np.minimum(np.searchsorted(starts, held[:, 1]), len(starts) - 1)]
+    return held[intervals.covered(gaps, held[:, 0], np.maximum(until, held[:, 1])) > 0]
+
+
+def _unclear(report: Report, calls: pd.DataFrame) -> pd.Series:
+    """Which calls ask for a copy of which no row tells, or none the kind of memory?"""
+    table = copies.with_memory(report, report.copies)
+    clear = table.loc[table["host_memory"] != "unknown", "call"]
+    return _named(calls, COPYING_CALLS) & ~calls.index.isin(clear)
+
+
+def _holding(report: Report, calls: pd.DataFrame, drivers: list[int], main: int | None, window: Window) -> np.ndarray:
+    """When do calls hold the program? Those of another thread only while the main thread sleeps: else nobody waits."""
+    own = calls["thread"].isin(drivers)
+    theirs = intervals.union(calls[~own])
+    asleep = threads.waiting(report, main, window) if len(theirs) and main is not None else intervals.EMPTY
+    return _union([intervals.union(calls[own]), intervals.intersect(theirs, asleep)])
 
 
 def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
     """For each gap the work that ends it, and that work's call.
 
-    Columns: gap_start, gap_end, call_start, call_end, pageable (a copy of such memory), node (of a CUDA graph).
+    Columns: gap_start, gap_end, call_start, call_end, thread (of the call), pageable (a copy of such
+    memory), node (of a CUDA graph).
     """
     found = copies.with_memory(report, work_of(report.copies, device))
-    columns = ["start", "api_start", "api_end"]
+    columns = ["start", "api_start", "api_end", "api_thread"]
     tables = [work_of(table, device) for table in (report.kernels, report.graphs, report.memsets)]
     work = [table[columns].assign(pageable=False, node=_nodes(table)) for table in tables]
     pageable = (found["host_memory"] == "pageable") & ~copies.brings_result(found)
     work.append(found[columns].assign(pageable=pageable, node=False))
     work = pd.concat([table for table in work if len(table)] or work[:1])
     if not len(work) or not len(gaps):
-        empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "pageable", "node"])
+        empty = pd.DataFrame(columns=["gap_start", "gap_end", "call_start", "call_end", "thread", "pageable", "node"])
         return empty.astype({"pageable": bool, "node": bool})
     work = work.sort_values("start", kind="stable")
     at = np.searchsorted(work["start"].to_numpy(), gaps[:, 1], side="left")
@@ -375,6 +475,7 @@ def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndar
     follows = work.iloc[at[known]].reset_index(drop=True)
     result = pd.DataFrame({"gap_start": gaps[known, 0], "gap_end": gaps[known, 1]})
     result["call_start"], result["call_end"] = follows["api_start"].astype(float), follows["api_end"].astype(float)
+    result["thread"] = follows["api_thread"]
     result[["pageable", "node"]] = follows[["pageable", "node"]].astype(bool)
     # The work that begins exactly where the gap ends; behind a window's end, later work ended nothing.
     return result[follows["start"].to_numpy() == result["gap_end"]].dropna()
@@ -392,17 +493,19 @@ def _until_start(work: pd.DataFrame) -> np.ndarray:
 
 
 def _nodes(table: pd.DataFrame) -> pd.Series | bool:
-    return table["graph_node"].fillna(0) > 0 if "graph_node" in table else False
+    return pd.to_numeric(table["graph_node"]).fillna(0) > 0 if "graph_node" in table else False
 
 
 def _pageable(report: Report, process: int | None) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The process's copies from or to pageable memory whose call is known, and the wait after each.
 
-    Those that only bring a result (``.item()``) come apart, as the third: they are waits, whatever they copy.
+    Those that only bring a result (``.item()``) or wait for kernels come apart, as the third: they are waits, whatever
+    they copy. Of one call's copies the first stands for all; those of a CUDA graph are no call's.
     """
     table = copies.with_memory(report, report.copies[report.copies["process"] == process])
     table = table[(table["host_memory"] == "pageable") & table["api_start"].notna()]
-    results = copies.brings_result(table)
+    table = table[copies.made_by_call(report, table)]
+    results = copies.waits(report, table)
     return table[~results], copies.wait_after(report, table[~results]), table[results]
 
 
@@ -490,24 +593,24 @@ def at_rest(report: Report, window: Window) -> np.ndarray:
     return _union([threads.spans(calls, window, held), _asleep(report, main, launching, window)])
 
 
-def _running(
-    report: Report, drivers: list[int], ranges: pd.DataFrame, calls: pd.DataFrame, window: Window
-) -> np.ndarray:
+def _running(report: Report, drivers: list[int], calls: pd.DataFrame, window: Window) -> np.ndarray:
     """When is a thread that launches known to run its own code?
 
     Where calls into the operating system or the scheduler's events were traced: from its first trace to its last. Where
-    not: inside an NVTX range of the main thread, and in the brief stretches between two CUDA calls.
+    not: in the brief stretches between two of its traces, which are the edges of its CUDA calls and of its ranges.
     """
     if len(report.os_calls) or len(report.scheduled):
         return _union([intervals.clip(np.array([seen]), window.start, window.end)
                        for thread in drivers if (seen := threads.seen(report, thread))])  # fmt: skip
-    parts = [threads.spans(ranges, window)]
+    parts = []
     for thread in drivers:
-        own = threads.spans(calls[calls["thread"] == thread], window)
-        if len(own) > 1:
-            between = np.column_stack([own[:-1, 1], own[1:, 0]])
-            parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
-    return _union(parts)
+        tables = [threads.within(table[table["thread"] == thread], window) for table in (calls, report.ranges)]
+        edges = np.unique(
+            np.concatenate([table[["start", "end"]].to_numpy(dtype=np.int64).ravel() for table in tables])
+        )
+        between = np.column_stack([edges[:-1], edges[1:]])
+        parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
+    return intervals.clip(_union(parts), window.start, window.end)
 
 
 def _lost(report: Report, window: Window) -> tuple[int, float] | None:
@@ -525,9 +628,10 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
     return (max(last, window.start), active_ms) if active_ms > LOST_MS else None
 
 
-def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
+def _missing(report: Report, lost: tuple[int, float] | None, unseen: Missing) -> Iterator[str]:
     """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
     yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
+    yield from unseen.said
     yield from report.unread
     if lost:
         yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
-from math import comb
+from math import comb, isnan
 from statistics import fmean, median
 
 import pandas as pd
@@ -94,6 +94,15 @@ class Side:
         return {cause: fmean(own.ms[cause] for own in self.middle) for cause in CAUSES}
 
     @property
+    def untold(self) -> frozenset[str]:
+        """The causes that one of the profiles cannot tell."""
+        return frozenset().union(*(own.untold for own in self.budgets))
+
+    def known_ms(self, cause: str) -> float | None:
+        """Milliseconds of a cause; None where a profile cannot tell it."""
+        return None if cause in self.untold else self.ms[cause]
+
+    @property
     def spread_ms(self) -> float:
         """By how much the longest and the shortest window differ: 0 for a single profile."""
         return self.budgets[-1].window.duration_ms - self.budgets[0].window.duration_ms
@@ -146,14 +155,18 @@ class Comparison:
 
     @property
     def shrank_ms(self) -> dict[str, float]:
-        """By how much each cause has shrunk (negative: grown)."""
-        second_ms = self.second.ms
-        return {cause: ms - second_ms[cause] for cause, ms in self.first.ms.items()}
+        """By how much each cause has shrunk (negative: grown); 0 for what one of the sides cannot tell."""
+        second_ms, untold = self.second.ms, self.first.untold | self.second.untold
+        return {cause: 0.0 if cause in untold else ms - second_ms[cause] for cause, ms in self.first.ms.items()}
 
     def table(self) -> pd.DataFrame:
-        """One row a cause that occurs in either: cause, before_ms, after_ms, change_ms."""
-        both = zip(CAUSES.values(), self.first.ms.values(), self.second.ms.values(), strict=True)
-        rows = [(cause, before, after, after - before) for cause, before, after in both if before or after]
+        """One row a cause that occurs in either: cause, before_ms, after_ms, change_ms; NaN: not known."""
+        rows = []
+        for cause, words in CAUSES.items():
+            both = [side.known_ms(cause) for side in (self.first, self.second)]
+            if any(both):
+                before, after = (float("nan") if ms is None else ms for ms in both)
+                rows.append((words, before, after, after - before))
         return pd.DataFrame(rows, columns=["cause", "before_ms", "after_ms", "change_ms"])
 
     def removed_ms(self, fix: str) -> float:
@@ -175,7 +188,9 @@ class Comparison:
         """What came of the prediction, in one sentence; empty where the two are not comparable."""
         if not self.comparable:
             return ""
-        said = str(self.score()) if self.likely_fix else "no cause that a fix here treats has shrunk"
+        score = self.score()
+        unknown = f"{FIXES[self.likely_fix].label}: not known what it could gain" if self.likely_fix else ""
+        said = str(score) if score else unknown or "no cause that a fix here treats has shrunk"
         if abs(self.gained_ms) <= self.noise_ms:
             return said
         grew = self.gained_ms < 0
@@ -190,13 +205,13 @@ class Comparison:
         return f"{said}. {start} shrank most: {CAUSES[most]} ({moved})"
 
     def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
-        """How the prediction for a fix (default: the likely one) came out; None without a fix, or not comparable.
+        """How the prediction for a fix (default: the likely one) came out; None without one, or not comparable.
 
         ``noise_ms``: by how much two runs of the same program are known to differ; it counts where it is more than what
         these profiles show themselves.
         """
         fix = fix or self.likely_fix
-        if fix is None or not self.comparable:
+        if fix is None or not self.comparable or isnan(self.bounds[fix].at_most_ms):
             return None
         treated = FIXES[fix].causes
         beside = {cause: ms for cause, ms in self.shrank_ms.items() if ms > 0 and cause not in treated}
@@ -333,6 +348,8 @@ def _mean(found: Sequence[Bound]) -> Bound:
 def _differences(before: Report, first: Budget, after: Report, second: Budget) -> tuple[list[str], list[str]]:
     """What makes the two incomparable, and what else differs."""
     obstacles, remarks = [], []
+    for report, own in ((before, first), (after, second)):
+        obstacles += [f"{report.path.name}: {text}" for text in (own.missing.said if own.missing else [])]
     gpus = [gpu_name(report, own) for report, own in ((before, first), (after, second))]
     if None in gpus:
         remarks.append("a report does not name its GPU")
@@ -359,6 +376,9 @@ def _differences(before: Report, first: Budget, after: Report, second: Budget) -
                 f"kernels: {counts[0]:,} launches before, {counts[1]:,} after, {shared:,} of the same name; "
                 "the comparison holds if that is the fix's own doing"
             )
+    for report, own, other in ((before, first, second), (after, second, first)):
+        if lacking := [CAUSES[cause] for cause in CAUSES if cause in own.untold - other.untold]:
+            remarks.append(f"{report.path.name} does not tell {', '.join(lacking)}: no change of it is known")
     return obstacles, remarks
 
 

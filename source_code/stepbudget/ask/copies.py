@@ -22,7 +22,8 @@ def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
     ``longest_gpu_us``, ``longest_api_us``, ``gb_per_s``.
 
     Held means in the call that asks for the copy, and in a stream synchronisation if that is the thread's very next
-    call: PyTorch's blocking ``.to(device)`` is those two.
+    call: PyTorch's blocking ``.to(device)`` is those two. A call holds its thread once, however many copies it asks
+    for, and not for the copies of a CUDA graph that it launches.
     """
     table = labelled(report, window)
     table["overlap_ns"] = _overlap_with_kernels(report, table)
@@ -48,7 +49,15 @@ def labelled(report: Report, window: Window | None = None) -> pd.DataFrame:
     waits = wait_after(report, table)
     table["gpu_ns"] = table["end"] - table["start"]
     table["api_ns"] = table["api_end"] - table["api_start"] + (waits["end"] - waits["start"]).fillna(0)
+    table["api_ns"] = table["api_ns"].where(made_by_call(report, table) | table["api_ns"].isna(), 0)
     return table
+
+
+def made_by_call(report: Report, table: pd.DataFrame) -> pd.Series:
+    """Of the copies that one call asked for the first, and none of those that a launch of a CUDA graph makes."""
+    names = report.api["name"]
+    graphs = names.index[names.isin([name for name in names.unique() if "GraphLaunch" in name])]
+    return ~table.duplicated("call") & (table["call"] >= 0) & ~table["call"].isin(graphs)
 
 
 def with_memory(report: Report, table: pd.DataFrame) -> pd.DataFrame:
@@ -70,6 +79,24 @@ def brings_result(table: pd.DataFrame) -> pd.Series:
     Those to the host of at most RESULT_BYTES: whatever they cost is the wait for the kernels before them.
     """
     return (table["direction"] == "device to host") & (table["bytes"] <= RESULT_BYTES)
+
+
+def waits(report: Report, table: pd.DataFrame) -> pd.Series:
+    """Which copies (``with_memory``) are a wait for kernels: those that bring a result, and those that come late.
+
+    A call came late if it, with the wait after it, lasted mostly because kernels or CUDA graphs of its process ran on
+    its GPU before the copy began. To the host the thread would wait as long without the copy; on the way to the device
+    it would not from pinned memory, so that only what is as small as a result is a wait.
+    """
+    until = wait_after(report, table)["end"].fillna(table["api_end"])
+    late = pd.Series(False, index=table.index)
+    for (gpu, process), own in table[table["api_start"].notna()].groupby(["gpu", "process"]):
+        work = [one[(one["gpu"] == gpu) & (one["process"] == process)] for one in (report.kernels, report.graphs)]
+        began = own["api_start"].to_numpy(dtype=np.int64)
+        starts = np.maximum(own["start"].to_numpy(dtype=np.int64), began)
+        ran = intervals.covered(intervals.union(*work), began, starts)
+        late[own.index] = 2 * ran > until[own.index].to_numpy(dtype=np.int64) - began
+    return brings_result(table) | late & ((table["direction"] == "device to host") | (table["bytes"] <= RESULT_BYTES))
 
 
 def wait_after(report: Report, table: pd.DataFrame) -> pd.DataFrame:

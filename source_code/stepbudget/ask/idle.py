@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
+from stepbudget.ask.missing import missing
 from stepbudget.ask.phases import OUTSIDE, phase_ranges
-from stepbudget.ask.threads import main_thread
+from stepbudget.ask.threads import about, main_thread
 from stepbudget.ask.work import device_of, work_of
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -46,8 +47,10 @@ def gpu_busy(report: Report, window: Window, device: int | None = None) -> np.nd
 
 
 def idle(report: Report, window: Window | None = None) -> Idle:
-    """How long the GPU had nothing to do within the window (default: the training range)."""
+    """How long the GPU had nothing to do within the window (default: the training range); NaN where nobody knows."""
     window = window or report.window()
+    if missing(report, about(report, window)).kinds:
+        return Idle(window, *[float("nan")] * 2, 0, float("nan"))
     gaps = intervals.complement(gpu_busy(report, window), window.start, window.end)
     idle_ms = intervals.total(gaps) / 1e6
     longest_ms = float((gaps[:, 1] - gaps[:, 0]).max()) / 1e6 if len(gaps) else 0.0

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget.ask.iterations import loader_ranges
+from stepbudget.ask.missing import missing
 from stepbudget.ask.threads import about
 from stepbudget.ask.work import gpu_work
 from stepbudget.report import Report, remembered
@@ -75,8 +76,8 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
 
     The verdict is launch-bound where more than half of the launches found the GPU with nothing queued, leaving out the
     first ones after a wait for the loader, after a wait for the GPU itself, and after a pause of more than a
-    millisecond, which no launch takes. It is "not looked at" where there are no calls or no kernels, or where
-    fewer than LEAST_LAUNCHES launches would make it launch-bound.
+    millisecond, which no launch takes. It is "not looked at" where there are no calls or no kernels, where work
+    left no rows, or where fewer than LEAST_LAUNCHES launches would make it launch-bound.
     """
     return _launch(report, window or report.window(), gpu)
 
@@ -99,7 +100,8 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
     durations = np.diff([*queue["time"], window.end])
     verdict = BOUND if len(own) and share > MOST else NOT_BOUND
-    if not len(own) or (verdict == BOUND and len(own) < LEAST_LAUNCHES):
+    unseen = missing(report, about(report, window, gpu))
+    if unseen.kinds or not len(own) or (verdict == BOUND and len(own) < LEAST_LAUNCHES):
         verdict = NOT_LOOKED_AT
     found = Launch(
         window=window,
@@ -127,7 +129,8 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
         queue_0_share=_share(int(durations[queue["depth"] == 0].sum()), int(durations.sum())),
         queue_1_share=_share(int(durations[queue["depth"] == 1].sum()), int(durations.sum())),
     )
-    return Launch(**{**vars(found), "evidence": _evidence(report, found)})
+    evidence = f"{'; '.join(unseen.kinds.values())}." if unseen.kinds else _evidence(report, found)
+    return Launch(**{**vars(found), "evidence": evidence})
 
 
 def launches(report: Report, window: Window | None = None, gpu: int | None = None) -> pd.DataFrame:

@@ -135,7 +135,7 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     )
     moved = copies.with_memory(report, moved)
     moved = moved[moved["host_memory"] == "pageable"]
-    results = copies.brings_result(moved)
+    results = copies.waits(report, moved)
     after = copies.wait_after(report, moved)
     copied, fetched = asks_for(api, moved[~results]), asks_for(api, moved[results])
     launched = asks_for(api, kernels) | asks_for(api, graphs)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask import threads
+from stepbudget.ask.missing import missing
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -32,9 +33,10 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     """One row a phase within the window (default: the training range), in order of first appearance.
 
     Columns: ``phase``, ``count`` of ranges, ``cpu_ms`` between their starts and ends, ``kernels`` launched from inside,
-    and those kernels' ``gpu_ms``. The last row holds what was launched outside any phase. Of nested ranges, a kernel
-    belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no phases where there are others, and
-    numbered steps ("step 1", "step 2") are one phase, "step #".
+    and the ``gpu_ms`` of these and of CUDA graphs traced as a whole, whose kernels nobody counted (then ``kernels`` is
+    NaN). Where what a phase launched left no rows, both are NaN. The last row holds what was launched outside any
+    phase. Of nested ranges, a kernel belongs to the innermost; ranges of single operators (PyTorch's emit_nvtx) are no
+    phases where there are others, and numbered steps ("step 1", "step 2") are one phase, "step #".
 
     A kernel belongs to a range of the thread that launched it; where that has none, to one of the main thread; else to
     one of another thread that launches. A thread that launches nothing (a reader of data) gets no kernels for it.
@@ -45,21 +47,31 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
         raise ReportError(f"phases are told by {' or by '.join(BY)}, not by {by}.")
     window = window or report.window()
     ranges = phase_ranges(report, window)
-    kernels = report.kernels
-    launched = (kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)
-    kernels = kernels[launched & threads.of(kernels, window)]
-    names = launched_in(report, window, ranges, kernels, by)
-    work = pd.DataFrame({"phase": names, "ns": (kernels["end"] - kernels["start"]).to_numpy()})
-    launched = work.groupby("phase")["ns"].agg(["count", "sum"])
+    parts = []
+    for table, kernels in (
+        (report.kernels, 1),
+        (report.graphs, np.nan),
+    ):  # of a graph as a whole: nobody knows how many
+        launched = (table["api_start"] >= window.start) & (table["api_start"] < window.end)
+        table = table[launched & threads.of(table, window)]
+        ns = (table["end"] - table["start"]).to_numpy(dtype=float)
+        parts.append((launched_in(report, window, ranges, table, by), kernels, ns))
+    lost = missing(report, threads.about(report, window)).calls
+    lost = lost[threads.begins_in(lost, window) & (lost["kind"] != "copies")]
+    lost = lost.assign(api_start=lost["start"], api_thread=lost["thread"])
+    parts.append((launched_in(report, window, ranges, lost, by), np.nan, np.full(len(lost), np.nan)))
+    work = pd.concat([pd.DataFrame({"phase": names, "kernels": one, "ns": ns}) for names, one, ns in parts])
+    sums = work.groupby("phase")[["kernels", "ns"]].agg(lambda column: column.sum(skipna=False))
     rows = []
     for name, group in ranges.groupby("name", sort=False):
         cpu_ns = int((group["end"] - group["start"]).sum())
-        count, ns = launched.loc[name] if name in launched.index else (0, 0)
-        rows.append((name, len(group), cpu_ns / 1e6, int(count), ns / 1e6))
-    if OUTSIDE in launched.index:
-        count, ns = launched.loc[OUTSIDE]
-        rows.append((OUTSIDE, 0, np.nan, int(count), ns / 1e6))
-    return pd.DataFrame(rows, columns=["phase", "count", "cpu_ms", "kernels", "gpu_ms"])
+        count, ns = sums.loc[name] if name in sums.index else (0, 0)
+        rows.append((name, len(group), cpu_ns / 1e6, count, ns / 1e6))
+    if OUTSIDE in sums.index:
+        count, ns = sums.loc[OUTSIDE]
+        rows.append((OUTSIDE, 0, np.nan, count, ns / 1e6))
+    found = pd.DataFrame(rows, columns=["phase", "count", "cpu_ms", "kernels", "gpu_ms"])
+    return found if found["kernels"].isna().any() else found.astype({"kernels": "int64"})
 
 
 def ranges_inside(report: Report, window: Window) -> pd.DataFrame:

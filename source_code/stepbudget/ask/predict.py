@@ -6,11 +6,12 @@ The bounds hold if the rest of the program stays as it is:
   than the time for which these held the program, GPU idle or not: so much earlier it can come to all that follows. Nor
   by more than the GPU's idle time: its work has to be done. Copies may besides vanish from the GPU's own time.
 - Fewer and cheaper *launches* can gain the idle time for which the CPU prepared work, no more: what the loader delivers
-  comes no earlier for it, and a program starts up (its context, its first code) as long as before.
+  comes no earlier for it, and a program starts up (its context, its first code) as long as before. Between two nodes
+  of a CUDA graph the GPU waits for no CPU; and where nearly all work is graphs', what ends with one gains nothing.
 - *Mixed precision* can gain kernel time: all of it where an operation could use Tensor Cores and does not, half of it
   where a kernel moves 32-bit numbers.
 
-Where the report holds no work of a GPU, nothing tells what would be gained, and nothing is promised: all bounds are 0.
+Where the report does not tell what a fix treats, or work left no rows, nobody knows the gain: its bound is NaN.
 A bound is no forecast: another cause may take the place of the one that went.
 """
 
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import ops, tensor_cores
-from stepbudget.ask.budget import WORK, Budget
+from stepbudget.ask.budget import WORK, Budget, before_graphs, graph_share
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
+
+MOSTLY_GRAPHS = 0.9  # of the kernels' time: a program whose work is CUDA graphs' is one already
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Bound:
     """What a fix can gain at most in a window."""
 
     fix: str
-    at_most_ms: float
+    at_most_ms: float  # NaN: not known
     of_ms: float
 
     @property
@@ -64,7 +67,7 @@ class Bound:
     @property
     def at_most_times(self) -> float:
         """By which factor the window can become faster at most."""
-        return self.of_ms / self.best_ms if self.best_ms > 0 else float("inf")
+        return float("inf") if self.best_ms <= 0 else self.of_ms / self.best_ms
 
 
 def bounds(report: Report, budget: Budget) -> dict[str, Bound]:
@@ -78,14 +81,17 @@ def bound(report: Report, budget: Budget, fix: str) -> Bound:
         raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
     causes, ms = FIXES[fix].causes, budget.ms
     exposed_ms = sum(ms[cause] for cause in causes)
-    if budget.device is None:
-        return Bound(fix, 0.0, budget.window.duration_ms)
+    covered = {"optimizer"} if "python" in causes else set()  # the optimizer's code is Python's where no range names it
+    if budget.untold & {*causes} - covered:
+        return Bound(fix, float("nan"), budget.window.duration_ms)
     if fix == "mixed_precision":
         at_most_ms = _mixed_precision_ms(report, budget, exposed_ms)
     elif fix == "cuda_graph":
         since = budget.window.start if budget.started is None else budget.started
         later = [intervals.clip(budget.spans[cause], since, budget.window.end) for cause in causes]
-        at_most_ms = sum(map(intervals.total, later)) / 1e6
+        is_one = graph_share(report, budget.window) > MOSTLY_GRAPHS
+        done = before_graphs(report, budget.window, within_one=not is_one)
+        at_most_ms = sum(intervals.total(intervals.subtract(own, done)) for own in later) / 1e6
     else:
         on_gpu_ms = sum(ms[cause] for cause in causes if cause in WORK)
         held_ms = sum(budget.held_ms.get(cause, 0.0) for cause in causes)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.report import STRAY, Report, computing, remembered, with_the_work
+from stepbudget.report import STRAY, UNNAMED, Report, computing, remembered, with_the_work
 from stepbudget.window import Window
 
 # Calls in which a thread may sleep until another thread, a process, a clock or a device lets it go on, by what they
@@ -194,20 +194,24 @@ def spans(table: pd.DataFrame, window: Window, chosen: pd.Series | None = None) 
 
 
 def waiting(report: Report, thread: int, window: Window) -> np.ndarray:
-    """When is the thread inside a call into the operating system that can put it to sleep?
+    """When is the thread inside a call into the operating system that can put it to sleep, or without a CPU?
 
-    Where no such calls were traced, but the scheduler's events were: when it had no CPU.
+    A call without a name may be any of them. The second where the scheduler's events were traced: what sleeps in a call
+    that is not traced has no CPU either.
     """
     calls = report.os_calls
-    if calls.empty and len(ran := report.scheduled[report.scheduled["thread"] == thread]):
-        return intervals.clip(intervals.complement(intervals.union(ran), *_ends(ran)), window.start, window.end)
     own = calls[calls["thread"] == thread]
-    return spans(own, window, may_sleep(own))
+    in_call = spans(own, window, may_sleep(own))
+    ran = report.scheduled[report.scheduled["thread"] == thread]
+    if ran.empty:
+        return in_call
+    off = intervals.clip(intervals.complement(intervals.union(ran), *_ends(ran)), window.start, window.end)
+    return intervals.from_edges(*np.concatenate([in_call, off]).T)
 
 
 def may_sleep(calls: pd.DataFrame) -> pd.Series:
-    """Which calls into the operating system can put their thread to sleep?"""
-    waits = {name for name in calls["name"].unique() if WAITS.match(name)}
+    """Which calls into the operating system can put their thread to sleep? One without a name may be any of them."""
+    waits = {name for name in calls["name"].unique() if WAITS.match(name) or name == UNNAMED}
     brief = calls["end"] - calls["start"] <= 1000 * BUFFERED_US
     return calls["name"].isin(waits) & ~(brief & calls["name"].isin({one for one in waits if HANDS_OVER.search(one)}))
 

@@ -82,9 +82,9 @@ def _head(found: dict) -> str:
 
 
 def _lead(found: dict) -> str:
-    if not found["gpus_used"]:
-        return "<p class='first'>The report holds no work of a GPU.</p>"
-    idle = {cause: share for cause, share in found["budget"].items() if cause not in WORK and share > 0}
+    if found["gpu_busy_fraction"] is None:
+        return f"<p class='first'>{sentence(sections.busy(found))}</p>"
+    idle = {cause: share for cause, share in found["budget"].items() if cause not in WORK and share}
     lead = f"The GPU was busy for <b>{percent(found['gpu_busy_fraction'])}</b> of the time."
     if idle:
         cause = max(idle, key=idle.__getitem__)

@@ -22,13 +22,18 @@ def _answer(found: dict) -> list[str]:
     steps = f", {found['steps']} steps" if found["steps"] else ""
     head = (
         f"**Step budget** of {code(found['report'])}, range {code(found['range'])}: {found['duration_ms']:,.1f} ms"
-        f"{steps}; {plain(found['gpu'] or 'GPU not named')}, {percent(found['gpu_busy_fraction'])} busy"
+        f"{steps}; {plain(found['gpu'] or 'GPU not named')}, {_busy(found)}"
     )
     known = found | {"lines": [one for one in found["lines"] if one["file"]]}
     blocks = [*sections.budget(found), *sections.lines(known)]
     said = [["What to do next:"]] if found["advice"] else []
     parts = [[head], [plain(text) for text in found["remarks"]], *map(_short, blocks), *said]
     return _apart([*parts, *(block.markdown() for block in sections.advice(found, ADVICE))])
+
+
+def _busy(found: dict) -> str:
+    share = found["gpu_busy_fraction"]
+    return sections.busy(found) if share is None else f"{percent(share)} busy"
 
 
 def _comparison(found: dict, said: dict) -> list[str]:

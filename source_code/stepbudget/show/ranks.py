@@ -8,6 +8,7 @@ from stepbudget.ask import collectives, ranks
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import gpu_name
 from stepbudget.ask.ranks import BY, Late, Ranks
+from stepbudget.show import summary as answers
 from stepbudget.show.blocks import Block, Items, Words
 from stepbudget.show.sections import cut
 from stepbudget.show.table import Table, table
@@ -54,7 +55,7 @@ def summary(found: Ranks) -> dict:
                     "residual_95_us": rank.clock.residual_95_us,
                     "collectives": rank.clock.collectives,
                 },
-                "budget": rank.budget.fractions,
+                "budget": answers.of_budget(rank.budget)["budget"],
                 "causes": {cause: rank.budget.label(cause) for cause in CAUSES},
                 "communication": row,
             }
@@ -146,7 +147,7 @@ def _budgets(said: dict) -> Table:
     """Milliseconds of each cause on each rank; of many ranks on the late one, and the least, median and most."""
     labels = {cause: label for rank in said["ranks"] for cause, label in rank["causes"].items()}
     frame = pd.DataFrame(
-        {cause: [rank["budget"][cause] * rank["duration_ms"] for rank in said["ranks"]] for cause in CAUSES},
+        {cause: [(rank["budget"][cause] or 0.0) * rank["duration_ms"] for rank in said["ranks"]] for cause in CAUSES},
         index=[f"rank {rank['rank']}" for rank in said["ranks"]],
     )
     frame = frame.loc[:, frame.any()].assign(all=[rank["duration_ms"] for rank in said["ranks"]])

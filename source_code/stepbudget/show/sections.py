@@ -37,14 +37,21 @@ def kernel(name: object) -> str:
     return kernel_names.short(str(name), NAME)
 
 
+def busy(found: dict) -> str:
+    """How busy the GPU was, in words: key ``gpu_busy_fraction``."""
+    share = found["gpu_busy_fraction"]
+    return "how busy the GPU was is not known" if share is None else f"the GPU was busy for {percent(share)} of it"
+
+
 def budget(found: dict, caption: str = "Each nanosecond has one cause; the shares add up to 100 %") -> list[Block]:
     """Where the time goes: keys ``duration_ms``, ``budget``, ``causes``, ``budget_evidence``."""
     whole_ms, shares = found["duration_ms"], {cause: share for cause, share in found["budget"].items() if share}
     idle = sum(share for cause, share in shares.items() if cause not in WORK)
+    known = all(found["budget"][cause] is not None for cause in WORK)  # else some of it may have been work
     rows = [
         (
             found["causes"][cause], share * whole_ms, 100 * share,
-            None if cause in WORK or not idle else 100 * share / idle,
+            None if cause in WORK or not idle or not known else 100 * share / idle,
             found["budget_evidence"].get(cause, ""), "█" * round(BAR * share),
         )
         for cause, share in shares.items()
@@ -86,7 +93,13 @@ def phases(
 ) -> list[Block]:
     """Rows of the answer's ``phases``."""
     columns = {"name": "phase", "count": "ranges", "cpu_ms": "CPU ms", "kernels": "kernels", "gpu_ms": "GPU ms"}
-    return _rows(found, columns, caption, {"phase": cut, "CPU ms": "{:,.1f}", "GPU ms": "{:,.1f}"}, most=PHASES)
+    return _rows(
+        found,
+        columns,
+        caption,
+        {"phase": cut, "CPU ms": "{:,.1f}", "kernels": "{:,.0f}", "GPU ms": "{:,.1f}"},
+        most=PHASES,
+    )
 
 
 def copies(
@@ -128,6 +141,8 @@ def tensor_cores(found: dict) -> list[Block]:
     if not found["kernels"]:
         return []
     used, ops = found["tensor_cores"], found["operations"]
+    if used["unknown_ms"] is None:
+        return [Words("How long kernels ran on Tensor Cores is not known: some left no rows.")]
     on, not_on, unknown = (f"{used[f'{verdict}_ms']:,.1f}" for verdict in ("yes", "no", "unknown"))
     words = [f"On Tensor Cores {on} ms, not on them {not_on}, unknown {unknown}."]
     if used["samples"]:
@@ -212,7 +227,7 @@ def compared(found: dict, said: dict) -> list[Block]:
         blocks.append(Words(f"{words}: the change lies between {low} and {high} ms."))
     whole_ms = max(said["before_ms"], said["after_ms"])
     for side in ("before", "after"):
-        parts = [(cause, found["causes"][cause], ms[side]) for cause, ms in said["budget_ms"].items()]
+        parts = [(cause, found["causes"][cause], ms[side] or 0.0) for cause, ms in said["budget_ms"].items()]
         blocks.append(Bar(parts, whole_ms, f"{side}: {said[f'{side}_ms']:,.1f} ms"))
     blocks += [_changes(found["causes"], said), *_changed_kernels(said["kernels"])]
     return blocks + ([Items(said["remarks"])] if said["remarks"] else [])
@@ -220,8 +235,9 @@ def compared(found: dict, said: dict) -> list[Block]:
 
 def _changes(words: Mapping[str, str], said: dict) -> Table:
     whole = said["change"]
-    causes = {cause: own for cause, own in said["causes"].items() if any((*own["before_ms"], *own["after_ms"]))}
-    reach = max(abs(own[edge]) for own in (*causes.values(), whole) for edge in ("low_ms", "high_ms"))
+    both = {cause: [*ms.values(), *_all_ms(said["causes"][cause])] for cause, ms in said["budget_ms"].items()}
+    causes = {cause: said["causes"][cause] for cause, ms in both.items() if any(ms)}
+    reach = max(abs(own[edge]) for own in (*causes.values(), whole) if own for edge in ("low_ms", "high_ms"))
     rows = [_change(words[cause], *said["budget_ms"][cause].values(), own) for cause, own in causes.items()]
     rows.append(_change(f"‘{said['compared']}’", *(median(whole[side]) for side in ("before_ms", "after_ms")), whole))
     profiles = [len(whole[side]) for side in ("before_ms", "after_ms")]
@@ -235,13 +251,19 @@ def _changes(words: Mapping[str, str], said: dict) -> Table:
         caption = f"Cause by cause, one profile a side; * changed by more than {100 * NOISE:.0f} % of the window"
     columns = ["cause", "before ms", "after ms", "change ms", "from … to" if several else "*", "less · more"]
     formats = dict.fromkeys(columns[1:3], "{:,.1f}") | {"change ms": "{:+,.1f}"}
-    formats["less · more"] = lambda edges: Picture(whisker(*edges, reach))
+    formats["less · more"] = lambda edges: Picture(whisker(*edges, reach)) if edges else ""
     frame = pd.DataFrame([row(several) for row in rows], columns=columns)
     return table(frame, caption, formats, totals=[-1], looks=[*causes, None], only={"less · more": HTML})
 
 
-def _change(name: str, before: float, after: float, own: dict) -> Callable[[bool], tuple]:
-    """A row, for a table of several profiles or of one a side."""
+def _all_ms(own: dict | None) -> list[float]:
+    return [*own["before_ms"], *own["after_ms"]] if own else []
+
+
+def _change(name: str, before: float | None, after: float | None, own: dict | None) -> Callable[[bool], tuple]:
+    """A row, for a table of several profiles or of one a side; no change where a side does not tell the cause."""
+    if own is None:
+        return lambda several: (name, before, after, None, "", None)
     edges = own["low_ms"], own["ms"], own["high_ms"]
     low, high = (signed(f"{edge:+,.1f}") for edge in (edges[0], edges[2]))
     mark = "*" if own["beyond_noise"] else ""

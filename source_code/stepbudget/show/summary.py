@@ -25,6 +25,7 @@ from stepbudget.ask import (
 )
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.compare import Change, Comparison, gpu_name
+from stepbudget.ask.missing import missing
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.export.nsys import noted
 from stepbudget.report import Report
@@ -59,9 +60,7 @@ def summary(
         "end_ns": window.end + report.origin,
         "occurrences": _occurrences(report, asked),
         "steps": len(steps) or None,
-        "gpu_busy_fraction": 1 - sum(found.fractions[cause] for cause in found.idle_causes)
-        if window.duration_ms
-        else 0.0,
+        "gpu_busy_fraction": found.busy_fraction,
         "remarks": _remarks(report, asked, found),
         **of_budget(found),
         "per_step": per_step(report, window),
@@ -72,9 +71,9 @@ def summary(
         "late_rank": advice.late_rank(communication),
         "kernels": of_kernels(report, window),
         "tensor_cores": of_tensor_cores(report, window),
-        "operations": asdict(ops.summary(report, window)),
+        "operations": _operations(report, window),
         "launches": _launches(report, window),
-        "lines": _every(lines.lines(report, window)),
+        "lines": _every(lines.lines(report, window)) if found.busy_fraction is not None else [],
         "flops": _every(_with_sizes(flops.flops(report, window))),
         "memory": _memory(report, window),
         "bounds": [
@@ -93,7 +92,7 @@ def of_budget(found: Budget) -> dict:
     """The part of the answer that a budget tells by itself."""
     return {
         "duration_ms": found.window.duration_ms,
-        "budget": found.fractions,
+        "budget": {cause: None if cause in found.untold else share for cause, share in found.fractions.items()},
         "causes": {cause: found.label(cause) for cause in found.fractions},
         "budget_evidence": {cause: text for cause, text in found.evidence.items() if text},
     }
@@ -110,7 +109,7 @@ def answer(report: Report, window: Window | None = None, gpu: int | None = None)
     >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
     >>> found = stepbudget.answer(report)
     >>> found["schema"], found["range"], found["steps"]
-    (1, 'training', 59)
+    (2, 'training', 59)
     >>> [(phase["name"], phase["kernels"]) for phase in found["phases"] if phase["kernels"] > 600]
     [('forward', 885), ('backward', 1592), ('optimizer step', 649)]
     """
@@ -127,7 +126,7 @@ def gpus_used(report: Report) -> list[int]:
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
     said = report.losses if gpus_used(report) else report.diagnostics
-    remarks = [f"Nsight Systems said: {text}" for text in said]
+    remarks = [f"Nsight Systems said: {text}" for text in said] + (found.missing.said if found.missing else [])
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")
@@ -147,7 +146,7 @@ def compared(
     before: Sequence[Report], after: Sequence[Report], comparison: Comparison, allowed: float | None = None
 ) -> dict:
     """What a comparison says, for the same purpose; ``allowed``: by what share the second may be slower."""
-    score = comparison.score()
+    score, sides = comparison.score(), (comparison.first, comparison.second)
     return {
         "before": ", ".join(report.path.name for report in before),
         "after": ", ".join(report.path.name for report in after),
@@ -158,12 +157,15 @@ def compared(
         "after_ms": comparison.second.duration_ms,
         "gained_ms": comparison.gained_ms,
         "budget_ms": {
-            cause: {"before": before, "after": after}
-            for (cause, before), after in zip(comparison.first.ms.items(), comparison.second.ms.values(), strict=True)
+            cause: dict(zip(("before", "after"), (side.known_ms(cause) for side in sides), strict=True))
+            for cause in comparison.first.ms
         },
         "compared": comparison.each or comparison.before.window.name,
         "change": _change(comparison.change),
-        "causes": {cause: _change(found) for cause, found in comparison.causes.items()},
+        "causes": {
+            cause: None if any(side.known_ms(cause) is None for side in sides) else _change(found)
+            for cause, found in comparison.causes.items()
+        },
         "kernels": _rows(comparison.kernels, **{name: name for name in comparison.kernels}),
         "slower_than_allowed": None
         if allowed is None
@@ -234,7 +236,8 @@ def per_step(report: Report, window: Window) -> dict | None:
 def of_phases(report: Report, window: Window) -> list[dict]:
     table = phases.phases(report, window)
     table = table[table["phase"] != phases.OUTSIDE] if table["count"].sum() == 0 else table
-    return _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+    rows = _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+    return [row | {"kernels": None if math.isnan(row["kernels"]) else int(row["kernels"])} for row in rows]
 
 
 def of_copies(report: Report, window: Window) -> list[dict]:
@@ -253,11 +256,25 @@ def _launches(report: Report, window: Window) -> dict:
     return {name: value for name, value in found.items() if name != "window"}
 
 
+def _unseen(report: Report, window: Window) -> bool:
+    """Did kernels leave no rows?"""
+    return bool(missing(report, threads.about(report, window)).kinds.keys() & {"kernels", "graphs"})
+
+
+def _operations(report: Report, window: Window) -> dict:
+    found = asdict(ops.summary(report, window))
+    if _unseen(report, window):
+        found |= {"gpu_ms": dict.fromkeys(found["gpu_ms"]), "efficiency": None, "efficiency_at_most": None}
+        found |= {"instances": dict.fromkeys(found["instances"]), "at_stake_ms": None}
+    return found
+
+
 def of_tensor_cores(report: Report, window: Window) -> dict:
     table = tensor_cores.verdicts(report, window)
     sampled = tensor_cores.tensor_active(report, window)
+    unseen = _unseen(report, window)
     ms = {
-        f"{verdict}_ms": float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
+        f"{verdict}_ms": None if unseen else float(table.loc[table["tensor_core"] == verdict, "gpu_ms"].sum())
         for verdict in ("yes", "no", "unknown")
     }
     return ms | {

@@ -19,7 +19,7 @@ def answer(found: dict) -> list[str]:
     said = [
         f"{cut(found['report'])}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
         f"range '{cut(found['range'])}': {found['duration_ms']:,.1f} ms{steps}; "
-        f"the GPU was busy for {100 * found['gpu_busy_fraction']:.1f} % of it",
+        f"{sections.busy(found).replace(chr(160), ' ')}",
     ]
     said += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
     parts = sections.answer(found)

@@ -116,8 +116,8 @@ def test_work_that_does_not_start_long_after_its_call_is_not_launch_overhead(bui
     drained(build, gap_end=250, call=(110, 112))
     found = us(budget_of(build))
     assert found["launch_overhead"] == 2 + rooms.LAUNCH_LIMIT_US + 2 + 6
-    assert found["python"] == 10, "between two calls that are close together"
-    assert found["unexplained"] == 250 - 112 - rooms.LAUNCH_LIMIT_US + 2
+    assert found["python"] == 10 + 2, "between two traces that are close together"
+    assert found["unexplained"] == 250 - 112 - rooms.LAUNCH_LIMIT_US
 
 
 def test_inside_a_pageable_copys_call_and_the_wait_after_it(build):
@@ -144,8 +144,8 @@ def test_a_synchronisation_is_blamed_for_as_long_as_it_had_held_the_thread(build
     assert found["synchronisation"] == 4 + 20, (
         "4 µs inside it after the GPU had drained, then the 20 it had cost before"
     )
-    assert found["python"] == 190 - 124, "what follows"
-    assert found["unexplained"] == 2, "what lies before the first call"
+    assert found["python"] == 190 - 124 + 2, "what follows, and what lies between the range's start and its first call"
+    assert "unexplained" not in found
 
 
 def test_allocation_is_cuda_set_up(build):
@@ -170,7 +170,7 @@ def test_without_a_trace_of_the_operating_system_a_long_stretch_is_unexplained(b
     build.range(0, 5150, "again")
     report = open_report(build.write())
     found = rooms.budget(report, Window(report.extent.start, report.extent.end, "all"))
-    assert found.ns["unexplained"] == 0, "inside a range of the main thread the program is known to run"
+    assert found.ns["unexplained"] > 4_900_000, "inside a range, too, it may sleep as well as work"
     build._rows["NVTX_EVENTS"].clear()
     del build._rows["NVTX_EVENTS"]
     found = budget_of(build)
