@@ -41,6 +41,7 @@ from stepbudget import intervals, kernel_names
 from stepbudget.ask import copies, iterations, tensor_cores, threads
 from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.work import work_of
+from stepbudget.coded import coded
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
@@ -231,11 +232,12 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
     """
     listed = []
     whole = intervals.total(spans)
-    for what, ran in _ran(report, window).items():
-        filled = {name: int(intervals.covered(spans, *own.T).sum()) for name, own in ran.items()}
-        name, ns = max(filled.items(), key=lambda item: item[1], default=(None, 0))
+    for what, (names, ran, owner) in _ran(report, window).items():
+        filled = np.zeros(len(names), dtype=np.int64)
+        np.add.at(filled, owner, intervals.covered(spans, *ran.T))
+        ns = int(filled.max(initial=0))
         if ns >= 0.1 * whole > 0:
-            listed.append(f"{what} {name} ({100 * ns / whole:.0f} %)")
+            listed.append(f"{what} {names[filled.argmax()]} ({100 * ns / whole:.0f} %)")
     samples = _cpu_samples(report, window)
     times = samples["time"].to_numpy(dtype=np.int64)
     inside = samples[intervals.covered(spans, times, times + 1) > 0]
@@ -250,15 +252,19 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
 
 
 @remembered
-def _ran(report: Report, window: Window) -> dict[str, dict[str, np.ndarray]]:
-    """What the main thread was in, and when: its phases, CUDA calls and waits in the operating system, by name."""
+def _ran(report: Report, window: Window) -> dict[str, tuple[list[str], np.ndarray, np.ndarray]]:
+    """What the main thread was in, and when: its phases, CUDA calls and waits in the operating system, by name.
+
+    Of each: the names, the times (no two of one name overlap), and the number of each time's name.
+    """
     main = threads.main_thread(report, window)
     found = {}
     tables = {"phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
     for what, table in tables.items():
         own = threads.within(table[table["thread"] == main], window)
         own = own[_named(own, threads.WAITS.match)] if table is report.os_calls else own
-        found[what] = {name: intervals.union(rows) for name, rows in own.groupby("name", sort=False)}
+        numbers, names = coded(own["name"])
+        found[what] = (names, *intervals.union_of_each(numbers, own["start"], own["end"]))
     return found
 
 
@@ -288,13 +294,15 @@ def causes_of_kernels(report: Report, window: Window, names: Iterable[str]) -> d
 def _work(report: Report, window: Window, device: int | None) -> dict[str, np.ndarray]:
     """What the GPU does, by kind of work; of several at once, the first kind counts."""
     kernels = work_of(report.kernels, device)
-    causes = kernels["name"].map(causes_of_kernels(report, window, kernels["name"].unique()))
+    numbers, names = coded(kernels["name"])
+    causes = [*causes_of_kernels(report, window, names).values()]
+    own = {cause: kernels[np.isin(numbers, [at for at, one in enumerate(causes) if one == cause])] for cause in WORK}
     kinds = {
-        "tensor_core_kernels": [kernels[causes == "tensor_core_kernels"]],
-        "other_kernels": [kernels[causes == "other_kernels"]],
-        "unknown_kernels": [kernels[causes == "unknown_kernels"]],
+        "tensor_core_kernels": [own["tensor_core_kernels"]],
+        "other_kernels": [own["other_kernels"]],
+        "unknown_kernels": [own["unknown_kernels"]],
         "cuda_graph": [work_of(report.graphs, device)],
-        "communication": [kernels[causes == "communication"]],
+        "communication": [own["communication"]],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
     spans, taken = {}, intervals.EMPTY

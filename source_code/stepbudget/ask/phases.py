@@ -7,14 +7,16 @@ launches the backward pass from a thread of its own, while the main thread waits
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from stepbudget import intervals
 from stepbudget.ask import threads
+from stepbudget.coded import coded
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -49,17 +51,22 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     launched = (kernels["api_start"] >= window.start) & (kernels["api_start"] < window.end)
     kernels = kernels[launched & threads.of(kernels, window)]
     names = launched_in(report, window, ranges, kernels, by)
-    work = pd.DataFrame({"phase": names, "ns": (kernels["end"] - kernels["start"]).to_numpy()})
-    launched = work.groupby("phase")["ns"].agg(["count", "sum"])
-    rows = []
-    for name, group in ranges.groupby("name", sort=False):
-        cpu_ns = int((group["end"] - group["start"]).sum())
-        count, ns = launched.loc[name] if name in launched.index else (0, 0)
-        rows.append((name, len(group), cpu_ns / 1e6, int(count), ns / 1e6))
-    if OUTSIDE in launched.index:
-        count, ns = launched.loc[OUTSIDE]
-        rows.append((OUTSIDE, 0, np.nan, int(count), ns / 1e6))
-    return pd.DataFrame(rows, columns=["phase", "count", "cpu_ms", "kernels", "gpu_ms"])
+    number, different = coded([*ranges["name"], *names])  # a row each: the ranges, then the kernels
+    owner = number[len(ranges) :]
+    counts = {"count": _summed(number[: len(ranges)], 1, different), "kernels": _summed(owner, 1, different)}
+    cpu_ns = _summed(number[: len(ranges)], ranges["end"] - ranges["start"], different)
+    gpu_ns = _summed(owner, kernels["end"] - kernels["start"], different)
+    found = pd.DataFrame({"phase": pd.Series(different, dtype=object), **counts})
+    found.insert(2, "cpu_ms", np.where(found["count"] > 0, cpu_ns / 1e6, np.nan))
+    found["gpu_ms"] = gpu_ns / 1e6
+    return found
+
+
+def _summed(numbers: np.ndarray, values: ArrayLike, names: Sequence) -> np.ndarray:
+    """The sum of the whole numbers ``values`` of each name's rows; ``numbers`` says which name is a row's."""
+    sums = np.zeros(len(names), dtype=np.int64)
+    np.add.at(sums, numbers, np.asarray(values, dtype=np.int64))
+    return sums
 
 
 def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
@@ -99,15 +106,15 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
     ranges = ranges_inside(report, window)
     ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
-    steps = {
-        name: re.sub(r"\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
-    }
-    return ranges.assign(name=ranges["name"].replace(steps)) if len(steps) > 1 else ranges
+    codes, names = coded(ranges["name"])
+    shown = [re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name for name in names]
+    steps = sum(map(str.__ne__, names, shown))
+    return ranges.assign(name=np.array([*shown, None], dtype=object)[codes]) if steps > 1 else ranges
 
 
 def named(names: pd.Series, question: Callable[[str], object]) -> pd.Series:
     """For each name: does it answer the question? Asked once for each different name."""
-    codes, different = pd.factorize(names)
+    codes, different = coded(names)
     answers = np.array([*(question(str(name)) for name in different), None], dtype=object).astype(bool)
     return pd.Series(answers[codes], index=names.index)
 
