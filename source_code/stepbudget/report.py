@@ -46,7 +46,7 @@ SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, "end" IS NU
     typeof({text}) NOT IN ('text', 'null')
 FROM NVTX_EVENTS WHERE eventType IN ({types})
 """
-BATCH = 65_536  # rows read at once, where a row holds a text
+BATCH = 65_536  # rows read at once
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
@@ -501,8 +501,8 @@ class Report(Export):
 
         They are read as they come: a million rows as Python's own objects would take time and memory.
         """
-        rows = self.stream(query, self._about) if self.has(table) else ()
-        found = self._whole(table, chain.from_iterable(rows)).reshape(-1, width)
+        parts = self.batches(query, self._about, BATCH) if self.has(table) else ()
+        found = self._whole(table, chain.from_iterable(chain.from_iterable(parts))).reshape(-1, width)
         return found[np.lexsort((found[:, 1], found[:, 0]))]
 
     @property

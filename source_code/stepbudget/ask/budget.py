@@ -64,6 +64,26 @@ CAUSES = {
     "profiler": "profiler",
     "unexplained": "unexplained",
 }
+# By which rule each is told, in words.
+RULES = {
+    "tensor_core_kernels": "kernels that use Tensor Cores, by their names or the sampled counter",
+    "other_kernels": "kernels that use none, by their names or the sampled counter",
+    "unknown_kernels": "kernels of which neither name nor counter tells",
+    "cuda_graph": "graphs that were traced as a whole",
+    "communication": "kernels named as a collective's, where nothing else ran",
+    "copies": "copies and fills, where no kernel ran",
+    "loader": "the main thread waited for a batch",
+    "pageable_copy": "a copy from or to pageable memory held a thread",
+    "synchronisation": "a thread was in a call that waits for the GPU",
+    "launch_overhead": "work was being launched, and had not started",
+    "optimizer": "the main thread was in a range named after the optimizer",
+    "python": "a thread that launches ran, outside any CUDA call",
+    "cuda_setup": "a thread was in a CUDA call that neither waits nor launches",
+    "mpi": "a thread was in a call of MPI",
+    "os_wait": "the main thread slept, and nothing says for whom",
+    "profiler": "Nsight Systems was busy with itself",
+    "unexplained": "no call, range or sample tells",
+}
 WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication", "copies")
 IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
 
@@ -249,6 +269,24 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
                 f"the CPU in {function}, {where_of} ({100 * count / len(inside):.0f} % of {len(inside):,} samples)"
             )
     return ", ".join(listed)
+
+
+def told(report: Report, found: Budget) -> dict[str, str]:
+    """How each cause that occurs was told, in words: by its own evidence, else by its rule; none is empty."""
+    answers = {}
+    for cause, spans in found.spans.items():
+        if len(spans):
+            outside = cause in IDLE and _outside(report, found.window, spans)
+            answers[cause] = found.evidence.get(cause) or f"{RULES[cause]}{outside or ''}"
+    return answers
+
+
+def _outside(report: Report, window: Window, spans: np.ndarray) -> str:
+    """In words: how much of the times lies outside any phase of the main thread; empty where it has no phases."""
+    _, phases, _ = _ran(report, window)["phase"]
+    inside = intervals.from_edges(*phases.T)
+    share = 1 - intervals.total(intervals.intersect(spans, inside)) / max(1, intervals.total(spans))
+    return f"; outside any phase ({100 * share:.0f} %)" if len(phases) and share >= 0.1 else ""
 
 
 @remembered

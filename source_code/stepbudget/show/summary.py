@@ -22,7 +22,7 @@ from stepbudget.ask import (
     tensor_cores,
     threads,
 )
-from stepbudget.ask.budget import Budget, budget
+from stepbudget.ask.budget import Budget, budget, told
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.export.nsys import noted
@@ -62,6 +62,7 @@ def summary(
         else 0.0,
         "remarks": _remarks(report, asked, found),
         **of_budget(found),
+        "budget_evidence": told(report, found),
         "per_step": per_step(report, window),
         "phases": of_phases(report, window),
         "copies": of_copies(report, window),
