@@ -33,7 +33,7 @@ BROKEN = """() => {
   for (const cell of document.querySelectorAll('td, th, p, li')) {
     const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-      for (const word of node.data.matchAll(/[A-Za-z]{4,24}/g)) {
+      for (const word of node.data.matchAll(/(?<!\\S)[A-Za-z.,:;()]{4,24}(?!\\S)/g)) {
         const range = document.createRange();
         range.setStart(node, word.index);
         range.setEnd(node, word.index + word[0].length);
