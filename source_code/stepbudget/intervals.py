@@ -20,6 +20,20 @@ def union(*tables: pd.DataFrame) -> np.ndarray:
     return _merged(np.concatenate(parts))
 
 
+def union_of_each(numbers: np.ndarray, starts: ArrayLike, ends: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """The union of the ranges of each kind; ``numbers`` (from 0 on) says which kind a range is of.
+
+    Returns the intervals, shape ``(n, 2)``, kind by kind and in order, and each one's kind, shape ``(n,)``.
+    """
+    starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    lasting = ends > starts
+    numbers, rows = np.asarray(numbers, dtype=np.int64)[lasting], np.column_stack([starts, ends])[lasting]
+    edges, places = np.unique(rows, return_inverse=True)
+    apart = places.reshape(-1, 2) + (numbers * len(edges))[:, None]  # each kind's times behind all of the one before
+    merged = _merged(apart)
+    return edges[merged % max(1, len(edges))], merged[:, 0] // max(1, len(edges))
+
+
 def clip(intervals: np.ndarray, start: int, end: int) -> np.ndarray:
     """The part of the intervals that lies within ``[start, end)``."""
     cut = np.clip(intervals, start, end)

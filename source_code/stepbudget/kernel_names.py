@@ -35,18 +35,18 @@ RULES = [
     Rule(NO, r"volta_hgemm|_scudnn|winograd", "written for the CUDA cores"),
     Rule(NO, r"(dgrad|wgrad(_alg\d)?)_engine<float|wgrad_alg0_engine", "cuDNN's older engines: CUDA cores"),
     Rule(NO, r"(im|ex)plicit_convolve_sgemm<float", "sgemm: FP32 arithmetic of the CUDA cores"),
-    Rule(NO, r"gemv|gemmSN_\w+<float|\bdot_kernel", "matrix-vector and small FP32 products: CUDA cores"),
+    Rule(NO, r"gemv|gemmSN_\w{1,200}<float|\bdot_kernel", "matrix-vector and small FP32 products: CUDA cores"),
     Rule(NO, r"splitKreduce|ReduceSplitK", "adds up the parts of a split-K product; multiplies nothing itself"),
     Rule(NO, r"nchwToNhwc|nhwcToNchw", "changes a layout; multiplies nothing"),
     Rule(
         NO,
-        r"dot_do_o|flash_bwd_(convert|clear)|flash_fwd_splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)",
+        r"dot_do_o|flash_bwd_(convert|clear)|flash_fwd_splitkv_combine|FlashAttn\w{0,200}(Combine|Preprocess|Postprocess)",
         "prepares or finishes attention; its products are in another kernel",
     ),
-    Rule(NO, r"fmha_cutlass[FB]_\w*_sm50", "CUTLASS attention for GPUs before Volta: CUDA cores"),
+    Rule(NO, r"fmha_cutlass[FB]_\w{0,200}_sm50", "CUTLASS attention for GPUs before Volta: CUDA cores"),
     Rule(UNKNOWN, r"fmha_cutlass[FB]_f32|conv2d_c1_k1", "the name does not tell"),
     # The instruction's shape in the name: [what is accumulated][M][N][K].
-    Rule(YES, r"[his]884.*(gemm|cudnn)|(gemm|cudnn).*[his]884", "884: Volta's HMMA"),
+    Rule(YES, r"^(?=.*[his]884)(?=.*(gemm|cudnn))", "884: Volta's HMMA"),
     Rule(YES, r"[hisc]1688|i8816", "1688, i8816: Turing's HMMA and IMMA; s1688 on Ampere: TF32"),
     Rule(YES, r"[hisc]16816|[hisc]168(32|64)|[dz]884", "16816, i16832, d884: HMMA, IMMA, DMMA of Ampere"),
     Rule(YES, r"_tensor\d+x\d+x\d+", "tensor…x…x…: shape of a Tensor Core instruction, Volta and later"),
@@ -110,13 +110,13 @@ def by_name(kernel: str) -> str:
 # What multiplies matrices …
 PRODUCT = re.compile(
     r"gemm(?!v)|Gemm|GEMM|nvjet|xmma|_scudnn|wgrad|dgrad|fprop|winograd_\d|implicit_convolve|conv2d|conv3d|conv_depthwise"
-    r"|cudnn_generated\w*(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816"
+    r"|cudnn_generated\w{0,200}(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816"
     r"|triton_(tem|mm)|matmul"
 )
 # … and what only serves it: it belongs to the op that launched it where that is known, else to none.
 HELPER = re.compile(
     r"splitKreduce|ReduceSplitK|nchwToNhwc|nhwcToNchw|transpose|Transpose|epilogue|dot_do_o|flash_bwd_(convert|clear)"
-    r"|splitkv_combine|FlashAttn\w*(Combine|Preprocess|Postprocess)|convertTensor|scal_kernel|prolog|im2col|gemv"
+    r"|splitkv_combine|FlashAttn\w{0,200}(Combine|Preprocess|Postprocess)|convertTensor|scal_kernel|prolog|im2col|gemv"
 )
 # CUTLASS's kernels are all called Kernel; what they do stands in their first parameter.
 OUTER_NAME = re.compile(r"(?:void )?(?:[\w:]+::)?(?:Kernel2?|device_kernel)<(?:[\w:]*enable\w*<)?[^<(]*|[^<(]*")

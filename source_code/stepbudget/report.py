@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import kernel_names, metrics, nccl
+from stepbudget.coded import each
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.frames import DOMAIN_CREATED
@@ -42,14 +43,11 @@ SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, {columns} F
 
 # The name of a range stands in the row or, registered, in StringIds. One still open at the end of capture has no end.
 _RANGES = """
-SELECT
-    event.start - :origin AS start, coalesce(event."end", :last) - :origin AS "end",
-    event.globalTid AS thread, event.globalTid >> 24 AS process,
-    coalesce({text}, registered.value) AS raw_name
-FROM NVTX_EVENTS AS event LEFT JOIN StringIds AS registered ON registered.id = {textId}
-WHERE event.eventType IN ({types})
-ORDER BY event.start, event."end" IS NOT NULL, event."end" DESC
+SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, "end" IS NULL, coalesce({text}, {textId}),
+    typeof({text}) NOT IN ('text', 'null')
+FROM NVTX_EVENTS WHERE eventType IN ({types})
 """
+BATCH = 65_536  # rows read at once
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
@@ -160,7 +158,7 @@ class Report(Export):
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without what tells its builds apart)."""
         calls = self._called(self._frame(sqlite.CALLS, self._calls_made[:, :4], ["start", "end", "thread"], ["name"]))
-        calls["name"] = _each(calls["name"], lambda name: API_BUILD.sub(r"\1", name))
+        calls["name"] = each(calls["name"], lambda name: API_BUILD.sub(r"\1", name))
         return calls
 
     @cached_property
@@ -269,22 +267,40 @@ class Report(Export):
         ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it;
         ``operator``: it is a single operator's; ``library``: a library opened it, by its domain or its name.
         """
-        columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
-        query = _RANGES.format(**columns, types=self.range_types)
-        rows = self.rows(query, self._about) if self.has(RANGES) else []
-        *whole, names = zip(*rows, strict=True) if rows else ((),) * 5
-        if not all(isinstance(name, str | None) for name in set(names)):
-            raise self.damaged(RANGES, "a name that is no text")
-        whole = np.stack([self._whole(RANGES, numbers) for numbers in whole], axis=1)
-        ranges = self._frame(RANGES, whole, ["start", "end", "thread", "process"])
-        ranges["raw_name"] = pd.Series(["(unnamed range)" if name is None else name for name in names], dtype=object)
-        ranges["name"] = _each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
-        cut = ranges["name"].str.len() < ranges["raw_name"].str.len()
-        ranges["operator"] = cut | _each(ranges["name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
+        times, codes, different = self._range_rows()
+        ranges = self._frame(RANGES, times, ["start", "end", "thread"])
+        ranges["process"] = np.right_shift(ranges["thread"], 24)
+        known = {**self._strings.to_dict(), None: "(unnamed range)"}
+        names = [name if isinstance(name, str) else known.get(name, known[None]) for name in different]
+        ranges["raw_name"] = pd.Series(np.array(names, dtype=object)[codes], dtype=object)
+        ranges["name"] = each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
+        ranges["operator"] = each(ranges["raw_name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
         known = self.names_of_libraries
-        own = _each(ranges["raw_name"], lambda name: name in known or bool(LIBRARYS.match(name)))
+        own = each(ranges["raw_name"], lambda name: name in known or bool(LIBRARYS.match(name)))
         ranges["library"] = own.astype(bool)
         return ranges
+
+    def _range_rows(self) -> tuple[np.ndarray, np.ndarray, list[str | int | None]]:
+        """Start, end, thread of each range in order, shape (n, 3), the number of its name, and the different names.
+
+        A name is a text, or the id of one. Rows are read in parts: as Python's objects all would fill the memory.
+        """
+        numbers: dict[str | int | None, int] = {}
+        parts, codes = [np.empty((0, 4), dtype=np.int64)], [np.empty(0, dtype=np.intp)]
+        columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
+        query = _RANGES.format(**columns, types=self.range_types)
+        for rows in self.batches(query, self._about, BATCH) if self.has(RANGES) else ():
+            *whole, names, damaged = zip(*rows, strict=True)
+            if any(damaged):
+                raise self.damaged(RANGES, "a name that is no text")
+            parts.append(np.stack([self._whole(RANGES, column) for column in whole], axis=1))
+            for name in dict.fromkeys(names):
+                numbers.setdefault(name, len(numbers))
+            codes.append(np.fromiter(map(numbers.__getitem__, names), dtype=np.intp, count=len(names)))
+        found, code = np.concatenate(parts), np.concatenate(codes)
+        start, end, _, is_open = found.T
+        order = np.lexsort((-end, is_open == 0, start))  # of those that start together the outer one first
+        return found[order, :3], code[order], list(numbers)
 
     @cached_property
     def names_of_libraries(self) -> set[str]:
@@ -541,8 +557,8 @@ class Report(Export):
 
         They are read as they come: a million rows as Python's own objects would take time and memory.
         """
-        rows = self.stream(query, self._about) if self.has(table) else ()
-        found = self._whole(table, chain.from_iterable(rows)).reshape(-1, width)
+        parts = self.batches(query, self._about, BATCH) if self.has(table) else ()
+        found = self._whole(table, chain.from_iterable(chain.from_iterable(parts))).reshape(-1, width)
         return found[np.lexsort((found[:, 1], found[:, 0]))]
 
     @property
@@ -652,11 +668,3 @@ def _series(column: np.ndarray) -> pd.Series:
 def _perhaps(columns: Iterable[str]) -> str:
     """SQL for columns that may have gaps."""
     return ", ".join(f"coalesce({column}, {MISSING})" for column in columns)
-
-
-def _each(column: pd.Series, change: Callable[[str], object]) -> pd.Series:
-    """The column with ``change`` made to each text, worked out once for each different text."""
-    codes, texts = pd.factorize(column)
-    same: dict[object, object] = {}  # equal texts are one object, and soon compared
-    changed = [same.setdefault(found, found) for found in map(change, texts)]
-    return pd.Series(np.array([*changed, None], dtype=object)[codes], index=column.index, dtype=object)

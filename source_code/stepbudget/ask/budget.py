@@ -48,6 +48,7 @@ from stepbudget.ask.missing import Missing, missing
 from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.threads import WAITING_CALLS
 from stepbudget.ask.work import work_of
+from stepbudget.coded import coded
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
@@ -69,6 +70,26 @@ CAUSES = {
     "os_wait": "blocked in the operating system",
     "profiler": "profiler",
     "unexplained": "unexplained",
+}
+# By which rule each is told, in words.
+RULES = {
+    "tensor_core_kernels": "kernels that use Tensor Cores, by their names or the sampled counter",
+    "other_kernels": "kernels that use none, by their names or the sampled counter",
+    "unknown_kernels": "kernels of which neither name nor counter tells",
+    "cuda_graph": "graphs that were traced as a whole",
+    "communication": "kernels named as a collective's, where nothing else ran",
+    "copies": "copies and fills, where no kernel ran",
+    "loader": "the main thread waited for a batch",
+    "pageable_copy": "a copy from or to pageable memory held a thread",
+    "synchronisation": "a thread was in a call that waits for the GPU",
+    "launch_overhead": "work was being launched, and had not started",
+    "optimizer": "the main thread was in a range named after the optimizer",
+    "python": "a thread that launches ran, outside any CUDA call",
+    "cuda_setup": "a thread was in a CUDA call that neither waits nor launches",
+    "mpi": "a thread was in a call of MPI",
+    "os_wait": "the main thread slept, and nothing says for whom",
+    "profiler": "Nsight Systems was busy with itself",
+    "unexplained": "no call, range or sample tells",
 }
 WORK = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication", "copies")
 IDLE = tuple(cause for cause in CAUSES if cause not in WORK)
@@ -271,11 +292,12 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
     """
     listed = []
     whole = intervals.total(spans)
-    for what, ran in _ran(report, window).items():
-        filled = {name: int(intervals.covered(spans, *own.T).sum()) for name, own in ran.items()}
-        name, ns = max(filled.items(), key=lambda item: item[1], default=(None, 0))
+    for what, (names, ran, owner) in _ran(report, window).items():
+        filled = np.zeros(len(names), dtype=np.int64)
+        np.add.at(filled, owner, intervals.covered(spans, *ran.T))
+        ns = int(filled.max(initial=0))
         if ns >= 0.1 * whole > 0:
-            listed.append(f"{what} {name} ({100 * ns / whole:.0f} %)")
+            listed.append(f"{what} {names[filled.argmax()]} ({100 * ns / whole:.0f} %)")
     samples = _cpu_samples(report, window)
     times = samples["time"].to_numpy(dtype=np.int64)
     inside = samples[intervals.covered(spans, times, times + 1) > 0]
@@ -289,16 +311,38 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
     return ", ".join(listed)
 
 
+def told(report: Report, found: Budget) -> dict[str, str]:
+    """How each cause that occurs was told, in words: by its own evidence, else by its rule; none is empty."""
+    answers = {}
+    for cause, spans in found.spans.items():
+        if len(spans):
+            outside = cause in IDLE and _outside(report, found.window, spans)
+            answers[cause] = found.evidence.get(cause) or f"{RULES[cause]}{outside or ''}"
+    return answers
+
+
+def _outside(report: Report, window: Window, spans: np.ndarray) -> str:
+    """In words: how much of the times lies outside any phase of the main thread; empty where it has no phases."""
+    _, phases, _ = _ran(report, window)["phase"]
+    inside = intervals.from_edges(*phases.T)
+    share = 1 - intervals.total(intervals.intersect(spans, inside)) / max(1, intervals.total(spans))
+    return f"; outside any phase ({100 * share:.0f} %)" if len(phases) and share >= 0.1 else ""
+
+
 @remembered
-def _ran(report: Report, window: Window) -> dict[str, dict[str, np.ndarray]]:
-    """What the main thread was in, and when: its phases, CUDA calls and waits in the operating system, by name."""
+def _ran(report: Report, window: Window) -> dict[str, tuple[list[str], np.ndarray, np.ndarray]]:
+    """What the main thread was in, and when: its phases, CUDA calls and waits in the operating system, by name.
+
+    Of each: the names, the times (no two of one name overlap), and the number of each time's name.
+    """
     main = threads.main_thread(report, window)
     found = {}
     tables = {"phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
     for what, table in tables.items():
         own = threads.within(table[table["thread"] == main], window)
         own = own[threads.may_sleep(own)] if table is report.os_calls else own
-        found[what] = {name: intervals.union(rows) for name, rows in own.groupby("name", sort=False)}
+        numbers, names = coded(own["name"])
+        found[what] = (names, *intervals.union_of_each(numbers, own["start"], own["end"]))
     return found
 
 
@@ -350,13 +394,15 @@ def causes_of_kernels(report: Report, window: Window, names: Iterable[str]) -> d
 def _work(report: Report, window: Window, device: int | None) -> dict[str, np.ndarray]:
     """What the GPU does, by kind of work; of several at once, the first kind counts."""
     kernels = work_of(report.kernels, device)
-    causes = kernels["name"].map(causes_of_kernels(report, window, kernels["name"].unique()))
+    numbers, names = coded(kernels["name"])
+    causes = [*causes_of_kernels(report, window, names).values()]
+    own = {cause: kernels[np.isin(numbers, [at for at, one in enumerate(causes) if one == cause])] for cause in WORK}
     kinds = {
-        "tensor_core_kernels": [kernels[causes == "tensor_core_kernels"]],
-        "other_kernels": [kernels[causes == "other_kernels"]],
-        "unknown_kernels": [kernels[causes == "unknown_kernels"]],
+        "tensor_core_kernels": [own["tensor_core_kernels"]],
+        "other_kernels": [own["other_kernels"]],
+        "unknown_kernels": [own["unknown_kernels"]],
         "cuda_graph": [work_of(report.graphs, device)],
-        "communication": [kernels[causes == "communication"]],
+        "communication": [own["communication"]],
         "copies": [work_of(report.copies, device), work_of(report.memsets, device)],
     }
     spans, taken = {}, intervals.EMPTY

@@ -22,6 +22,7 @@ import pandas as pd
 
 from stepbudget.ask import ops
 from stepbudget.ask.budget import PYTHON, budget
+from stepbudget.coded import coded
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
@@ -50,33 +51,40 @@ def flops(report: Report, window: Window) -> pd.DataFrame:
     """
     found = ops.instances(report, window)
     found = found[found["group"] != ops.OTHER]
-    ranges = report.ranges[["process", "raw_name"]].to_numpy(dtype=object)
-    keys: list[tuple[int, int] | None] = []  # of convolutions: process and number
-    for op, row in zip(found["op"], found["range"], strict=True):
-        number = OP_ID.search(ranges[row][1]) if row >= 0 and _convolves(op) else None
-        keys.append((int(ranges[row][0]), int(number[1])) if number else None)
+    (op_of, names), (sizes_of, sizes) = coded(found["op"]), coded(found["sizes"])
+    keys = _keys(report, found["range"].to_numpy(), np.array([*map(_convolves, names), False])[op_of])
     uses = _uses(report, {key for key in keys if key})
     answers, known = [], {}  # worked out once for each kind of product
-    for op, sizes, key in zip(found["op"], found["sizes"], keys, strict=True):
-        kind = op, sizes, key
+    for kind in zip(op_of.tolist(), sizes_of.tolist(), keys, strict=True):
         if kind not in known:
-            read = ops.sizes_of(f", sizes = {sizes}") if isinstance(sizes, str) else None
+            op, text, key = names[kind[0]], sizes[kind[1]], kind[2]
+            read = ops.sizes_of(f", sizes = {text}") if isinstance(text, str) else None
             known[kind] = _flop(op.rpartition("::")[2], read, key, uses)
         answers.append(known[kind])
     found = found.assign(
         flop=pd.Series([one if isinstance(one, float) else np.nan for one in answers], index=found.index, dtype=float),
         unknown=pd.Series([one if isinstance(one, str) else None for one in answers], index=found.index, dtype=object),
     )
-    rows = []
-    kinds = found.groupby(["op", "sizes", "group", "flop", "unknown"], dropna=False, sort=False)
-    for (op, sizes, group, flop, unknown), own in kinds:
-        ms = float(own["gpu_ms"].sum())
-        rate = flop * len(own) / (1e9 * ms) if ms else np.nan
-        rows.append((op, _or_none(sizes), len(own), flop / 1e9, ms, rate, group, _or_none(unknown)))
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    of_kind = [op_of, sizes_of, *(coded(found[name])[0] for name in ("group", "unknown")), "flop"]
+    columns = {name: (name, "first") for name in ("op", "sizes", "group", "unknown")}
+    columns |= {"ops": ("op", "size"), "gpu_ms": ("gpu_ms", "sum")}
+    table = found.groupby(of_kind, dropna=False, sort=False).agg(**columns).reset_index("flop").reset_index(drop=True)
+    table["gflop"] = table["flop"] / 1e9
+    table["tflops"] = table["flop"] * table["ops"] / (1e9 * table["gpu_ms"]).where(table["gpu_ms"] > 0)
     for column in ("sizes", "unknown"):
-        table[column] = pd.Series([row[COLUMNS.index(column)] for row in rows], dtype=object)  # None stays None
+        table[column] = pd.Series([*map(_or_none, table[column])], dtype=object)  # None stays None
+    table = table[COLUMNS]
     return table.sort_values("gpu_ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def _keys(report: Report, rows: np.ndarray, convolves: np.ndarray) -> list[tuple[int, int] | None]:
+    """Process and number of those ops that are convolutions; ``rows``: the ops' in ``report.ranges``, -1 for none."""
+    names, processes = (report.ranges[column].to_numpy() for column in ("raw_name", "process"))
+    keys: list[tuple[int, int] | None] = [None] * len(rows)
+    for at in np.flatnonzero(convolves & (rows >= 0)).tolist():
+        if number := OP_ID.search(names[rows[at]]):
+            keys[at] = int(processes[rows[at]]), int(number[1])
+    return keys
 
 
 def not_looked_at(report: Report, window: Window) -> list[str]:

@@ -24,6 +24,7 @@ from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
+from stepbudget.coded import coded, each
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
 from stepbudget.report import Report, remembered
@@ -55,7 +56,9 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     calls["idle_ms"] = _idle_ms(found, calls)
     calls["cpu_ms"] = calls["held"] / 1e6
     calls["key"] = calls["frame"].where(calls["frame"].notna(), calls["range"])
-    for (cause, key, how), own in calls.groupby(["cause", "key", "how"], sort=False):
+    places = [coded(calls[column])[0] for column in ("cause", "key", "how")]
+    for _, own in calls.groupby(places, sort=False):
+        cause, key, how = own[["cause", "key", "how"]].iloc[0]
         most = own[own["counts"]] if own["counts"].any() else own
         frame = key if isinstance(key, Frame) else None
         where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
@@ -279,13 +282,15 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     while (top[top] != top).any():
         top = top[top]
     found, which = np.unique(intervals.place_at(starts, ends, times), return_inverse=True)
-    # Numbered steps are one place: "step 12" is "step #".
-    shown = {
-        name: re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name
-        for name in ranges["name"].unique()
-    }
-    names = np.append(ranges["name"].map(shown).to_numpy(dtype=object), "")
     path = [np.where(is_operator, outer[top], top), np.where(is_operator, top, -1), np.arange(len(top))]
-    path = [names[np.append(places, -1)[found]] for places in path]
-    texts = [" › ".join(dict.fromkeys(filter(None, part))) for part in zip(*path, strict=True)]
-    return np.array(texts, dtype=object)[which]
+    number, names = coded(each(ranges["name"], _place_named))
+    path = np.column_stack([np.append(number, len(names))[np.append(places, -1)[found]] for places in path])
+    kinds, which_kind = np.unique(path, axis=0, return_inverse=True)
+    names = [*names, ""]
+    texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds.tolist()]
+    return np.array(texts, dtype=object)[which_kind.reshape(-1)[which]]
+
+
+def _place_named(name: str) -> str:
+    """A range's name as a place: numbered steps are one, "step 12" is "step #"."""
+    return re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name

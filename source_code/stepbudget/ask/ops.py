@@ -26,6 +26,7 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask import tensor_cores
 from stepbudget.ask.threads import begins_in
+from stepbudget.coded import coded, each
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -86,7 +87,8 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     """
     table = report.kernels[begins_in(report.kernels, window)]
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
-    names, codes = _coded(table["name"])
+    codes, different = coded(table["name"])
+    names = np.array([str(name) for name in different], dtype=object)
     facts = _facts(names, known)
     work = pd.DataFrame({name: column[codes] for name, column in facts.items()})
     work["ns"] = (table["end"] - table["start"]).to_numpy(dtype=np.int64)
@@ -106,8 +108,10 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     plain = ranges["name"].to_numpy(dtype=object)
     own = range_rows >= 0
     shown = np.where(own, plain[np.where(own, range_rows, 0)] if len(plain) else None, names[found["name"].to_numpy()])
-    sizes = [_sizes_text(raw[row]) if row >= 0 else None for row in range_rows]
-    result = pd.DataFrame({"op": shown, "sizes": pd.Series(sizes, dtype=object)})
+    number, said = coded(raw[range_rows[own]])
+    sizes = np.full(len(range_rows), None, dtype=object)
+    sizes[own] = np.array([*map(_sizes_text, said), None], dtype=object)[number]
+    result = pd.DataFrame({"op": pd.Series(shown, dtype=object), "sizes": pd.Series(sizes, dtype=object)})
     result["group"] = found["group"].to_numpy()
     for column in ("kernels", "gpu_ms", "tensor_core_ms", "unknown_ms", "layout_ms"):
         result[column] = found[column].to_numpy()
@@ -167,9 +171,10 @@ def eligible(report: Report, window: Window | None = None, found: pd.DataFrame |
     found = instances(report, window) if found is None else found
     found = found[found["group"] != OTHER]
     keys = ["op", "sizes", "group", "reason", "by"]
-    grouped = found.groupby(keys, dropna=False, sort=False)
+    grouped = found.groupby([coded(found[key])[0] for key in keys], sort=False)
     sums = {name: (name, "sum") for name in ("kernels", "gpu_ms", "tensor_core_ms", "layout_ms")}
-    result = grouped.agg(ops=("op", "size"), **sums, evidence=("evidence", "first")).reset_index()
+    first = {name: (name, "first") for name in (*keys, "evidence")}
+    result = grouped.agg(ops=("op", "size"), **sums, **first).reset_index(drop=True)
     for column in ("sizes", "reason", "evidence"):
         result[column] = result[column].astype(object).where(result[column].notna(), None)
     columns = ["op", "sizes", "group", "ops", *sums, "reason", "evidence", "by"]
@@ -197,12 +202,6 @@ def sizes_of(raw_name: str) -> list | None:
 def _sizes_text(raw_name: str) -> str | None:
     match = SIZES.search(raw_name)
     return match.group(1) if match else None
-
-
-def _coded(names: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """The different names, and for each row the number of its own."""
-    codes, different = pd.factorize(names.astype(object), use_na_sentinel=False)
-    return np.array([str(name) for name in different], dtype=object), codes
 
 
 def _facts(names: Sequence[str], known: pd.Series) -> dict[str, np.ndarray]:
@@ -236,8 +235,7 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
     if not len(rows) or not launched.any():
         return owner, chosen
     ranges = report.ranges.iloc[rows]
-    suitable = {name: is_eligible(str(name)) for name in ranges["name"].unique()}
-    suits = ranges["name"].map(suitable).to_numpy(dtype=bool)
+    suits = each(ranges["name"], lambda name: is_eligible(str(name))).to_numpy(dtype=bool)
     starts, ends = ranges["start"].to_numpy(np.int64), ranges["end"].to_numpy(np.int64)
     thread_of = ranges["thread"].to_numpy(np.int64)
     calls = table["api_start"].where(launched, -1).to_numpy(dtype=np.int64)

@@ -16,6 +16,7 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask import threads
 from stepbudget.ask.missing import missing
+from stepbudget.coded import coded
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.window import Window
@@ -47,31 +48,25 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
         raise ReportError(f"phases are told by {' or by '.join(BY)}, not by {by}.")
     window = window or report.window()
     ranges = phase_ranges(report, window)
-    parts = []
-    for table, kernels in (
-        (report.kernels, 1),
-        (report.graphs, np.nan),
-    ):  # of a graph as a whole: nobody knows how many
+    # Rows of each part: their phases, then for each row ns on the CPU, ranges, kernels, and ns on the GPU.
+    parts = [(ranges["name"], ranges["end"] - ranges["start"], 1, 0, 0)]
+    for table, kernels in ((report.kernels, 1), (report.graphs, np.nan)):  # nobody counts a whole graph's kernels
         launched = (table["api_start"] >= window.start) & (table["api_start"] < window.end)
         table = table[launched & threads.of(table, window)]
-        ns = (table["end"] - table["start"]).to_numpy(dtype=float)
-        parts.append((launched_in(report, window, ranges, table, by), kernels, ns))
+        names = launched_in(report, window, ranges, table, by)
+        parts.append((names, 0, 0, kernels, table["end"] - table["start"]))
     lost = missing(report, threads.about(report, window)).calls
     lost = lost[threads.begins_in(lost, window) & (lost["kind"] != "copies")]
     lost = lost.assign(api_start=lost["start"], api_thread=lost["thread"])
-    parts.append((launched_in(report, window, ranges, lost, by), np.nan, np.full(len(lost), np.nan)))
-    work = pd.concat([pd.DataFrame({"phase": names, "kernels": one, "ns": ns}) for names, one, ns in parts])
-    sums = work.groupby("phase")[["kernels", "ns"]].agg(lambda column: column.sum(skipna=False))
-    rows = []
-    for name, group in ranges.groupby("name", sort=False):
-        cpu_ns = int((group["end"] - group["start"]).sum())
-        count, ns = sums.loc[name] if name in sums.index else (0, 0)
-        rows.append((name, len(group), cpu_ns / 1e6, count, ns / 1e6))
-    if OUTSIDE in sums.index:
-        count, ns = sums.loc[OUTSIDE]
-        rows.append((OUTSIDE, 0, np.nan, count, ns / 1e6))
-    found = pd.DataFrame(rows, columns=["phase", "count", "cpu_ms", "kernels", "gpu_ms"])
-    return found if found["kernels"].isna().any() else found.astype({"kernels": "int64"})
+    parts.append((launched_in(report, window, ranges, lost, by), 0, 0, np.nan, np.nan))
+    number, different = coded([name for names, *_ in parts for name in names])
+    columns = zip(*([np.broadcast_to(one, len(names)) for one in values] for names, *values in parts), strict=True)
+    rows = (np.concatenate(column).astype(float) for column in columns)
+    cpu_ns, count, kernels, gpu_ns = (np.bincount(number, column, minlength=len(different)) for column in rows)
+    found = pd.DataFrame({"phase": pd.Series(different, dtype=object), "count": count.astype(np.int64)})
+    found["cpu_ms"] = np.where(count > 0, cpu_ns / 1e6, np.nan)
+    found["kernels"] = kernels if np.isnan(kernels).any() else kernels.astype(np.int64)
+    return found.assign(gpu_ms=gpu_ns / 1e6)
 
 
 def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
@@ -111,15 +106,15 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
     ranges = ranges_inside(report, window)
     ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
-    steps = {
-        name: re.sub(r"\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
-    }
-    return ranges.assign(name=ranges["name"].replace(steps)) if len(steps) > 1 else ranges
+    codes, names = coded(ranges["name"])
+    shown = [re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name for name in names]
+    steps = sum(map(str.__ne__, names, shown))
+    return ranges.assign(name=np.array([*shown, None], dtype=object)[codes]) if steps > 1 else ranges
 
 
 def named(names: pd.Series, question: Callable[[str], object]) -> pd.Series:
     """For each name: does it answer the question? Asked once for each different name."""
-    codes, different = pd.factorize(names)
+    codes, different = coded(names)
     answers = np.array([*(question(str(name)) for name in different), None], dtype=object).astype(bool)
     return pd.Series(answers[codes], index=names.index)
 

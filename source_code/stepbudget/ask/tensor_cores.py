@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget.ask.threads import begins_in
+from stepbudget.coded import coded
 from stepbudget.kernel_names import FP64, NO, UNKNOWN, YES, by_name, rule_of
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -196,10 +197,10 @@ def _counter_verdict(name: str, mean: float, samples: float, highest: float, sms
 
 def _by_kernel_name(table: pd.DataFrame) -> pd.DataFrame:
     """Count and nanoseconds of each kernel name."""
-    ns = table["end"] - table["start"]
-    result = ns.groupby(table["name"]).agg(["size", "sum"]).reset_index()
-    result.columns = ["kernel", "count", "ns"]
-    return result
+    numbers, names = coded(table["name"])
+    result = (table["end"] - table["start"]).groupby(numbers).agg(["size", "sum"]).reset_index(drop=True)
+    result.insert(0, "kernel", pd.Series(names, dtype=object))
+    return result.set_axis(["kernel", "count", "ns"], axis=1).sort_values("kernel", ignore_index=True)
 
 
 def _alone(report: Report, gpu: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -62,7 +63,7 @@ def connect(file: Path, shown: Path) -> sqlite3.Connection:
     db = sqlite3.connect(f"file:{quote(os.fsencode(file.resolve()))}?mode=ro&immutable=1", uri=True)
     try:
         db.execute("PRAGMA trusted_schema = OFF")
-        db.text_factory = lambda raw: raw.decode(errors="replace")
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")
         tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: SQLite's complaint quotes what is no text
         db.close()

@@ -14,6 +14,7 @@ from stepbudget.ask.budget import WORK
 from stepbudget.show import sections, style, svg
 from stepbudget.show.blocks import Block
 from stepbudget.show.pictures import Pictures
+from stepbudget.show.table import HTML, Table
 from stepbudget.show.words import escaped, percent, sentence
 
 PAGE = """<!DOCTYPE html>
@@ -125,7 +126,14 @@ def _section(title: str, body: str) -> str:
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
-    return "".join(f"<div class='scroll'>{one.html()}</div>" for one in blocks)
+    return "".join(f"<div class='scroll'{_heads(one)}>{one.html()}</div>" for one in blocks)
+
+
+def _heads(block: Block) -> str:
+    """The heads of a table's columns as variables of style: where the page is narrow, each value has its own."""
+    columns = block.columns(HTML) if isinstance(block, Table) else []
+    said = "".join(f"--head{number}:{style.text(name)};" for number, name in enumerate(columns, 1) if name)
+    return f' style="{escaped(said)}"' if said else ""
 
 
 def _items(texts: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ def sheet() -> str:
         f".stepbudget{{{light}}}@media(prefers-color-scheme:dark){{.stepbudget{{{dark}}}}}"
         f"{_chosen('true', 'light')}{{{light}}}{_chosen('false', 'dark')}{{{dark}}}"
         f"{WHOLE}{_within(fills + RULES)}"
+        f"@media {NARROW}{{{_within(NARROW_RULES)}}}"
         f"@media print{{.stepbudget,{_chosen('false', 'dark')}{{{light}{PRINTED}}}{_within(PRINTED_RULES)}}}"
     ).replace("\n", "")
 
@@ -52,6 +53,11 @@ def looks(is_dark: bool) -> dict[str, str]:
 def ink(colour: str) -> str:
     """Of dark and white text the one that reads better on a colour."""
     return max(("#0D0F12", "#FFFFFF"), key=lambda text: palette.contrast(text, colour))
+
+
+def text(words: str) -> str:
+    """The words as a text in a style sheet, with nothing in it that could end it."""
+    return '"' + "".join(one if one.isalnum() else f"\\{ord(one):06x}" for one in words) + '"'
 
 
 def _variables(is_dark: bool) -> str:
@@ -114,11 +120,32 @@ table{width:100%;font:inherit;font-size:14px;font-variant-numeric:tabular-nums}
 tr,tbody tr:nth-child(n),tbody tr:hover{background:none}
 th,td{border:0;max-width:none;white-space:normal}
 th{font-weight:600}
-td,th,li{overflow-wrap:anywhere}
+li{overflow-wrap:anywhere}
+td,th{overflow-wrap:break-word}
 figure{margin:0 0 18px}
 figcaption{margin:4px 0 6px}
 figcaption b{color:var(--ink)}
 """
+
+# On a phone a table is a list: a row is a paragraph of its own, and each value has the head of its column before it.
+MOST_HEADS = 16
+NARROW = "screen and (max-width:760px)"
+NARROW_RULES = """
+table,caption,tbody,tr,td{display:block}
+table{margin:0}
+thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+tbody tr{padding:7px 0;border-bottom:1px solid var(--line)}
+tbody td:nth-child(n){display:inline-block;max-width:100%;margin-right:14px;padding:0!important;border:0!important;
+text-align:left!important;white-space:normal!important;overflow-wrap:break-word}
+tbody td:first-child{display:block;margin:0;font-weight:600}
+td::before{margin-right:.4em;color:var(--quiet);font-size:12px;font-weight:400}
+tbody td:empty{display:none}
+h1{font-size:20px}
+figure{overflow-x:auto}
+figure svg,figure img{min-width:680px}
+""" + "\n".join(
+    f"td:nth-child({at}):not(:first-child)::before{{content:var(--head{at})}}" for at in range(2, MOST_HEADS)
+)
 
 PRINTED = "padding:0;background:#fff;font-size:10.5pt"
 PRINTED_RULES = """

@@ -23,7 +23,7 @@ from stepbudget.ask import (
     tensor_cores,
     threads,
 )
-from stepbudget.ask.budget import Budget, budget
+from stepbudget.ask.budget import Budget, budget, told
 from stepbudget.ask.compare import Change, Comparison, gpu_name
 from stepbudget.ask.missing import missing
 from stepbudget.ask.predict import FIXES, bounds
@@ -63,6 +63,7 @@ def summary(
         "gpu_busy_fraction": found.busy_fraction,
         "remarks": _remarks(report, asked, found),
         **of_budget(found),
+        "budget_evidence": told(report, found),
         "per_step": per_step(report, window),
         "phases": of_phases(report, window),
         "copies": of_copies(report, window),

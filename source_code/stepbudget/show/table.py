@@ -62,7 +62,7 @@ class Table:
 
     def cells(self, where: str = HTML) -> list[list[str]]:
         """The rows as they are shown in TEXT, HTML or MARKDOWN."""
-        columns = [self._column(name) for name in self._columns(where)]
+        columns = [self._column(name) for name in self.columns(where)]
         return [list(row) for row in zip(*columns, strict=True)][: self.most]
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Table:
 
     def text(self, captioned: bool = True) -> list[str]:
         """The lines of the table, its caption before them."""
-        columns = self._columns(TEXT)
+        columns = self.columns(TEXT)
         rows = [[printable(cell) for cell in row] for row in ([*map(str, columns)], *self.cells(TEXT))]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         pads = [str.rjust if self._is_numeric(name) else str.ljust for name in columns]
@@ -89,7 +89,7 @@ class Table:
 
     def html(self) -> str:
         """The table as HTML that needs no style sheet."""
-        columns = self._columns(HTML)
+        columns = self.columns(HTML)
         kinds = ["number" if self._is_numeric(name) else "text" for name in columns]
         head = [_tag("th", _breakable(str(name)), kind, "head") for name, kind in zip(columns, kinds, strict=True)]
         body = []
@@ -106,7 +106,7 @@ class Table:
 
     def markdown(self) -> list[str]:
         """The lines of the table as GitHub draws it."""
-        columns = self._columns(MARKDOWN)
+        columns = self.columns(MARKDOWN)
         rules = ["--:" if self._is_numeric(name) else ":--" for name in columns]
         lines = [[markdown.plain(str(name)) for name in columns], rules]
         for row in self.cells(MARKDOWN):
@@ -121,7 +121,8 @@ class Table:
         """How many rows are counted and not shown."""
         return max(0, len(self.frame) - self.most) if self.most is not None else 0
 
-    def _columns(self, where: str) -> list:
+    def columns(self, where: str) -> list:
+        """The names of the columns that are shown in TEXT, HTML or MARKDOWN."""
         return [name for name in self.frame.columns if self.only.get(name, where) == where]
 
     def _is_numeric(self, name: str) -> bool:

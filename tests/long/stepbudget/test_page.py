@@ -27,6 +27,23 @@ PROFILES = recorded.folder() / "profiles"
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel<4>"
 EVIL = '<script>alert(1)</script>"><img src=x onerror=y> \x1b[31mred $x^2$ {0} %s ]]> --> \n \u202e </title></svg>'
 GROUND = "getComputedStyle(document.querySelector('main')).backgroundColor"
+# The words of ordinary length that stand on two lines.
+BROKEN = """() => {
+  const found = [];
+  for (const cell of document.querySelectorAll('td, th, p, li')) {
+    const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+      for (const word of node.data.matchAll(/(?<!\\S)[A-Za-z.,:;()]{4,24}(?!\\S)/g)) {
+        const range = document.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+        if (tops.size > 1) found.push(word[0]);
+      }
+    }
+  }
+  return found;
+}"""
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -253,6 +270,21 @@ def test_what_cannot_be_compared_says_why(tmp_path, capsys):
     assert found["comparison"]["obstacles"][0] in " ".join(Read(text).text)
 
 
+def test_each_row_of_the_budget_says_how_it_was_told(build):
+    """Whatever fills the time: in a phase, beside all phases, or where the program has none."""
+    for number, around in enumerate((None, "forward", "a phase elsewhere")):
+        report = SyntheticReport(build.path.with_name(f"{number}.sqlite")).range(0, 100, "training")
+        report.kernel(2, 10, GEMM, call=(0, 1)).kernel(90, 99, POINTWISE, call=(88, 89)).copy(10, 12, 3000, call=(1, 2))
+        if around:
+            report.range(*((0, 100) if around == "forward" else (98, 99)), around)
+        found, text = made(report.write())
+        rows = next(rows for caption, rows in Read(text).tables.items() if "add up to 100" in caption)
+        told = {row[0].strip(): row[4] for row in rows[:-1]}
+        assert len(told) >= 4 and all(told.values()), told
+        assert {*found["budget_evidence"]} == {cause for cause, share in found["budget"].items() if share}
+        assert ("outside any phase" in told["CPU code: Python, libraries"]) == (around == "a phase elsewhere"), told
+
+
 # --- in a browser -------------------------------------------------------------------------------------------
 
 
@@ -272,7 +304,7 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
         for name, text in pages.items():
             file = tmp_path / f"{name}.html"
             file.write_text(text)
-            for width, scheme in ((700, "light"), (1400, "dark")):
+            for width, scheme in ((360, "light"), (700, "light"), (1400, "dark")):
                 tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
                 trouble: list[str] = []
                 tab.on("console", lambda message, to=trouble: to.append(message.text))
@@ -282,6 +314,7 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
                 assert tab.evaluate(wide) == 0, (name, width)
                 tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
                 assert tab.evaluate(tables) == 0, (name, width)
+                assert tab.evaluate(BROKEN) == [], (name, width)
                 ground = tab.evaluate(GROUND)
                 paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
                 assert ground == rgb(paper)
