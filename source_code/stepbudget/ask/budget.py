@@ -526,7 +526,7 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
 
 def _missing(report: Report, lost: tuple[int, float] | None) -> Iterator[str]:
     """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
-    yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
+    yield from (f"{report.said_by}{text}" for text in report.diagnostics)
     yield from report.unread
     if lost:
         yield f"{lost[1]:,.0f} ms of work that the GPU's counters saw (SMs Active) after the last work that was traced"

@@ -100,7 +100,7 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     ranges = ranges_inside(report, window)
     ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
     steps = {
-        name: re.sub(r"\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
+        name: re.sub(r"#?\d+", "#", name) for name in ranges["name"].unique() if NUMBERED.fullmatch(name[:LONGEST_NAME])
     }
     return ranges.assign(name=ranges["name"].replace(steps)) if len(steps) > 1 else ranges
 
