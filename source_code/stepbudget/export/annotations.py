@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from stepbudget import nesting
@@ -68,7 +69,8 @@ def waits(tables: Tables, found: Sequence[Annotation]) -> Iterator[Annotation]:
         if name in around:
             continue
         if start - until >= GAP_NS and COPIES.fullmatch(names.get(name, "")):
-            yield Annotation(until, start, main, GAP)
+            edges = [until, *(step.start for step in steps if until < step.start < start), start]
+            yield from (Annotation(*part, main, GAP) for part in pairwise(edges))  # as ranges nest: a step a piece
         until = max(until, end)
 
 

@@ -13,12 +13,12 @@ Source: Google, "Trace Event Format".
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +26,8 @@ from stepbudget.errors import ReportError
 
 GZIP_MAGIC = b"\x1f\x8b"
 PIECE = 4 << 20  # bytes read at once
+PACKED = 1 << 18  # bytes of a packed file
+GZIP = 16 + zlib.MAX_WBITS
 LONGEST = 1 << 20  # letters of one event: what is no JSON by then is damaged, not cut by the piece's end
 LONGEST_HEAD = 64 << 20  # letters before the list of events
 EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -39,7 +41,6 @@ class Damage:
 
     events: int = 0  # that are no JSON, or whose times are none
     cut: bool = False  # the file ends before its list of events does
-    letters: bool = False  # bytes that are no UTF-8
 
     def sentences(self) -> Iterator[str]:
         """What is to be said of it; each tells that events may be missing, if they may."""
@@ -71,24 +72,12 @@ class Events:
             with self.path.open("rb") as file:
                 packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
                 file.seek(0)
-                pieces = self._pieces(gzip.GzipFile(fileobj=file) if packed else file)
+                raw = _unpacked(file) if packed else iter(partial(file.read, PIECE), b"")
+                pieces = map(codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode, raw)
                 self._head(pieces)
                 yield from self._events(pieces)
         except OSError as error:
             raise ReportError(f"{self.path} cannot be read: {error.strerror or error}.") from error
-
-    def _pieces(self, file: BinaryIO) -> Iterator[str]:
-        decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
-        while True:
-            try:
-                raw = file.read(PIECE)
-            except (EOFError, zlib.error, gzip.BadGzipFile):  # packed, and cut off or damaged
-                return
-            if not raw:
-                return
-            text = decode(raw)
-            self.damage.letters = self.damage.letters or "\ufffd" in text
-            yield text
 
     def _more(self, pieces: Iterator[str]) -> bool:
         """Read on; False at the file's end."""
@@ -149,6 +138,19 @@ class Events:
             if not self._more(pieces):
                 self.damage.cut = True
                 return False
+
+
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """What a gzip file holds, of one that is cut off or damaged all before that."""
+    unpacker = zlib.decompressobj(GZIP)
+    while raw := unpacker.unused_data or file.read(PACKED):
+        if unpacker.eof:
+            unpacker = zlib.decompressobj(GZIP)  # one more file packed behind the first
+        try:
+            if plain := unpacker.decompress(raw):
+                yield plain
+        except zlib.error:
+            return
 
 
 def _about(head: str) -> dict:
