@@ -119,13 +119,13 @@ def write(trace: Path, target: Path) -> None:
                 found.add(event)
                 if number % MANY == 0:
                     tables.flush()
+            if not found.known:
+                raise ReportError(f"{trace} is no trace of torch.profiler: it holds none of the events of one.")
+            events.damage.events += found.damaged
+            found.finish(events.about, [*events.damage.sentences(), *found.remarks()])
+            db.execute("COMMIT")
         except sqlite3.Error as error:
             raise ReportError(f"{trace} cannot be unpacked: {error}.") from error
-        if not found.known:
-            raise ReportError(f"{trace} is no trace of torch.profiler: none of its events is of a kind that it writes.")
-        events.damage.events += found.damaged
-        found.finish(events.about, [*events.damage.sentences(), *found.remarks()])
-        db.execute("COMMIT")
 
 
 class _Rows:

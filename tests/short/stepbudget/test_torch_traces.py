@@ -70,7 +70,7 @@ def test_a_page_and_a_trace_for_perfetto_come_of_it(tmp_path, capsys):
     assert main([str(bare(tmp_path / "bare.json").write()), "--html", str(page), "--trace", str(drawn)]) == 0
     assert "torch.profiler" in page.read_text() and "Nsight Systems" not in page.read_text().partition("<main")[2]
     assert main([str(drawn)]) == 2  # which holds what a question found, and is no recording
-    assert "none of its events" in capsys.readouterr().err
+    assert "none of the events" in capsys.readouterr().err
 
 
 def test_what_a_trace_never_holds_is_not_looked_at_and_its_options_are_pytorchs(tmp_path):
@@ -313,12 +313,12 @@ def test_what_takes_nothing_away_is_read_like_the_whole(tmp_path, change):
         (b"", "is empty"),
         (b"\x1f\x8bbroken", "is damaged: nothing in it can be unpacked"),
         (b'{"traceEvents": 3}', "holds no traceEvents"),
-        (b'{"traceEvents": []}', "none of its events"),
-        (b"[]", "none of its events"),
-        (b'[{"ph": "M"}, 3, null, "x"', "none of its events"),
+        (b'{"traceEvents": []}', "none of the events"),
+        (b"[]", "none of the events"),
+        (b'[{"ph": "M"}, 3, null, "x"', "none of the events"),
         (b'{"schema": 1}', "holds no traceEvents"),
         (gzip.compress(b"some text"), "holds no traceEvents"),
-        (b"[" * 100_000, "none of its events"),
+        (b"[" * 100_000, "none of the events"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_sentence(tmp_path, capsys, content, said):
