@@ -16,6 +16,8 @@ from labkit.subjects import torch_profiler
 from labkit.training import ranges, steps
 from labkit.training.flags import STEPS
 from stepbudget import intervals
+from stepbudget.ask.iterations import step_windows
+from stepbudget.report import open_report
 
 WAIT, WARM_UP = 4, 5  # steps of the profiled epoch that are left alone, and that are recorded and thrown away
 FEW = 3  # steps whose memory is looked at closely
@@ -189,14 +191,14 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "trace.json.gz"
         file.write_bytes(packed)
-        report = torch_profiler.open_trace(file)
-        window = torch_profiler.steps_window(report)
+        report = open_report(file)
+        window = report.window()
         table = torch_profiler.kernels(report, window).drop(columns="key")
         busy_ms = intervals.total(torch_profiler.busy(report, window)) / 1e6
         held = torch_profiler.waits(report, window)
     if args.trace:
         Path(args.trace).write_bytes(packed)
-    print(f"{len(report.steps)} steps in {window.duration_ms:.1f} ms, the GPU busy for {busy_ms:.1f} ms")
+    print(f"{len(step_windows(report))} steps in {window.duration_ms:.1f} ms, the GPU busy for {busy_ms:.1f} ms")
     print(f"trace: {found['trace_mb']:.1f} MB, slim {len(packed) / 1e6:.2f} MB; operators: {len(found['operators'])}")
     sys.argv = [__file__]
     found |= {"first_step": WAIT + WARM_UP + 1, "schedule": run.plan, "window_ms": window.duration_ms}

@@ -1,8 +1,8 @@
-"""Where does every nanosecond of a training step go? A reader of Nsight Systems' reports.
+"""Where does every nanosecond of a training step go? A reader of Nsight Systems' reports and PyTorch's traces.
 
     import stepbudget as sb
 
-    report = sb.open("run.nsys-rep")
+    report = sb.open("run.nsys-rep")  # or a trace of torch.profiler, "trace.json.gz"
     sb.budget(report)   # where the time goes
     sb.advice(report)   # what to do next, and what that gains at most
 

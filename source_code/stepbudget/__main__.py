@@ -178,13 +178,14 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="stepbudget" if sys.argv[0].endswith("stepbudget") else "python3 -m stepbudget",
-        description="What a report of NVIDIA Nsight Systems says: the step budget, phases, copies, kernels, Tensor "
-        "Cores, and what to do next.",
+        description="What a report of NVIDIA Nsight Systems, or a trace of PyTorch's profiler, says: the step budget, "
+        "phases, copies, kernels, Tensor Cores, and what to do next.",
         epilog=f"Exit status: 0; 2 where something cannot be read or compared; {SLOWER} with --fail-if-slower.",
     )
     add = parser.add_argument
     what = (
-        "a .nsys-rep (nsys exports it), a .sqlite, or one packed as .sqlite.xz; to compare, any number of one program"
+        "a .nsys-rep (nsys exports it), a .sqlite, one packed as .sqlite.xz, or a trace of torch.profiler (.json, "
+        ".json.gz); to compare, any number of one program"
     )
     add("reports", metavar="REPORT", nargs="*", help=what)
     add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")

@@ -26,13 +26,12 @@ import html
 import pandas as pd
 
 from stepbudget.export import frames
-from stepbudget.export.frames import ENTRY, OF_2024, ON_CALLS, Frame
+from stepbudget.export.frames import ENTRY, MARK, OF_2024, ON_CALLS, Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS, RANGES, Export
 
 SAMPLED_BY, CALLED_BY, ON_SAMPLES = "Python samples", "Python backtraces", "samples"
 CHAINS = {CALLS: "CUDA_CALLCHAINS", OS_CALLS: "OSRT_CALLCHAINS"}
 SAMPLES, SAMPLED = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-MARK = 34  # a kind of NVTX event
 SAMPLE = 1  # in 2024.2: the source of a mark that no call asked for
 LEAD_NS = 100_000  # a mark comes before its call, by less than one microsecond wherever it was seen
 

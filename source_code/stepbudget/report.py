@@ -1,9 +1,10 @@
-"""What does a report hold? One Nsight Systems report as tables: kernels, copies, API calls, NVTX ranges, counters.
+"""What does a report hold? One report as tables: kernels, copies, API calls, NVTX ranges, counters.
 
-A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, or from a packed
-``.sqlite.xz``. It is only ever read. Times are nanoseconds on the report's own clock, which need not start near 0. A
-table that the report does not hold (nothing was recorded, or not asked for) comes back empty, and so does a column that
-its version of Nsight Systems did not write; what could not be read is said in ``notes``.
+A report is opened from ``.nsys-rep`` (exported to SQLite by nsys, once, beside it), from ``.sqlite``, from a packed
+``.sqlite.xz``, or from a trace of PyTorch's own profiler (``.json``, ``.json.gz``). It is only ever read. Times are
+nanoseconds on the report's own clock, which need not start near 0. A table that the report does not hold (nothing was
+recorded, or not asked for) comes back empty, and so does a column that its version of Nsight Systems did not write;
+what could not be read is said in ``notes``.
 
 Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the exports themselves, from 2021 to 2025.
 """
@@ -25,6 +26,7 @@ from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
+from stepbudget.export.names import DIAGNOSTICS, PRODUCT, STACKS
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
 
@@ -190,7 +192,7 @@ class Report(Export):
     def cpu_samples(self, thread: int, window: Window) -> pd.DataFrame:
         """What a thread ran when its CPU was sampled (``--sample``): time (ns), function and module, each innermost."""
         columns = ["time", "function", "module"]
-        if not ({"id", "symbol", "module", "stackDepth"} <= self.columns(sqlite.STACKS) and self.span(sqlite.SAMPLES)):
+        if not ({"id", "symbol", "module", "stackDepth"} <= self.columns(STACKS) and self.span(sqlite.SAMPLES)):
             return pd.DataFrame(columns=columns)
         first, last = (edge + self.origin for edge in (window.start, window.end))
         rows = self.rows(
@@ -241,11 +243,11 @@ class Report(Export):
     @cached_property
     def diagnostics(self) -> list[str]:
         """What Nsight Systems itself warned of while it recorded (table DIAGNOSTIC_EVENT), each once."""
-        if not {"severity", "text"} <= self.columns(sqlite.DIAGNOSTICS):
+        if not {"severity", "text"} <= self.columns(DIAGNOSTICS):
             return []
         own = self.enumeration("ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
         grave = {own.get(name, number) for name, number in SEVERITIES.items()}
-        rows = self.rows(f"SELECT severity, text FROM {sqlite.DIAGNOSTICS}")
+        rows = self.rows(f"SELECT severity, text FROM {DIAGNOSTICS}")
         texts = [text for severity, text in rows if isinstance(text, str) and (severity in grave or LOSS.search(text))]
         return list(dict.fromkeys(" ".join(text.split()) for text in texts))
 
@@ -429,6 +431,16 @@ class Report(Export):
         device = with_the_work(computing(self.kernels), "device")
         found = set(self.kernels.loc[self.kernels["device"] == device, "gpu"].astype(int))
         return found.pop() if len(found) == 1 else None
+
+    @cached_property
+    def profiler(self) -> str:
+        """Who recorded it: ``"Nsight Systems"``, or ``"torch.profiler"``."""
+        return "torch.profiler" if self._meta(PRODUCT) == "torch.profiler" else "Nsight Systems"
+
+    @property
+    def said_by(self) -> str:
+        """What stands before a diagnostic: whose words it is. Of a trace the reader's own."""
+        return "" if self.profiler == "torch.profiler" else f"{self.profiler} said: "
 
     @cached_property
     def nsys_version(self) -> str | None:
@@ -636,9 +648,10 @@ def remembered(question: Callable) -> Callable:
 
 
 def open_report(path: str | Path) -> Report:
-    """Open a report: ``.nsys-rep``, ``.sqlite`` or a packed ``.sqlite.xz``; ``close()`` or ``with`` lets go of it.
+    """Open a report: ``.nsys-rep``, ``.sqlite``, ``.sqlite.xz``, or torch.profiler's trace (``.json``, ``.json.gz``).
 
-    A ``.nsys-rep`` is exported by nsys first, once, into the ``.sqlite`` beside it. Its tables are attributes
+    ``close()`` or ``with`` lets go of it. A ``.nsys-rep`` is exported by nsys first, once, into the ``.sqlite`` beside
+    it. Its tables are attributes
     (``kernels``, ``copies``, ``api``, ``ranges``, …): DataFrames, times in nanoseconds on the report's own clock.
     ReportError, in one sentence, where the file is missing, damaged or no report, or where nsys is needed and absent.
 

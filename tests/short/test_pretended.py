@@ -16,9 +16,10 @@ from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.source import command, kinds, recorded
-from labkit.subjects import nvml, roofline, shapes, torch_profiler
+from labkit.subjects import nvml, roofline, shapes
 from stepbudget.ask import idle, tensor_cores
 from stepbudget.ask.budget import budget
+from stepbudget.report import open_report
 
 RECORDED_FILES = sorted(path for path in RECORDED.rglob("*") if path.is_file())
 
@@ -191,7 +192,7 @@ def test_a_cpu_alone_has_phases_and_no_gpu_work(on):
     found = live.get(kinds.benchmark("bench_peaks.py"), shown.append)
     assert "no GPU that CUDA can use" in shown[-2] and found == recorded.records("benchmarks", "bench_peaks.py")
     record, trace = live.get(kinds.trace("profile_torch.py main_opt2.py --memory"), quiet)
-    with torch_profiler.open_trace(trace) as traced:
+    with open_report(trace) as traced:
         assert traced.kernels.empty and not any(row["on_gpu"] for row in record["operators"])
 
 

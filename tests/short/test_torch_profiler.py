@@ -29,16 +29,18 @@ from labkit.training.sizes import flops_per_sample, training_flops_per_sample
 from stepbudget import intervals, kernel_names
 from stepbudget.ask import budget, copies
 from stepbudget.ask.iterations import step_windows
+from stepbudget.report import open_report
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:CUDA initialization", "ignore:Detected call of .lr_scheduler", "ignore:.export_memory_timeline"
 )
 PID, AUTOGRAD = 4711, 4712
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def event(category: str, name: str, start: float, end: float, thread: int = PID, **arguments) -> dict:
     """One complete event; times in microseconds."""
-    place = {"pid": 0, "tid": 7} if category in torch_profiler.GPU_WORK else {"pid": PID, "tid": thread}
+    place = {"pid": 0, "tid": 7} if category in GPU_WORK else {"pid": PID, "tid": thread}
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": end - start, "args": arguments, **place}
 
 
@@ -86,8 +88,8 @@ def test_a_slim_trace_tells_nothing_of_its_machine_and_keeps_details_of_the_firs
 
 
 def test_a_trace_is_a_report(file):
-    report = torch_profiler.open_trace(file)
-    window = torch_profiler.steps_window(report)
+    report = open_report(file)
+    window = report.window()
     assert report.name == "hand_made"
     assert report.gpu == "NVIDIA H200"
     assert window.duration_ms == pytest.approx(0.2)
@@ -101,8 +103,8 @@ def test_a_trace_is_a_report(file):
 
 
 def test_the_step_budget_of_a_trace_adds_up(file):
-    report = torch_profiler.open_trace(file)
-    found = budget.budget(report, torch_profiler.steps_window(report))
+    report = open_report(file)
+    found = budget.budget(report, report.window())
     assert sum(found.ns.values()) == 200_000
     assert found.ms["tensor_core_kernels"] == pytest.approx(0.06)
     assert found.ms["other_kernels"] == pytest.approx(0.03)
@@ -110,20 +112,9 @@ def test_the_step_budget_of_a_trace_adds_up(file):
     assert found.ms["synchronisation"] > 0
 
 
-def test_ranges_of_the_program_replace_those_that_pytorch_makes(file, tmp_path):
-    report = torch_profiler.open_trace(file)
-    assert set(report.ranges["name"]) == {"data loading", "forward"}
-    content = trace()
-    content["traceEvents"] = [one for one in content["traceEvents"] if one["name"] not in ("data loading", "forward")]
-    bare = tmp_path / "bare.json"
-    bare.write_text(json.dumps(content))
-    ranges = torch_profiler.open_trace(bare).ranges
-    assert {"ProfilerStep#9", "ProfilerStep#10", "Optimizer.step#Adadelta.step"} == set(ranges["name"])
-
-
 def test_kernels_operators_and_waits(file):
-    report = torch_profiler.open_trace(file)
-    window = torch_profiler.steps_window(report)
+    report = open_report(file)
+    window = report.window()
     kernels = torch_profiler.kernels(report, window)
     assert kernels["count"].tolist() == [2, 2]
     assert kernels["gpu_us"].tolist() == pytest.approx([60, 30])
@@ -138,9 +129,10 @@ def test_kernels_operators_and_waits(file):
 
 
 def test_the_same_kernels_of_both_profilers_meet(file):
-    report = torch_profiler.open_trace(file)
-    window = torch_profiler.steps_window(report)
-    both = torch_profiler.side_by_side((report, window), (report, torch_profiler.step_range(report.steps, 2, 2)))
+    report = open_report(file)
+    window = report.window()
+    second = torch_profiler.step_range(step_windows(report), 2, 2)
+    both = torch_profiler.side_by_side((report, window), (report, second))
     assert both["torch_count"].tolist() == [2, 2]
     assert both["nsight_count"].tolist() == [1, 1]
     assert both["torch_us"].tolist() == pytest.approx((2 * both["nsight_us"]).tolist())
@@ -217,31 +209,6 @@ def test_the_allocators_history_at_its_peak():
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "cannot be read"),
-        (b"\x1f\x8bbroken", "cannot be read"),
-        (b'{"traceEvents": 3}', "no traceEvents"),
-        (b"[]", "no traceEvents"),
-    ],
-)
-def test_a_file_that_is_no_trace_is_one_sentence(tmp_path, content, said):
-    file = tmp_path / "x.trace.json"
-    file.write_bytes(content)
-    with pytest.raises(LabError, match=said):
-        torch_profiler.open_trace(file)
-
-
-def test_a_trace_without_steps_says_so(tmp_path):
-    content = trace()
-    content["traceEvents"] = [one for one in content["traceEvents"] if "ProfilerStep" not in one["name"]]
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps(content))
-    with pytest.raises(LabError, match=r"profiler\.step"):
-        torch_profiler.steps_window(torch_profiler.open_trace(file))
-
-
 def test_steps_that_are_not_there():
     with pytest.raises(LabError, match="no steps 3 to 9"):
         torch_profiler.step_range([], 3, 9)
@@ -279,10 +246,10 @@ def test_a_real_step_is_profiled_on_the_cpu(run, tmp_path):
     operators = {row["name"]: row for row in found["operators"]}
     assert operators["aten::conv2d"]["calls"] == 2 * 3  # two layers, three steps
     assert operators["aten::conv2d"]["mflop"] > 0
-    report = torch_profiler.open_trace(trace)
-    assert [step.name for step in report.steps] == ["ProfilerStep#9", "ProfilerStep#10", "ProfilerStep#11"]
+    report = open_report(trace)
+    assert len(step_windows(report)) == 3
     assert {"data loading", "forward", "backward", "optimizer step"} <= set(report.ranges["name"])
-    assert found["window_ms"] == pytest.approx(torch_profiler.steps_window(report).duration_ms)
+    assert found["window_ms"] == pytest.approx(report.window().duration_ms)
 
 
 def test_the_other_counter_of_pytorch_counts_what_a_step_needs_with_autocast_too():
@@ -296,7 +263,7 @@ def test_the_other_counter_of_pytorch_counts_what_a_step_needs_with_autocast_too
 
 def test_a_recorded_profile_opens_and_its_tables_agree_with_its_trace():
     profile = torch_profiler.profile("profile_torch.py main_opt3.py --memory", show=lambda line: None)
-    assert len(profile.report.steps) == profile.record["schedule"]["active"] == 50
+    assert len(profile.steps) == profile.record["schedule"]["active"] == 50
     assert profile.window.duration_ms == pytest.approx(profile.record["window_ms"])
     kernels = torch_profiler.kernels(profile.report, profile.window)
     table = profile.operators
@@ -328,11 +295,11 @@ def test_what_the_plugin_sees(tmp_path):
     second["name"] = "volta_h884gemm_64x64_ldg8_nn"
     fp32["name"] = again["name"] = "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8_stage3_ffma_kernel"
     path.write_text(json.dumps(made))
-    profile = torch_profiler.Profile("hand made", {}, torch_profiler.open_trace(path), path)
+    profile = torch_profiler.Profile("hand made", {}, open_report(path), path)
     assert lab18.plugin([profile]) == (50.0, 15.0)
     fp32["name"] = again["name"] = first["name"] = second["name"] = "void at::native::relu<4>(int)"
     path.write_text(json.dumps(made))
-    share, wrong_us = lab18.plugin([torch_profiler.Profile("", {}, torch_profiler.open_trace(path), path)])
+    share, wrong_us = lab18.plugin([torch_profiler.Profile("", {}, open_report(path), path)])
     assert np.isnan(share) and wrong_us == 0
 
 
@@ -348,4 +315,4 @@ def test_the_lesson_script_is_its_step_with_a_profiler(run, tmp_path):
     said = run("profile_opt2.py", "--epochs", 1, "--limit", 160, "--batch-size", 5, *FEW)
     assert "Self CPU time total" in said
     assert "aten::" in said
-    assert len(torch_profiler.open_trace(tmp_path / "profile_opt2.json.gz").steps) == 20
+    assert len(step_windows(open_report(tmp_path / "profile_opt2.json.gz"))) == 20

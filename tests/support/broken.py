@@ -91,13 +91,12 @@ def variants(given: Sequence[object]) -> Iterator[list[object]]:
 
 def changes(value: object, depth: int = 0) -> Iterator[object]:
     """The same kind of thing, otherwise."""
-    from labkit.subjects.torch_profiler import TraceReport
     from stepbudget.ask.compare import Comparison, compare
     from stepbudget.report import Report
     from stepbudget.show.answers import Answer
 
     value = value.data if isinstance(value, Answer) else value
-    if isinstance(value, TraceReport):
+    if isinstance(value, Report) and value.profiler == "torch.profiler":
         yield from map(other_trace, TRACES)
     elif isinstance(value, Report):
         yield from map(other_report, OTHERS)
@@ -151,9 +150,9 @@ def other_report(name: str) -> object:
 @cache
 def other_trace(name: str) -> object:
     from labkit.paths import RECORDED
-    from labkit.subjects.torch_profiler import open_trace
+    from stepbudget.report import open_report
 
-    return open_trace(RECORDED / "h200" / "torch_profiler" / f"{name}.trace.json.gz")
+    return open_report(RECORDED / "h200" / "torch_profiler" / f"{name}.trace.json.gz")
 
 
 def scaled(records: object, factor: float) -> object:

@@ -50,7 +50,7 @@ CATEGORIES = {
 
 def one_step(profile: Profile) -> Window:
     """A step from the middle of the recorded ones, or the last of a few."""
-    return profile.report.steps[:21][-1]
+    return profile.steps[:21][-1]
 
 
 def own_ms(profile: Profile) -> pd.Series:
@@ -66,7 +66,7 @@ def _operators(found: pd.DataFrame) -> pd.DataFrame:
 def longest_operators(profile: Profile, rows: int = 10) -> Table:
     """The operators of ``key_averages()`` with most GPU time of their own, and whether it was on Tensor Cores."""
     found = _operators(profile.operators).head(rows).reset_index()
-    steps = len(profile.report.steps)
+    steps = len(profile.steps)
     used = torch_profiler.operators(profile.report).set_index("operator")["tensor_core_share"]
     frame = pd.DataFrame(
         {
@@ -90,7 +90,7 @@ def _share(value: float | None) -> str:
 def longest_kernels(profile: Profile, rows: int = 10) -> Table:
     """The kernels with most GPU time in the recorded steps, and two opinions about Tensor Cores."""
     found = torch_profiler.kernels(profile.report, profile.window)
-    steps = len(profile.report.steps)
+    steps = len(profile.steps)
     frame = pd.DataFrame(
         {
             "kernel": found["kernel"],
@@ -119,7 +119,7 @@ def budgets(named: Mapping[str, Profile]) -> Table:
 def same_steps(profile: Profile, nsight: Report) -> dict[str, tuple[Report, Window]]:
     """The steps that PyTorch's profiler recorded, and the same ones in a report of Nsight Systems."""
     windows, first = step_windows(nsight), profile.record["first_step"]
-    last = min(first - 1 + len(profile.report.steps), len(windows))
+    last = min(first - 1 + len(profile.steps), len(windows))
     same = torch_profiler.step_range(windows, min(first, last), last)
     return {"torch.profiler": (profile.report, profile.window), "Nsight Systems": (nsight, same)}
 
@@ -132,7 +132,7 @@ def two_profilers(by: Mapping[str, tuple[Report, Window]]) -> Table:
 
 
 def _steps(by: Mapping[str, tuple[Report, Window]]) -> int:
-    return len(by["torch.profiler"][0].steps)
+    return len(step_windows(by["torch.profiler"][0]))
 
 
 def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]:
@@ -196,7 +196,7 @@ def plugin(profiles: Sequence[Profile]) -> tuple[float, float]:
     The per cent that it sees of the time of kernels on Tensor Cores, NaN where there is none, and the microseconds a
     step of kernels without them that it takes for such.
     """
-    tables = [torch_profiler.kernels(one.report, one.window).assign(steps=len(one.report.steps)) for one in profiles]
+    tables = [torch_profiler.kernels(one.report, one.window).assign(steps=len(one.steps)) for one in profiles]
     found = pd.concat(tables)
     seen = found["plugin"] == "yes"
     used, unused = (found["tensor_cores"] == verdict for verdict in ("yes", "no"))
@@ -256,7 +256,7 @@ def at_peak(profile: Profile, rows: int = 4) -> Table:
 def overhead(profile: Profile) -> Table:
     """What the profiler costs: the same epoch without it and with more and more of it."""
     frame = pd.DataFrame(profile.record["rows"])
-    steps = profile.record["first_step"] - 1 + len(profile.report.steps)
+    steps = profile.record["first_step"] - 1 + len(profile.steps)
     plain = frame.loc[frame["profiler"] == "off", "training_s"].median()
     lines = []
     for name, own in frame.groupby("profiler", sort=False):
@@ -389,9 +389,7 @@ def columns(before: Profile, after: Profile) -> Iterator[Claim | str]:
 def memory(before: Profile, after: Profile) -> Iterator[Claim | str]:
     """The largest allocation of step 2 (FP32), and that step 3 (FP16) needs less at its peak."""
     fp32_mb, fp16_mb = (one.record.get("peak_allocated_mb", 0) for one in (before, after))
-    noted = [event["args"] for event in before.report.content["traceEvents"] if event["name"] == "[memory]"]
-    on_gpu = [event["Bytes"] / 1e6 for event in noted if event["Device Type"] == 1]
-    if not (_has_gpu(before) and on_gpu):
+    if not _has_gpu(before) or (on_gpu := torch_profiler.allocated_mb(before.report)).empty:
         return
     of_peak = f"{100 * max(on_gpu) / fp32_mb:.0f} % of the peak"
     yield f"The largest single allocation in FP32: {max(on_gpu):,.0f} MB, {of_peak}."
@@ -612,7 +610,7 @@ OPERATOR_FOR_NOTHING = Number(
             profile.window.duration_ms / _largest(profile)["self_gpu_ms"]
         ),
         "that takes one step's kernels away from all the steps": lambda profile: _without(
-            profile, _largest(profile)["self_gpu_ms"] / len(profile.report.steps)
+            profile, _largest(profile)["self_gpu_ms"] / len(profile.steps)
         ),
         "that is its time on the CPU, which it would still take": lambda profile: _without(
             profile, _largest(profile)["self_cpu_ms"]

@@ -1,20 +1,13 @@
 """What does PyTorch's own profiler say? Its trace, read with the same questions as a report of Nsight Systems.
 
 ``profile_torch.py`` runs a step under ``torch.profiler`` and leaves a record (tables, memory, what the profiler costs)
-and a trace in Chrome's format. The trace becomes a report: kernels, copies, CUDA calls and ranges mean the same in
-both, since both profilers get them from CUPTI. What the trace does not hold (system calls, GPU counters) is missing.
+and a trace in Chrome's format, which ``stepbudget`` opens as it opens a report of Nsight Systems.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import sqlite3
-import tempfile
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,20 +18,19 @@ from labkit import source
 from labkit.errors import LabError
 from labkit.source import kinds, recorded
 from stepbudget import intervals, kernel_names
-from stepbudget.report import Report
+from stepbudget.ask.iterations import step_windows
+from stepbudget.export.names import MEMORY
+from stepbudget.report import Report, open_report
 from stepbudget.window import Window
 
-GPU_WORK = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
-CALLS = ("cuda_runtime", "cuda_driver")
-STEP = re.compile(r"ProfilerStep#(\d+)")
-# Ranges that PyTorch makes itself, whatever the program is.
-BY_PYTORCH = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#")
-COPY = re.compile(r"Memcpy (\w)to(\w) \((\w+) -> (\w+)\)")
-COPY_KINDS = {"HD": 1, "DH": 2, "DD": 8, "HH": 9, "PP": 10}
-MEMORY_KINDS = {"Pageable": 0, "Pinned": 1, "Device": 2, "Array": 3, "Managed": 4}
+STEP = re.compile(r"ProfilerStep#\d+")
 
 # What a trace keeps when it is made slim; operators and memory only of its first steps.
 ARGUMENTS = ("correlation", "device", "stream", "bytes", "grid", "block", "External id")
+KEPT = (
+    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver"),
+    *("user_annotation", "gpu_user_annotation", "overhead"),
+)
 DETAILS = ("Input Dims", "Total Allocated", "Total Reserved", "Bytes", "Device Type", "Device Id")
 DEVICE = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms")
 
@@ -63,7 +55,12 @@ class Profile:
     @property
     def window(self) -> Window:
         """The steps that were recorded, from the first's start to the last's end."""
-        return steps_window(self.report)
+        return self.report.window()
+
+    @property
+    def steps(self) -> list[Window]:
+        """Each of them."""
+        return step_windows(self.report)
 
     @property
     def operators(self) -> pd.DataFrame:
@@ -71,46 +68,13 @@ class Profile:
         return pd.DataFrame(self.record["operators"])
 
 
-class TraceReport(Report):
-    """A trace of ``torch.profiler`` as a report; ``steps`` are its ``ProfilerStep`` ranges."""
-
-    def __init__(self, trace: str | Path) -> None:
-        content = read_trace(trace)
-        name = Path(trace).name.removesuffix(".gz").removesuffix(".json").removesuffix(".trace")
-        with tempfile.TemporaryDirectory(prefix="labkit-trace-") as scratch:  # once open, it needs no name
-            super().__init__(to_sqlite(content, Path(scratch) / f"{name}.sqlite"))
-        self.content = content
-        self.steps = _profiler_steps(content, self.origin)
-
-
-def open_trace(path: str | Path) -> TraceReport:
-    """A Chrome trace that ``torch.profiler`` exported (``.json`` or ``.json.gz``), as a report.
-
-    LabError, in one sentence, where it is missing, damaged, or no such trace.
-    """
-    return TraceReport(path)
-
-
-def read_trace(path: str | Path) -> dict:
-    """The content of a Chrome trace; LabError where the file is no such thing."""
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-        content = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise LabError(f"{path.name} cannot be read as a trace of torch.profiler: {error}.") from error
-    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
-        raise LabError(f"{path.name} is no trace of torch.profiler: it holds no traceEvents.")
-    return content
-
-
 def profile(command: str, show: Callable[[str], None] = print) -> Profile:
     """Run ``profile_torch.py STEP …``, or open what was recorded with it; either way show the command."""
     record, trace = source.current().get(kinds.trace(command), show)
-    return Profile(recorded.key(command.split()[1]), record, open_trace(trace), trace)
+    return Profile(recorded.key(command.split()[1]), record, open_report(trace), trace)
 
 
-# --- a trace becomes a report -------------------------------------------------------------------------------
+# --- a trace that is kept -----------------------------------------------------------------------------------
 
 
 def slim(content: dict, detailed: int = 2) -> dict:
@@ -133,7 +97,7 @@ def _is_kept(event: dict, until: float) -> bool:
     category = event.get("cat")
     if category == "cpu_op" or event.get("name") == "[memory]":
         return event["ts"] < until
-    return category in (*GPU_WORK, *CALLS, "user_annotation", "gpu_user_annotation", "overhead")
+    return category in KEPT
 
 
 def _slim_event(event: dict, origin: float) -> dict:
@@ -145,103 +109,6 @@ def _slim_event(event: dict, origin: float) -> dict:
     if known := {name: arguments[name] for name in (*ARGUMENTS, *DETAILS) if name in arguments}:
         kept["args"] = known
     return kept
-
-
-def to_sqlite(content: dict, path: Path) -> Path:
-    """Write a trace's events as Nsight Systems exports its own, as far as there are such events; the path."""
-    tables: dict[str, list[dict]] = defaultdict(list)
-    strings: dict[str, int] = {}
-    events = [event for event in content["traceEvents"] if event.get("ph") == "X" and "dur" in event]
-    process = _process(events)
-    annotated = [event for event in events if event.get("cat") == "user_annotation"]
-    own = [event for event in annotated if not BY_PYTORCH.match(event["name"])]
-
-    def text(value: str) -> int:
-        return strings.setdefault(value, len(strings) + 1)
-
-    for event in events:
-        category, arguments = event.get("cat"), event.get("args", {})
-        start = round(1000 * event["ts"])
-        row = {"start": start, "end": start + round(1000 * event["dur"])}
-        if category in GPU_WORK:
-            row |= {"deviceId": arguments.get("device", 0), "streamId": arguments.get("stream", 0)}
-            row |= {"correlationId": arguments.get("correlation", 0), "globalPid": process << 24}
-            if category == "kernel":
-                row["demangledName"] = text(kernel_names.demangled(event["name"]))
-            else:
-                row["bytes"] = arguments.get("bytes", 0)
-            if category == "gpu_memcpy":
-                row |= _copy_kinds(event["name"])
-            tables[f"CUPTI_ACTIVITY_KIND_{GPU_WORK[category]}"].append(row)
-        elif category in CALLS:
-            row |= {"globalTid": _thread(event), "nameId": text(event["name"])}
-            tables["CUPTI_ACTIVITY_KIND_RUNTIME"].append(row | {"correlationId": arguments.get("correlation", 0)})
-        elif category == "overhead" and isinstance(event.get("tid"), int) and isinstance(event.get("pid"), int):
-            tables["PROFILER_OVERHEAD"].append(row | {"globalTid": _thread(event), "nameId": text(event["name"])})
-    for event in own or annotated:
-        start = round(1000 * event["ts"])
-        row = {"start": start, "end": start + round(1000 * event["dur"]), "eventType": 59}
-        tables["NVTX_EVENTS"].append(row | {"globalTid": _thread(event), "text": event["name"]})
-    for gpu in content.get("deviceProperties", []):
-        about = {"id": gpu.get("id", 0), "name": gpu.get("name")}
-        tables["TARGET_INFO_GPU"].append(about | {name: gpu.get(name) for name in ("computeMajor", "computeMinor")})
-    tables["StringIds"] = [{"id": number, "value": value} for value, number in strings.items()]
-    _write(tables, path)
-    return path
-
-
-def _write(tables: dict[str, list[dict]], path: Path) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        for table, rows in tables.items():
-            if rows:
-                names = list(rows[0])
-                listed = ", ".join(f'"{name}"' for name in names)
-                db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({listed})")
-                values = [tuple(row.get(name) for name in names) for row in rows]
-                db.executemany(f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})", values)
-    db.close()
-
-
-def _process(events: Iterable[dict]) -> int:
-    """The process that the trace is about: that of its ranges, calls or operators."""
-    for event in events:
-        if event.get("cat") in ("user_annotation", "cpu_op", *CALLS) and isinstance(event.get("pid"), int):
-            return event["pid"]
-    return 1
-
-
-def _thread(event: dict) -> int:
-    return event["pid"] << 24 | (event["tid"] & 0xFFFFFF)
-
-
-def _copy_kinds(name: str) -> dict[str, int | None]:
-    found = COPY.match(name)
-    if not found:
-        return {"copyKind": None, "srcKind": None, "dstKind": None}
-    source, target = (MEMORY_KINDS.get(found[place]) for place in (3, 4))
-    return {"copyKind": COPY_KINDS.get(found[1] + found[2]), "srcKind": source, "dstKind": target}
-
-
-def _profiler_steps(content: dict, origin: int) -> list[Window]:
-    found = [event for event in content["traceEvents"] if event.get("cat") == "user_annotation"]
-    found = [(event, STEP.fullmatch(event["name"])) for event in found]
-    windows = []
-    for event, step in found:
-        if step:
-            start = round(1000 * event["ts"]) - origin
-            end = start + round(1000 * event["dur"])
-            windows.append((int(step[1]), Window(start, end, event["name"], _thread(event))))
-    return [window for _, window in sorted(windows, key=lambda pair: pair[0])]
-
-
-def steps_window(report: TraceReport) -> Window:
-    """From the start of the first recorded step to the end of the last; LabError where the trace marks no steps."""
-    if not report.steps:
-        raise LabError(f"{report.name} marks no steps: the program never called profiler.step().")
-    first, last = report.steps[0], report.steps[-1]
-    return Window(first.start, last.end, f"{len(report.steps)} steps", first.thread)
 
 
 # --- what it says ------------------------------------------------------------------------------------------
@@ -270,22 +137,19 @@ def kernels(report: Report, window: Window) -> pd.DataFrame:
     return found.sort_values(["gpu_us", "kernel"], ascending=[False, True], ignore_index=True)
 
 
-def operators(report: TraceReport) -> pd.DataFrame:
+def operators(report: Report) -> pd.DataFrame:
     """The operators that launched kernels, as far as the trace keeps operators (its first steps), a row a name.
 
     A kernel belongs to the innermost operator that ran when its launch call was made, on the same thread. Columns:
     ``operator``, ``kernels``, ``gpu_us``, ``tensor_core_us`` (of kernels whose name says so), ``tensor_core_share``
     (NaN where the names do not tell), longest first.
     """
-    called = [event for event in report.content["traceEvents"] if event.get("cat") == "cpu_op"]
+    called = report.ranges[report.ranges["operator"] & ~report.ranges["name"].str.startswith("Optimizer.")]
     rows = []
     kernels = report.kernels.dropna(subset="api_start")
-    for thread in {_thread(event) for event in called}:
-        own = [event for event in called if _thread(event) == thread]
-        starts = [round(1000 * event["ts"]) - report.origin for event in own]
-        ends = [start + round(1000 * event["dur"]) for start, event in zip(starts, own, strict=True)]
+    for thread, own in called.groupby("thread"):
         launched = kernels[kernels["api_thread"] == thread]
-        names = intervals.innermost_at(starts, ends, [event["name"] for event in own], launched["api_start"])
+        names = intervals.innermost_at(own["start"], own["end"], own["name"], launched["api_start"])
         for name, kernel in zip(names, launched.itertuples(), strict=True):
             if name is not None:
                 rows.append((name, kernel.end - kernel.start, kernel_names.by_name(kernel.name)))
@@ -374,6 +238,13 @@ def step_range(windows: Sequence[Window], first: int, last: int) -> Window:
 
 
 # --- memory ------------------------------------------------------------------------------------------------
+
+
+def allocated_mb(report: Report) -> pd.Series:
+    """The allocations of GPU memory that a trace keeps, in megabytes."""
+    if not report.has(MEMORY):
+        return pd.Series(dtype=float)
+    return report.sql(f"SELECT bytes / 1e6 AS mb FROM {MEMORY} WHERE memoryOperationType = 0")["mb"]
 
 
 def memory_by_category(exported: Sequence, categories: Sequence[str], points: int = 400) -> dict:

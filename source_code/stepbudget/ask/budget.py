@@ -676,7 +676,7 @@ def _lost(report: Report, window: Window) -> tuple[int, float] | None:
 
 def _missing(report: Report, lost: tuple[int, float] | None, unseen: Missing) -> Iterator[str]:
     """What a full answer would need and this report does not hold: first what the profiler itself said of it."""
-    yield from (f"Nsight Systems said: {text}" for text in report.diagnostics)
+    yield from (f"{report.said_by}{text}" for text in report.diagnostics)
     yield from unseen.said
     yield from report.unread
     if lost:

@@ -31,6 +31,7 @@ NO_SIZES = "sizes are not in the report"
 NO_OUTPUT = "the size of its output is not in the report"
 NO_GRADIENT = "which gradients it made is not in the report"
 NO_FORMULA = "no formula for this operator and these sizes"
+OPTIONS = "torch.autograd.profiler.emit_nvtx(record_shapes=True), or nsys --pytorch=autograd-shapes-nvtx"
 MOST = 1e24  # FLOPs of one op: more than a year of any GPU
 
 OP_ID = re.compile(r", op_id = (\d{1,18})")
@@ -93,8 +94,7 @@ def not_looked_at(report: Report, window: Window) -> list[str]:
     program = budget(report, window).program
     if found.empty or (found["unknown"] != NO_SIZES).any() or (program and not PYTHON.search(program)):
         return []
-    options = "torch.autograd.profiler.emit_nvtx(record_shapes=True), or nsys --pytorch=autograd-shapes-nvtx"
-    return [f"sizes of operators ({options}): the FLOP/s achieved"]
+    return [f"sizes of operators ({OPTIONS}): the FLOP/s achieved"]
 
 
 def _flop(name: str, sizes: list | None, key: tuple[int, int] | None, uses: Uses) -> float | str:

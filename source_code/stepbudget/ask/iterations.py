@@ -409,16 +409,20 @@ def _between(
             spans.append((start, end if test is None else test))
             cut.append((number == numbers[-1] or test is not None) and find_end is None)
     if any(cut):
-        spans = _whole(tree, spans, cut)
+        spans = _whole(tree, spans, cut, above)
     return sorted(span for span in spans if span[1] > span[0])
 
 
-def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool]) -> list[tuple[int, int]]:
-    """The spans without those cut ones that lack a phase which more than half of the others have."""
+def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool], around: set[int]) -> list[tuple[int, int]]:
+    """The spans without those cut ones that lack a phase which more than half of the others have.
+
+    A range around a single candidate (``around``) began before it, and is no such phase.
+    """
     kinds = {name: re.sub(r"\d+", "#", name) for name in set(tree.names)}
     codes = pd.factorize(np.array([kinds[name] for name in tree.names], dtype=object))[0]
     edges = np.searchsorted(tree.starts, np.array(spans, dtype=np.int64))
     phases = [set(codes[first:last].tolist()) for first, last in edges]
     counts = pd.Series([code for own, is_cut in zip(phases, cut, strict=True) if not is_cut for code in own])
     usual = set(counts.value_counts().loc[lambda n: n > (len(cut) - sum(cut)) / 2].index)
+    usual -= set(codes[[*around]].tolist())
     return [span for span, own, is_cut in zip(spans, phases, cut, strict=True) if not is_cut or usual <= own]

@@ -107,7 +107,7 @@ def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     ranges = ranges_inside(report, window)
     ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
     codes, names = coded(ranges["name"])
-    shown = [re.sub(r"\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name for name in names]
+    shown = [re.sub(r"#?\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name for name in names]
     steps = sum(map(str.__ne__, names, shown))
     return ranges.assign(name=np.array([*shown, None], dtype=object)[codes]) if steps > 1 else ranges
 

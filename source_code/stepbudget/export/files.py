@@ -1,4 +1,4 @@
-"""Which file is read? A report's SQLite database, exported or unpacked first where need be, opened read-only."""
+"""Which file is read? A report's SQLite database, exported, unpacked or made of a trace first, opened read-only."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from stepbudget.errors import ReportError
+from stepbudget.export import torch_trace, trace_events
 from stepbudget.export.nsys import export
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -19,7 +20,8 @@ XZ_MAGIC = b"\xfd7zXZ\x00"
 NSYS_MAGIC = b"NVIDIA Tegra Pro"
 JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 LFS_POINTER = b"version https://g"
-KNOWN_ENDINGS = ".nsys-rep, .sqlite or .sqlite.xz"
+HEAD = 256  # bytes that tell what a file is
+KNOWN_ENDINGS = ".nsys-rep, .sqlite or .sqlite.xz, or a trace of torch.profiler: .json or .json.gz"
 
 
 def sqlite_file(path: Path) -> tuple[Path, tempfile.TemporaryDirectory | None]:
@@ -33,7 +35,7 @@ def sqlite_file(path: Path) -> tuple[Path, tempfile.TemporaryDirectory | None]:
         if not path.is_file():
             raise ReportError(f"there is no report {path}.")
         with path.open("rb") as stream:
-            head = stream.read(max(map(len, (SQLITE_MAGIC, XZ_MAGIC, NSYS_MAGIC, LFS_POINTER))))
+            head = stream.read(HEAD)
     except OSError as error:
         raise ReportError(f"{path} cannot be read: {error.strerror}.") from error
     if head.startswith(XZ_MAGIC):
@@ -42,6 +44,8 @@ def sqlite_file(path: Path) -> tuple[Path, tempfile.TemporaryDirectory | None]:
         return path, None
     if head.startswith(NSYS_MAGIC) and path.suffix in (".nsys-rep", ".qdrep"):
         return _exported(path)
+    if trace_events.begins_like_one(head):
+        return _of_trace(path)
     what = f"is not an Nsight Systems report ({KNOWN_ENDINGS})"
     if not head:
         what = "is empty"
@@ -100,6 +104,18 @@ def _exported(path: Path) -> tuple[Path, tempfile.TemporaryDirectory | None]:
         if isinstance(error, ReportError):
             raise
         raise ReportError(f"{path} cannot be exported: {error.strerror}.") from error
+    return target, scratch
+
+
+def _of_trace(path: Path) -> tuple[Path, tempfile.TemporaryDirectory]:
+    """The export that a trace of torch.profiler becomes, in a scratch folder."""
+    scratch = tempfile.TemporaryDirectory(prefix="stepbudget-report-")
+    target = Path(scratch.name) / "trace.sqlite"
+    try:
+        torch_trace.write(path, target)
+    except BaseException:
+        scratch.cleanup()
+        raise
     return target, scratch
 
 

@@ -30,7 +30,8 @@ MEMORY = {
 }
 
 # Ranges among the NVTX events: pushed and popped, started and ended.
-RANGE_TYPES = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60}
+PUSHED = 59
+RANGE_TYPES = {"NvtxPushPopRange": PUSHED, "NvtxStartEndRange": 60}
 
 EXACT = 2**53  # ns, 104 days: beyond it a float no longer holds every nanosecond, and no capture is as long
 MOST_BYTES = 2**48  # of one copy: all that a CPU of today can address

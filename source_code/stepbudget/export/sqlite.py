@@ -16,15 +16,21 @@ from pathlib import Path
 from stepbudget.errors import ReportError
 from stepbudget.export import files
 from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
-
-RANGES, OS_CALLS, OVERHEAD = "NVTX_EVENTS", "OSRT_API", "PROFILER_OVERHEAD"
-SCHEDULED, DIAGNOSTICS = "SCHED_EVENTS", "DIAGNOSTIC_EVENT"
-SAMPLES, STACKS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
-MPI = tuple(f"MPI_{kind}_EVENTS" for kind in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER"))
-CALLS, KERNELS, COPIES, FILLS, GRAPHS = (
-    f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+from stepbudget.export.names import (
+    CALLS,
+    COPIES,
+    FILLS,
+    GRAPHS,
+    KERNELS,
+    MPI,
+    OS_CALLS,
+    OVERHEAD,
+    RANGES,
+    SAMPLES,
+    SCHEDULED,
+    WORK,
 )
-WORK = (KERNELS, COPIES, FILLS, GRAPHS)
+
 BACKTRACE = "TRACE_PROCESS_EVENT_CUDABACKTRACE", 67  # class of some rows of CALLS: its name and usual number
 KERNEL_NAME = ("demangledName", "mangledName", "shortName")  # its columns, the most telling first
 

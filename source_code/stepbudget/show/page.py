@@ -75,7 +75,7 @@ def _head(found: dict) -> str:
     else:
         steps = [f"{found['steps']} step{'s' * (found['steps'] > 1)}"] if found["steps"] else []
         facts = [gpu, f"range ‘{found['range']}’", f"{found['duration_ms']:,.1f} ms", *steps]
-        facts.append(f"Nsight Systems {found['nsys_version'] or 'of unknown version'}")
+        facts.append(sections.recorded_by(found))
         title, lead = _code(found["report"]), _lead(found)
     remarks = "".join(f"<p class='remark'>{escaped(sentence(text))}</p>" for text in found["remarks"])
     head = f"<p class='kicker'>step budget</p><h1>{title}</h1><ul class='facts'>{_items(facts)}</ul>"

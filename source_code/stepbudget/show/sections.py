@@ -32,6 +32,12 @@ def cut(text: object, width: int = NAME) -> str:
     return words if len(words) <= width else words[: width - 1] + "…"
 
 
+def recorded_by(found: dict) -> str:
+    """Which profiler made the report, and its version where that is told."""
+    version = found["nsys_version"] or ("of unknown version" if found["profiler"] == "Nsight Systems" else "")
+    return f"{found['profiler']} {version}".rstrip()
+
+
 def kernel(name: object) -> str:
     """A kernel's short name."""
     return kernel_names.short(str(name), NAME)

@@ -29,7 +29,7 @@ from stepbudget.ask.missing import missing
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.export.nsys import noted
 from stepbudget.report import Report
-from stepbudget.show import json
+from stepbudget.show import json, options
 from stepbudget.window import Window
 
 
@@ -54,6 +54,7 @@ def summary(
         "gpu": gpu_name(report, found),
         "gpu_number": found.device,
         "gpus_used": gpus_used(report),
+        "profiler": report.profiler,
         "nsys_version": report.nsys_version,
         "range": window.name,
         "start_ns": window.start + report.origin,
@@ -82,10 +83,13 @@ def summary(
             for bound in bounds(report, found).values()
         ],
         "advice": [asdict(one) for one in advice.advice(report, found, labs)],
-        "not_looked_at": advice.not_looked_at(report, found)
-        + lines.not_looked_at(report, window)
-        + memory.not_looked_at(report)
-        + flops.not_looked_at(report, window),
+        "not_looked_at": options.of(
+            report.profiler,
+            advice.not_looked_at(report, found)
+            + lines.not_looked_at(report, window)
+            + memory.not_looked_at(report)
+            + flops.not_looked_at(report, window),
+        ),
     }
 
 
@@ -127,7 +131,7 @@ def gpus_used(report: Report) -> list[int]:
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
     said = report.losses if gpus_used(report) else report.diagnostics
-    remarks = [f"Nsight Systems said: {text}" for text in said] + (found.missing.said if found.missing else [])
+    remarks = [f"{report.said_by}{text}" for text in said] + (found.missing.said if found.missing else [])
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")

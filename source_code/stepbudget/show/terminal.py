@@ -17,7 +17,7 @@ def answer(found: dict) -> list[str]:
     number = "" if found["gpu_number"] is None or len(found["gpus_used"]) < 2 else f" (number {found['gpu_number']})"
     steps = f", {found['steps']} step{'s' * (found['steps'] > 1)}" if found["steps"] else ""
     said = [
-        f"{cut(found['report'])}: {gpu}{number}, Nsight Systems {found['nsys_version'] or 'of unknown version'}",
+        f"{cut(found['report'])}: {gpu}{number}, {sections.recorded_by(found)}",
         f"range '{cut(found['range'])}': {found['duration_ms']:,.1f} ms{steps}; "
         f"{sections.busy(found).replace(chr(160), ' ')}",
     ]
