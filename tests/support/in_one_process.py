@@ -17,7 +17,12 @@ _reports: dict[bytes, object] = {}  # by the content of their files
 
 
 def begin(scratch: str) -> None:
-    """In the new process, before anything of the course is imported; what the notebooks leave lies in ``scratch``."""
+    """In the new process, before anything of the course is imported; what the notebooks leave lies in ``scratch``.
+
+    Loader workers hand tensors over by sockets in there. With too long a path they would fail, and the loop would wait
+    for them for ever (Linux: 108 letters, of which multiprocessing's own names take 33).
+    """
+    assert len(scratch) <= 75, scratch
     os.environ |= AS_IF | {"TMPDIR": scratch}
     tempfile.tempdir = scratch
     for name in ("LAB_REPEATS", "LAB_RECORDED"):
