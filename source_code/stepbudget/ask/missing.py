@@ -2,7 +2,8 @@
 
 The calls of the CUDA API say what was asked of the GPU. What a call asked for and no row tells of may have run at any
 time from the call to the end of the next call that waits for the GPU: what was not recorded in that stretch is not
-known to be idle. Where the report holds neither kernels nor calls, nothing is known of the GPU at all.
+known to be idle. Where the report holds neither kernels nor calls, nothing is known of the GPU at all; if it names none
+either, a program of the CPU was recorded, and what the CPU did is told.
 
 In the 170 recorded reports of this repository every launch and every copy has its row; fills have not (one of no bytes
 leaves none), so nothing is concluded from these. Calls while a stream is captured record a CUDA graph, and run nothing.
@@ -77,7 +78,7 @@ def missing(report: Report, window: Window) -> Missing:
     }
     if report.api.empty and own["kernels"].empty and own["graphs"].empty:
         kinds["kernels"] = "the report holds no kernels, and no CUDA calls that would tell whether any ran"
-        return Missing(kinds, whole, lost)
+        return Missing(kinds, whole if len(report.gpus) else intervals.EMPTY, lost)
     if not any(map(len, own.values())):
         held = threads.within(waits, window)
         held_ms = (held["end"] - held["start"]).sum() / 1e6

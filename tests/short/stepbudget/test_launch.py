@@ -194,7 +194,7 @@ def test_without_calls_it_is_not_looked_at(made):
 
 def test_without_kernels_it_is_not_looked_at(made):
     found, _, queue = answers(made.range(0, 100, "training").api(1, 2, "cudaFree_v3020"))
-    assert (found.verdict, found.evidence) == (launch.NOT_LOOKED_AT, "The report holds no kernels.")
+    assert (found.verdict, found.evidence) == (launch.NOT_LOOKED_AT, "the report holds no work of a GPU.")
     assert np.isnan(found.kernel_us) and queue == [(0, 0)]
 
 

@@ -27,8 +27,11 @@ def opened(made):
 # --- calls of CUDA ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", ["", "_v7000", "_ptsz", "_ptsz_v7000", "_ptds_v7000", "_v2_ptsz_v12000", "_spt"])
-@pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cuStreamSynchronize", "cudaMemcpy"])
+BUILDS = ["", "_v7000", "_ptsz", "_ptsz_v7000", "_ptds_v7000", "_v2_ptsz_v12000", "_spt"]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cuStreamSynchronize", "cudaEventSynchronize"])
 def test_a_call_is_told_by_its_function_whatever_build_of_it_was_called(made, name, build):
     made.range(0, 400 * MS, "training")
     for at in range(0, 400 * MS, 40 * MS):
@@ -38,6 +41,16 @@ def test_a_call_is_told_by_its_function_whatever_build_of_it_was_called(made, na
     found = budget(report)
     assert found.ms["synchronisation"] == pytest.approx(10 * (40 - 10.01), abs=0.5) and found.ms["cuda_setup"] == 0
     assert name in {row[0] for row in sums.sums(report.path)["calls"]}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_so_is_a_call_that_copies(made, build):
+    made.range(0, 400 * MS, "training")
+    for at in range(0, 400 * MS, 40 * MS):
+        made.kernel(at + 110, at + 10_110, POINTWISE, call=(at + 100, at + 110))
+        made.api(at + 200, at + 39_900, "cudaMemcpy" + build)
+    found = budget(opened(made))
+    assert found.busy_fraction is None and "no row tells of 10 of 10 calls that ask for copies" in found.missing.said[0]
 
 
 @pytest.mark.parametrize("name", ["my_own_call", "cu_", "_cu"])

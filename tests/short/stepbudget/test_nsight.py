@@ -2,6 +2,7 @@
 
 import hashlib
 import lzma
+import math
 import sqlite3
 from pathlib import Path
 
@@ -305,10 +306,10 @@ def test_idle_time_by_phase_adds_up_to_the_idle_time(build):
     assert table["share"].sum() == pytest.approx(1)
 
 
-def test_a_window_without_gpu_work_is_idle_throughout(build):
+def test_how_busy_a_gpu_was_is_not_known_without_a_row_of_it(build):
     build.range(0, 1000, "training")
     report = build.report()
-    assert idle.idle(report).idle_share == 1
+    assert math.isnan(idle.idle(report).idle_share)
     assert idle.idle_by_phase(report)[["phase", "share"]].to_numpy().tolist() == [[phases.OUTSIDE, 1]]
 
 
