@@ -118,7 +118,7 @@ def test_a_killed_rank_is_restarted_and_ends_with_the_weights_of_an_unbroken_run
     kept = tmp_path / "kept.pt"
     launcher = torchrun(2, ALTERED, *DIES, kept)
     launcher[3:3] = ["--max-restarts", "1"]
-    done = subprocess.run(launcher, env=environment(), capture_output=True, text=True, timeout=900)
+    done = subprocess.run(launcher, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("epoch 1 was kept by 2 rank(s); going on from there") == 1
     assert torch.equal(weights(torch.load(kept)), three_epochs)
@@ -298,8 +298,8 @@ def kept_weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_a_sharded_training_goes_on_on_as_many_ranks_as_there_are(tmp_path):
     """On as many as before bit by bit; on one the sums are others, so equal but for rounding. None kept: it starts.
 
-    A bias of attention's keys changes no output. Its gradient is rounding alone, which Adam divides by itself: there
-    the weights may differ by some of a step of 0.02.
+    But for the bias of attention's keys: it adds the same to all scores of a query and changes no output. Its gradient
+    is rounding alone, which Adam divides by itself.
     """
     small = [word for flag, size in SMALL.items() if flag not in ("steps", "warm-up") for word in (f"--{flag}", size)]
     words = [SOURCE_CODE / "main_fsdp.py", *small, "--device", "cpu", "--param-dtype", "float32", "--lr", 0.02, *STEPS]
@@ -315,7 +315,10 @@ def test_a_sharded_training_goes_on_on_as_many_ranks_as_there_are(tmp_path):
     unbroken, two, one = map(kept_weights, places.values())
     for name, whole in unbroken.items():
         assert torch.equal(two[name], whole), name
-        assert torch.allclose(one[name], whole, rtol=1e-4, atol=0.02 if name.endswith("qkv.bias") else 1e-5), name
+        told = torch.ones_like(whole, dtype=torch.bool)
+        if name.endswith("qkv.bias"):
+            told.view(3, -1)[1] = False
+        assert torch.allclose(one[name][told], whole[told], rtol=1e-4, atol=1e-5), name
 
 
 def test_copies_that_share_nothing_learn_what_shards_do(transformer):
