@@ -282,7 +282,7 @@ def blamed_rows(found: Table) -> Iterator[Claim | str]:
     taken = found.frame.set_index("row of the budget").idxmax()
     for view, row in taken.items():
         yield f"{view}: the sleep goes to '{row}'."
-    rows = [CAUSES[cause] for cause in ("optimizer", "os_wait", "loader", "python")]
+    rows = [CAUSES[cause] for cause in ("optimizer", "os_wait", "loader", "unexplained")]
     yield Claim(
         "the same sleep goes to four different rows, by a name and a trace", list(taken) == rows, list(taken),
         because="nothing slept there, or the operating system was not traced",
