@@ -2,9 +2,8 @@
 
 While the GPU works, the cause is its work: Tensor Core kernels, other kernels, kernels of which one cannot tell, whole
 CUDA graphs, communication between GPUs (so far as none of these hides it), copies (where several run at once, the first
-of these). Each gap between is laid to what held up the work
-that ends it. Up to the call that launched that work, the cause is what the CPU was doing; from the call on, the launch.
-The first of these that holds at a moment is its cause:
+of these). Each gap between is laid to what held up the work that ends it. Up to the call that launched that work, the
+cause is what the CPU was doing; from the call on, the launch. The first of these that holds at a moment is its cause:
 
 1. *profiler*: Nsight Systems was busy with itself in the launching threads;
 2. *pageable copy*: a thread was inside the call of a copy from or to pageable memory, which stages it, or in the
@@ -22,7 +21,8 @@ The first of these that holds at a moment is its cause:
 8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
    long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
 9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
-10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code;
+10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code (where
+    the operating system was not traced: for no longer than BRIEF_MS between two of its calls or ranges);
 11. *blocked*: the main thread slept in the operating system, and nothing says for whom;
 12. *unexplained*: the report does not tell.
 
