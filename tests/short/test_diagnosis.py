@@ -56,6 +56,8 @@ def two_ranks(made: SyntheticReport, late: int, why: str) -> SyntheticReport:
             place = {"device": rank, "process": process}
             if rank == late:
                 made.range(start, begin, why, process=process)
+                for at in range(start, begin, MS // 2):  # a thread that calls so often did not sleep between
+                    made.api(at, at + 1, "cudaGetDevice", process=process)
             made.kernel(begin + 10, begin + 2 * MS, GEMM, call=(begin, begin + 5), **place)
             made.kernel(begin + 2 * MS, start + 10 * MS, NCCL, call=(begin + 10, begin + 15), **place)
     return made

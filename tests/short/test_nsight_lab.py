@@ -100,7 +100,7 @@ def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
     }
     when = lab24.asleep(sleeping)
     found = lab24.blamed(views, when).frame.set_index("row of the budget")
-    taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "python")]
+    taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "unexplained")]
     assert found.idxmax().tolist() == taken
     assert (found.max() > 500).all() and (found.max() < 595).all()
     assert found.sum().tolist() == pytest.approx([found["as it is"].sum()] * 4)
