@@ -128,7 +128,7 @@ def no_straw_man(own: Sequence[dict], example: Sequence[dict]) -> Iterator[Claim
 def still_idle(last: Report) -> Iterator[Claim | str]:
     """What the GPU of the last step still waits for: the loader first, then the CPU's own work."""
     ms, found = budget(last).ms, idle(last)
-    if found.busy_ms:
+    if found.busy_ms > 0:
         yield f"with no idle time at all, an epoch would be at most {_times_busy(last):.1f} times as fast"
     left = {name: sum(ms[cause] for cause in causes) for name, causes in LEFT.items()}
     for name, own_ms in sorted(left.items(), key=lambda one: -one[1]):
@@ -158,7 +158,7 @@ def stranger() -> Report:
 
 def _times_busy(report: Report) -> float:
     found = idle(report)
-    return found.window.duration_ms / found.busy_ms if found.busy_ms else math.inf
+    return found.window.duration_ms / found.busy_ms if found.busy_ms > 0 else math.inf
 
 
 def _alone(reports: Mapping[str, Report]) -> float:

@@ -45,7 +45,7 @@ def cpu_at_work(opt4: Report) -> Iterator[Claim | str]:
         because="each kernel of a slow GPU outlasts many launches",
         so="launches stay hidden behind kernels: expect little of the graph in this lab",
     )
-    if not gpu_ms:
+    if not gpu_ms > 0:  # NaN: nobody knows, as without a GPU
         yield "No GPU worked: nothing was launched."
     elif gpu_ms > cpu_ms:
         yield "Under the profiler, the GPU takes longer: the CPU's part is hidden behind the kernels."

@@ -73,7 +73,8 @@ def test_every_part_of_an_answer_conforms(answer, two_gpus):
     found = answer(two_gpus)
     assert next(iter(found.items())) == ("schema", said.VERSION)
     empty = [key for key, value in found.items() if value in (None, [], {})]
-    assert set(empty) <= {"nsys_version", "not_looked_at"}, "the report was made to fill every other key"
+    assert set(empty) <= {"nsys_version", "not_looked_at", "occurrences"}, "the report was made to fill every other key"
+    assert answer(two_gpus, "--range", "forward")["occurrences"]["count"] > 1
 
 
 def test_a_comparison_conforms_whatever_comes_of_it(answer, tmp_path, two_gpus):
