@@ -523,7 +523,7 @@ class TestContainer:
                     links = re.findall(r"\]\((?!https?:|#|attachment:)([^)#\s]+)", text)
                     named |= {(notebook.parent / path).resolve() for path in links}
         named = {path.relative_to(ROOT).as_posix() for path in named if path.is_file()}
-        assert {"tests/long/test_limit.py", "labs/glossary.md"} <= named
+        assert {"tests/long/test_limit.py", "source_code/stepbudget/README.md", "labs/glossary.md"} <= named
         assert not [path for path in sorted(named) if not _in_the_image(path)]
 
 

@@ -77,8 +77,8 @@ def test_what_must_not_differ_is_seen(one, other):
 
 
 def test_of_the_labs_the_claims_are_left_and_nothing_else():
-    claims = 0
     for path in files():
+        claims = 0
         outputs = [out for cell in nbformat.read(path, as_version=4).cells for out in cell.get("outputs", [])]
         for text in (out.get("text", "") for out in outputs):
             own = [line for line in lines.joined(text).splitlines() if line.startswith("✓ ")]
@@ -86,7 +86,7 @@ def test_of_the_labs_the_claims_are_left_and_nothing_else():
             claims += len(own)
         shown = [value for out in outputs for kind, value in out.get("data", {}).items() if kind.startswith("text/")]
         assert not any(map(sanitized, shown)), path.name
-    assert claims > 250
+        assert claims > 3 or path.stem == "start_here", path.name
 
 
 def test_nbval_sees_a_claim_that_fails_and_a_cell_that_raises(tmp_path):
