@@ -17,6 +17,8 @@ import struct
 from collections import defaultdict
 from pathlib import Path
 
+from stepbudget.report import Report, open_report
+
 MAIN, AUTOGRAD = 1, 2  # threads
 PROCESS = 4711
 NCCL_DOMAIN = 3
@@ -381,3 +383,8 @@ def _with_header(schema: int, payload: bytes) -> bytes:
 def _thread(number: int, process: int = PROCESS) -> int:
     """A thread's number as the export gives it: the process's in the upper bits."""
     return process << 24 | number
+
+
+def opened(made: SyntheticReport) -> Report:
+    """The report that was made, written and read."""
+    return open_report(made.write())

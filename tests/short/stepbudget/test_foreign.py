@@ -18,20 +18,11 @@ from stepbudget.errors import ReportError
 from stepbudget.export import nsys
 from stepbudget.report import open_report
 from stepbudget.show import summary
-from synthetic import AUTOGRAD, MAIN, SyntheticReport
+from synthetic import AUTOGRAD, MAIN, SyntheticReport, opened
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"
 READER = 9  # a thread that launches nothing
 MS = 1000  # µs
-
-
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def opened(made):
-    return open_report(made.write())
 
 
 def counts(report, **how) -> dict[str, int]:

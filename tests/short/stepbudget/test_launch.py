@@ -18,11 +18,6 @@ from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
 RECORDED = Path(__file__).resolve().parents[3] / "reports" / "recorded" / "h200" / "profiles"
 
 
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
 def answers(made: SyntheticReport, window: Window | None = None) -> tuple[launch.Launch, pd.DataFrame, list[tuple]]:
     """The verdict, the table of launches, and the queue as (µs since the window's start, depth)."""
     with Report(made.write()) as report:

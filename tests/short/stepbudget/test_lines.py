@@ -30,11 +30,6 @@ THREADING = ("run", "/usr/lib/python3.11/threading.py", 982)
 KERNEL = "at::native::vectorized_elementwise_kernel<4>"
 
 
-@pytest.fixture
-def made(tmp_path) -> SyntheticReport:
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
 def table(made: SyntheticReport):
     return lines.lines(open_report(made.write()))
 

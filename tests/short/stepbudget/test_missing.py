@@ -18,21 +18,12 @@ from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.show import answers, summary
 from stepbudget.show import json as said
-from synthetic import MAIN, SyntheticReport
+from synthetic import MAIN, SyntheticReport, opened
 
 POINTWISE = "at::native::vectorized_elementwise_kernel"
 MS = 1000  # µs
 HELPER = 9  # a thread that launches nothing
 ZERO = re.compile(r"busy for 0\.0|\bnan\b")
-
-
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def opened(made):
-    return open_report(made.write())
 
 
 def launching(made, steps=200, rows=False):

@@ -7,21 +7,11 @@ import pytest
 from stepbudget.ask import iterations, sums, threads
 from stepbudget.ask.budget import budget
 from stepbudget.kernel_names import NO, UNKNOWN, by_name, is_collective
-from stepbudget.report import open_report
-from synthetic import SyntheticReport
+from synthetic import opened
 
 POINTWISE, GEMM = "at::native::vectorized_elementwise_kernel", "ampere_s16816gemm_128x64"
 ALLREDUCE = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096>)"
 MS = 1000  # µs
-
-
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def opened(made):
-    return open_report(made.write())
 
 
 # --- calls of CUDA ------------------------------------------------------------------------------------------

@@ -18,21 +18,12 @@ from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.show import summary
 from stepbudget.window import Window
-from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
+from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport, opened
 
 ROOT = Path(__file__).resolve().parents[3]
 LIST = Path(stepbudget.__file__).with_name("PITFALLS.md")
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel"
 MS = 1000  # µs
-
-
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def opened(made):
-    return open_report(made.write())
 
 
 def answer(path, capsys) -> dict:

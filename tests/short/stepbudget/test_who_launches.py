@@ -10,7 +10,7 @@ from stepbudget.ask import iterations, phases, threads
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 from stepbudget.show import summary
-from synthetic import AUTOGRAD, PROCESS, SyntheticReport
+from synthetic import AUTOGRAD, PROCESS, SyntheticReport, opened
 
 POINTWISE, ALLREDUCE = "at::native::vectorized_elementwise_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"
 GEMM = "ampere_s16816gemm_128x64"
@@ -18,15 +18,6 @@ TRAINER, PREFETCH, PINNING, WRITER = 20, 21, 22, 23
 FIRST = PROCESS & 0xFFFFFF  # the number of a process's first thread is the process's own
 MS = 1000  # µs
 STEPS = 20
-
-
-@pytest.fixture
-def made(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def opened(made):
-    return open_report(made.write())
 
 
 def main_of(report) -> int:
