@@ -183,7 +183,7 @@ LABS = (
     Lab("19_monitoring.ipynb", "What the driver says",
         "NVML's counters, a training's energy", 20, 3),
     Lab("20_clinic.ipynb", "The clinic",
-        "ten unexplained reports, six programs to mend", 60, 4),
+        "ten unexplained reports, six programs to mend", 55, 4),
     Lab("21_more_gpus.ipynb", "More GPUs",
         "data parallelism, all-reduce, stragglers", 35, 4),
     Lab("22_sharding.ipynb", "A network shared out",
