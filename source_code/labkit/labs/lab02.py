@@ -23,6 +23,7 @@ from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
 from labkit.source import kinds, sweep
+from labkit.subjects import bounds
 from labkit.subjects.ladder import WallClock
 from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import budget
@@ -35,29 +36,12 @@ from stepbudget.report import Report
 # --- what it asks its reader to predict --------------------------------------------------------------------------
 
 
-def _times(report: Report, without_ms: float) -> float:
-    whole_ms = budget(report).window.duration_ms
-    return whole_ms / (whole_ms - without_ms)
-
-
-def _loader_bound(report: Report) -> float:
-    return bound(report, budget(report), "loader").at_most_times
-
-
 PREDICTIONS = {
-    "times": Guess(
-        "the bound without waiting for the loader", " times", _loader_bound,
-        wrong={
-            "That leaves out the waiting that overlaps with GPU work.": (
-                lambda report: _times(report, budget(report).ms["loader"])
-            ),
-            "That keeps only the GPU's work: without the loader, the other idle time stays.": (
-                lambda report: _times(report, budget(report).idle_ms)
-            ),
-            "That's the epoch over the wait: divide by what is left without the wait.": (
-                lambda report: budget(report).window.duration_ms / budget(report).ms["loader"]
-            ),
-        },
+    "times": bounds.guess(
+        "the bound without waiting for the loader", "loader", "loader",
+        alone="That leaves out the waiting that overlaps with GPU work.",
+        idle="That keeps only the GPU's work: without the loader, the other idle time stays.",
+        over="That's the epoch over the wait: divide by what is left without the wait.",
     ),
     "four": Guess(
         "an epoch with four workers", " s", lambda tried: tried.spread(4).median,
@@ -68,13 +52,13 @@ PREDICTIONS = {
         },
     ),
     "stranger": Guess(
-        "the stranger's bound without waiting for the loader", " times", _loader_bound,
+        "the stranger's bound without waiting for the loader", " times", lambda report: bounds.at_most(report, "loader"),
         wrong={
             "That takes away all of its idle time, and none of that is waiting for data.": (
-                lambda report: _times(report, budget(report).idle_ms)
+                lambda report: bounds.times_without(report, budget(report).idle_ms)
             ),
             "That's what fewer or cheaper launches could gain. Workers don't launch kernels.": (
-                lambda report: bound(report, budget(report), "cuda_graph").at_most_times
+                lambda report: bounds.at_most(report, "cuda_graph")
             ),
         },
     ),
@@ -317,17 +301,17 @@ LOADER_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
     "more than all idle time): sb.bounds(after) has it.",
-    right=_loader_bound,
+    right=lambda report: bounds.at_most(report, "loader"),
     wrong={
         "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (
-            lambda report: _times(report, budget(report).ms["loader"])
+            lambda report: bounds.times_without(report, budget(report).ms["loader"])
         ),
         "that is the epoch over the wait: divide by what is left without it": lambda report: (
             budget(report).window.duration_ms / budget(report).ms["loader"]
         ),
-        "that is without any idle time: the other causes stay": lambda r: _times(r, budget(r).idle_ms),
+        "that is without any idle time: the other causes stay": lambda r: bounds.times_without(r, budget(r).idle_ms),
         "that is the share that is left: how many times as fast is the epoch then?": (
-            lambda report: 1 / _loader_bound(report)
+            lambda report: 1 / bounds.at_most(report, "loader")
         ),
         "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
     },

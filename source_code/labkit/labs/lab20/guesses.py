@@ -8,9 +8,8 @@ import pandas as pd
 
 from labkit.labs.lab20 import patients
 from labkit.predictions import Guess
-from stepbudget.ask.budget import Budget, budget
-from stepbudget.ask.predict import bound
-from stepbudget.report import Report
+from labkit.subjects import bounds
+from stepbudget.ask.budget import Budget
 
 
 def _idling(budgets: Mapping[str, Budget]) -> int:
@@ -22,11 +21,6 @@ def _ill(rounds: pd.DataFrame) -> pd.DataFrame:
     return rounds[rounds["cause"] != "healthy"]
 
 
-def _times(report: Report, without_ms: float) -> float:
-    whole_ms = budget(report).window.duration_ms
-    return whole_ms / (whole_ms - without_ms)
-
-
 PREDICTIONS = {
     "idle": Guess(
         "patients whose GPU idles for over a third of the time", " of ten", _idling,
@@ -36,19 +30,11 @@ PREDICTIONS = {
             ),
         },
     ),
-    "times": Guess(
-        "patient 1, cured", " times", lambda report: bound(report, budget(report), "pinned_memory").at_most_times,
-        wrong={
-            "That takes away the copies alone. They also keep the CPU from launching, so the idle time can go, too.": (
-                lambda report: _times(report, budget(report).ms["copies"])
-            ),
-            "That takes away the idle time alone, and a GPU that copies isn't idle.": (
-                lambda report: _times(report, budget(report).idle_ms)
-            ),
-            "That's the whole time over the copies: divide by what is left without them.": (
-                lambda report: budget(report).window.duration_ms / budget(report).ms["copies"]
-            ),
-        },
+    "times": bounds.guess(
+        "patient 1, cured", "pinned_memory", "copies",
+        alone="That takes away the copies alone. They also keep the CPU from launching, so the idle time can go, too.",
+        idle="That takes away the idle time alone, and a GPU that copies isn't idle.",
+        over="That's the whole time over the copies: divide by what is left without them.",
     ),
     "named": Guess(
         "patients that the advice is right about", " of ten", lambda rounds: int(rounds["right"].sum()),
