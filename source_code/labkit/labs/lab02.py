@@ -52,7 +52,8 @@ PREDICTIONS = {
         },
     ),
     "stranger": Guess(
-        "the stranger's bound without waiting for the loader", " times", lambda report: bounds.at_most(report, "loader"),
+        "the stranger's bound without waiting for the loader", " times",
+        lambda report: bounds.at_most(report, "loader"),
         wrong={
             "That takes away all of its idle time, and none of that is waiting for data.": (
                 lambda report: bounds.times_without(report, budget(report).idle_ms)
