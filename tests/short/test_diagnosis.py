@@ -340,17 +340,20 @@ def test_a_recommendation_of_the_plugin_is_read_without_its_links():
 def test_a_program_is_traced_where_nsight_systems_would_look(tmp_path, monkeypatch):
     script = tmp_path / "program.py"
     script.write_text(
-        "import sys, torch\ntorch.zeros(3).sin()\ntorch.cuda.profiler.start()\ntorch.ones(3).cos()\n"
+        "import sys, torch\ntorch.zeros(3).sin()\ntorch.cuda.profiler.start()\n"
+        "with torch.cuda.nvtx.range('its own'):\n    torch.ones(3).cos()\n"
         "torch.cuda.profiler.stop()\ntorch.zeros(3).tan()\nprint(sys.argv[1:])\n"
     )
     for name in ("start", "stop"):
         monkeypatch.setattr(torch.cuda.profiler, name, None)
+    for name in ("range_push", "range_pop"):
+        monkeypatch.setattr(torch.cuda.nvtx, name, None)
     for rank, file in (("", "out.json"), ("1", "out-1.json")):
         monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK", raising=False)
         monkeypatch.setattr(sys, "argv", ["traced", str(tmp_path / "out"), str(script), "--flag"])
         traced.main()
         names = {event.get("name") for event in json.loads((tmp_path / file).read_text())["traceEvents"]}
-        assert "aten::cos" in names and not {"aten::sin", "aten::tan"} & names
+        assert {"aten::cos", "its own"} <= names and not {"aten::sin", "aten::tan"} & names
 
 
 @pytest.mark.parametrize("name", ["text_item", "two_log"])
