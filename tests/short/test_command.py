@@ -18,7 +18,7 @@ import pytest
 from labkit import source
 from labkit.errors import LabError
 from labkit.source import Live, Programs, Recorded, command, door, kinds, recorded, turns, visible
-from labkit.training import machine
+from labkit.training import machine, traced
 from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
 from stepbudget.ask.phases import phases
@@ -26,6 +26,7 @@ from stepbudget.errors import ReportError
 from stepbudget.export import nsys as exports
 from stepbudget.export import processes, profile
 from stepbudget.report import open_report
+from traces import SyntheticTrace
 
 PROGRAM = "main_baseline_nvtx.py --profile --epochs 2"
 NEW = exports.Nsys("/opt/nsys", (2025, 3, 1))
@@ -505,8 +506,8 @@ def test_a_failed_export_leaves_nothing_and_says_why(reports, nsys):
 @pytest.mark.parametrize(
     ("word", "nsys_there", "gpu_there", "expected"),
     [
-        ("auto", True, True, "live"), ("auto", True, False, "recorded"), ("auto", False, True, "recorded"),
-        ("auto", False, False, "recorded"), (None, True, True, "live"), ("", False, True, "recorded"),
+        ("auto", True, True, "live"), ("auto", True, False, "recorded"), ("auto", False, True, "live"),
+        ("auto", False, False, "recorded"), (None, True, True, "live"), ("", False, True, "live"),
         ("live", False, False, "live"), ("recorded", True, True, "recorded"), (" LIVE ", True, True, "live"),
     ],
 )  # fmt: skip
@@ -556,6 +557,51 @@ def test_only_the_courses_own_recordings_are_strict(monkeypatch, shipped):
     monkeypatch.setenv("LAB_MODE", "recorded")
     monkeypatch.delenv("LAB_RECORDED", raising=False)
     assert source.current().is_strict
+
+
+NO_NSYS = replace(A_GPU, nsys=None)
+
+
+def test_where_there_is_a_gpu_and_no_nsys_pytorchs_profiler_looks_and_says_so(reports, monkeypatch):
+    def run(words, show, folder):
+        assert words[1:3] == [traced.__file__, str(reports / "demo.trace.json.gz")]
+        assert words[3:] == ["source_code/main_opt2.py", "--profile", "--epochs", "2"]
+        SyntheticTrace(words[2]).step(0, 100).launch(12, 20, 30, "sgemm").write()
+        Path(os.environ["LAB_MANIFEST"], "modules-0.json").write_text("[]")
+        show("a line of the program")
+        return 0, ""
+
+    monkeypatch.setattr(profile, "stream", run)
+    live, said = Live(StandIn(NO_NSYS), reports), []
+    assert "No nsys here: PyTorch's profiler takes its place." in live.greeting
+    words = command.profile_command("demo", "main_opt2.py --profile --epochs 2")
+    with live.get(kinds.profile(words), said.append) as report:
+        assert (report.profiler, report.name, len(report.kernels)) == ("torch.profiler", "demo", 1)
+    assert said[-3:] == [
+        "| no nsys here: PyTorch's profiler looks instead, without system calls and GPU counters",
+        "| a line of the program",
+        f"live: {reports / 'demo.trace.json.gz'}",
+    ]
+    assert json.loads((reports / "demo.json").read_text())["machine"]["nsys"] is None
+    with live.get(kinds.profile(words), said.append) as again:
+        assert len(again.kernels) == 1
+    assert "live, " in said[-1] and "ago" in said[-1], "in quick mode a trace is used again, as a report is"
+
+
+def test_a_program_that_fails_under_pytorchs_profiler_is_quoted(reports, monkeypatch):
+    monkeypatch.setattr(profile, "stream", lambda words, show, folder: (1, "Traceback\nMemoryError: full\n"))
+    words = command.profile_command("demo", "main_opt2.py --profile")
+    with pytest.raises(LabError, match="under PyTorch's profiler, with status 1: MemoryError: full"):
+        Live(StandIn(NO_NSYS), reports).get(kinds.profile(words), lambda line: None)
+
+
+def test_what_pytorchs_profiler_cannot_see_comes_from_the_recordings(reports):
+    live = Live(StandIn(NO_NSYS), reports)
+    for name in ("keras_mnist_jax", "keras_mixed_jax"):
+        words, said = recorded.provenance()["profiles"][name], []
+        with live.get(kinds.profile(words), said.append) as report:
+            assert report.profiler == "Nsight Systems"
+        assert any("PyTorch's profiler looks at PyTorch alone" in line for line in said)
 
 
 def test_a_profile_that_needs_a_gpu_comes_from_the_recordings_where_there_is_none(reports):

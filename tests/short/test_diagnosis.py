@@ -16,11 +16,11 @@ from labkit import cases
 from labkit.cases import CASES
 from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
-from labkit.recording import make, plan, status, tools, traced
+from labkit.recording import make, plan, status, tools
 from labkit.recording.status import CURRENT, OUTDATED
 from labkit.subjects.diagnosis import answers, tables, words
 from labkit.subjects.diagnosis.answers import Answer
-from labkit.training import machine
+from labkit.training import machine, traced
 from stepbudget.export import nsys
 from stepbudget.report import open_report
 from synthetic import SyntheticReport
@@ -337,23 +337,66 @@ def test_a_recommendation_of_the_plugin_is_read_without_its_links():
     assert answers.of_tb_profiler({"recommendations": []}, 100.0) == Answer("nothing", (), False)
 
 
-def test_a_program_is_traced_where_nsight_systems_would_look(tmp_path, monkeypatch):
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import sys, torch\ntorch.zeros(3).sin()\ntorch.cuda.profiler.start()\n"
-        "with torch.cuda.nvtx.range('its own'):\n    torch.ones(3).cos()\n"
-        "torch.cuda.profiler.stop()\ntorch.zeros(3).tan()\nprint(sys.argv[1:])\n"
-    )
-    for name in ("start", "stop"):
-        monkeypatch.setattr(torch.cuda.profiler, name, None)
-    for name in ("range_push", "range_pop"):
-        monkeypatch.setattr(torch.cuda.nvtx, name, None)
-    for rank, file in (("", "out.json"), ("1", "out-1.json")):
+@pytest.fixture
+def traced_names(tmp_path, monkeypatch):
+    """Traces a program of these lines; the names of what PyTorch's profiler saw."""
+    for place, name in (
+        *((torch.cuda.profiler, name) for name in ("start", "stop")),
+        *((torch.cuda.nvtx, name) for name in ("range_push", "range_pop")),
+        (torch.autograd.profiler, "emit_nvtx"),
+    ):
+        monkeypatch.setattr(place, name, None)
+
+    def names(*lines: str, file: str = "out.json", rank: str = "") -> set[str]:
+        script = tmp_path / "program.py"
+        script.write_text("\n".join(["import sys, torch", *lines]))
         monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK", raising=False)
-        monkeypatch.setattr(sys, "argv", ["traced", str(tmp_path / "out"), str(script), "--flag"])
+        monkeypatch.setattr(sys, "argv", ["traced", str(tmp_path / "out.json"), str(script), "--flag"])
         traced.main()
-        names = {event.get("name") for event in json.loads((tmp_path / file).read_text())["traceEvents"]}
-        assert {"aten::cos", "its own"} <= names and not {"aten::sin", "aten::tan"} & names
+        return {event.get("name") for event in json.loads((tmp_path / file).read_text())["traceEvents"]}
+
+    return names
+
+
+@pytest.mark.parametrize(("rank", "file"), [("", "out.json"), ("1", "out-1.json")])
+def test_a_program_is_traced_where_nsight_systems_would_look(traced_names, rank, file):
+    names = traced_names(
+        "torch.zeros(3).sin()",
+        "torch.cuda.profiler.start()",
+        "with torch.cuda.nvtx.range('its own'), torch.autograd.profiler.emit_nvtx(record_shapes=True):",
+        "    torch.ones(3).cos()",
+        "torch.cuda.profiler.stop()",
+        "torch.zeros(3).tan()",
+        "torch.cuda.profiler.start()",
+        "torch.zeros(3).tan()",
+        "torch.cuda.profiler.stop()",
+        "assert sys.argv[1:] == ['--flag']",
+        file=file,
+        rank=rank,
+    )
+    assert {"aten::cos", "its own"} <= names and not {"aten::sin", "aten::tan"} & names
+
+
+def test_a_program_that_never_stops_the_profiler_is_traced_to_its_end(traced_names):
+    assert "aten::cos" in traced_names("torch.cuda.profiler.start()", "torch.ones(3).cos()")
+
+
+def test_a_program_that_never_starts_the_profiler_is_told_so(traced_names):
+    with pytest.raises(SystemExit, match=r"never called torch\.cuda\.profiler\.start\(\)"):
+        traced_names("torch.cuda.profiler.stop()")
+
+
+def test_ranges_of_two_threads_do_not_close_each_other(traced_names):
+    names = traced_names(
+        "import threading",
+        "torch.cuda.profiler.start()",
+        "torch.cuda.nvtx.range_push('outer')",
+        "inner = threading.Thread(target=lambda: torch.cuda.nvtx.range_push('inner'))",
+        "inner.start(), inner.join()",
+        "torch.cuda.nvtx.range_pop()",
+        "torch.cuda.profiler.stop()",
+    )
+    assert "outer" in names
 
 
 @pytest.mark.parametrize("name", ["text_item", "two_log"])
@@ -362,9 +405,9 @@ def test_the_traced_program_is_the_profiled_one(name, folder, monkeypatch):
     case = cases.case(name)
     (item,) = [item for item in plan.plan() if item.label == case.report]
     words = make.traced_words(item)
-    at = words.index("labkit.recording.traced")
+    at = words.index(traced.__file__)
     script, *flags = case.program.split()
-    assert words[at + 1 :] == [str(folder / f"{case.report}.trace"), f"source_code/{script}", *flags]
+    assert words[at + 1 :] == [str(folder / f"{case.report}.trace.json"), f"source_code/{script}", *flags]
     assert words[0] == sys.executable and ("torch.distributed.run" in words) == (case.gpus == 2)
 
 

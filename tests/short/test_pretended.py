@@ -17,7 +17,7 @@ from labkit.paths import RECORDED
 from labkit.pretend import machines
 from labkit.source import command, kinds, recorded
 from labkit.subjects import nvml, roofline, shapes
-from stepbudget.ask import idle, tensor_cores
+from stepbudget.ask import idle, ops, tensor_cores
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 
@@ -156,6 +156,19 @@ def test_without_counters_reports_have_none_and_counts_come_from_the_recordings(
         assert tensor_cores.tensor_active(report) is None and len(report.kernels)
     found = live.get(kinds.counts(recorded.provenance()["counters"]["main_opt6_bytes"], brief=True), shown.append)
     assert "ERR_NVGPUCTRPERM" in shown[0] and found.origin.startswith("NVIDIA H200, 20")
+
+
+def test_without_nsys_a_profile_is_a_trace_of_the_same_work(on):
+    live = on("no-nsys")
+    assert live.facts.traces and "No nsys here" in live.greeting
+    for name in ("main_opt2", "main_opt2_ops"):
+        with profiled(live, name) as found, profiled(on("turing"), name) as report:
+            assert (found.profiler, found.gpu) == ("torch.profiler", "Tesla T4") and found.os_calls.empty
+            assert not found.sampled and len(found.kernels) == len(report.kernels)
+            theirs, own = budget(report), budget(found)
+            assert own.window.duration_ms == pytest.approx(theirs.window.duration_ms)
+            assert own.busy_fraction == pytest.approx(theirs.busy_fraction)
+            assert [*ops.eligible(found)["sizes"]] == [*ops.eligible(report)["sizes"]]
 
 
 def test_a_slice_of_a_gpu_has_no_utilisation(on):

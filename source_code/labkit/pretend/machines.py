@@ -7,17 +7,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from labkit import course
 from labkit.errors import LabError, NotHere
+from labkit.pretend import traced
 from labkit.pretend.replay import Replay, drop, tables
-from labkit.source import counting, door
+from labkit.source import command, counting, door, running
 from stepbudget.ncu.counters import DENIED, what_went_wrong
+from stepbudget.report import open_report
 
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
@@ -221,6 +225,23 @@ class Turing(Replay):
         return content
 
 
+class NoNsys(Turing):
+    """A T4 in a notebook service: no Nsight Systems, no counters; profiles are traces of PyTorch's profiler."""
+
+    told: ClassVar[dict] = {**Turing.told, "nsys": None, "ncu": False, "counters": False}
+
+    def profile(self, words: Sequence[str], report: Path, show: Callable[[str], None]) -> None:
+        command.check_traceable(words)
+        with tempfile.TemporaryDirectory() as scratch:
+            there = Path(scratch) / report.name.replace(running.TRACE, ".nsys-rep")
+            super().profile(words, there, show)
+            with open_report(there.with_suffix(".sqlite")) as found:
+                report.write_bytes(gzip.compress(json.dumps(traced.trace(found)).encode(), compresslevel=1))
+
+    def count(self, words, log, show) -> None:
+        raise NotHere(counting.NOT_FOUND)
+
+
 class NewerLibrary(Replay):
     """Libraries that refuse nothing: whatever was refused is measured, here as its neighbour was."""
 
@@ -241,6 +262,7 @@ MACHINES: dict[str, Callable[[], Replay]] = {
     "no-counters": NoCounters,
     "mig": Mig,
     "cpu": Cpu,
+    "no-nsys": NoNsys,
     "newer-library": NewerLibrary,
 }
 _scratch: list[tempfile.TemporaryDirectory] = []  # kept while the process lives, and removed with it

@@ -115,13 +115,9 @@ def case(item: Item, file: Path) -> None:
 
 def traced_words(item: Item) -> list[str]:
     """The program of a case's profiling command, under PyTorch's profiler instead."""
-    words = shlex.split(item.command)
-    program = words[words.index("python3") + 1 :]
-    script = next(at for at, word in enumerate(program) if word.endswith(".py"))
-    trace = REPORTS / f"{item.label}{TRACE}"
-    for left_behind in REPORTS.glob(f"{trace.name}*.json"):
+    for left_behind in REPORTS.glob(f"{item.label}{TRACE}*.json"):
         left_behind.unlink()
-    return [sys.executable, *program[:script], "-m", "labkit.recording.traced", str(trace), *program[script:]]
+    return command.traced_words(shlex.split(item.command), REPORTS / f"{item.label}{TRACE}.json")
 
 
 def findings(item: Item, file: Path) -> None:

@@ -7,6 +7,7 @@ changes that the machine asks for: the path of nsys, an older spelling of a flag
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -15,10 +16,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from labkit import paths
-from labkit.errors import LabError
+from labkit.errors import LabError, NotHere
 from labkit.paths import ROOT, at_home, typed
 from labkit.source import running, visible
-from labkit.training import machine
+from labkit.training import machine, traced
 from stepbudget.errors import ReportError
 from stepbudget.export import profile
 from stepbudget.export.leftovers import sweep
@@ -30,6 +31,7 @@ NO_GPU_FLAGS = ["--trace", "osrt,nvtx", "--sample", "none", "--cpuctxsw", "none"
 # A CPU needs minutes for a full epoch.
 NO_GPU_LIMIT = ["--limit", "2048", "--epochs", "1", "--batch-size", "256"]
 ON_JAX = "--backend jax"
+OTHERS = re.compile(r"--backend (?!torch\b)")  # programs of other frameworks than PyTorch
 JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
 # JAX would not keep what was compiled within a second, or what is small.
 KEEPS_ALL = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
@@ -131,7 +133,13 @@ def sampled() -> tuple[str, str | None]:
 
 
 def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> None:
-    """Run a profiling command on this machine; afterwards ``report`` exists. LabError with nsys's own words if not."""
+    """Run a profiling command on this machine; afterwards ``report`` exists. LabError with nsys's own words if not.
+
+    Where ``report`` is a trace, PyTorch's profiler looks at the program instead of nsys.
+    """
+    if report.name.endswith(running.TRACE):
+        _trace(words, report, show)
+        return
     nsys = need_nsys()
     has_gpu = machine.gpu_name() is not None
     run = adapt(at_home(words), nsys, has_gpu)
@@ -145,6 +153,30 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
             profile.record(run, report, nsys, lambda line: show(f"| {line}"), ROOT, variables)
     except ReportError as error:
         raise LabError(str(error)) from None
+
+
+def _trace(words: list[str], trace: Path, show: Callable[[str], None]) -> None:
+    check_traceable(words)
+    show("| no nsys here: PyTorch's profiler looks instead, without system calls and GPU counters")
+    check_writable(trace.parent)
+    trace.unlink(missing_ok=True)
+    status, said = stream(traced_words(at_home(words), trace), show)
+    if status or not trace.is_file():
+        last = said.strip().splitlines()[-1:] or ["it said nothing"]
+        raise LabError(f"the program failed under PyTorch's profiler, with status {status}: {last[0]}")
+
+
+def check_traceable(words: Sequence[str]) -> None:
+    """NotHere for a program of another framework than PyTorch, whose profiler is to look at it."""
+    if OTHERS.search(shlex.join(words)):
+        raise NotHere("there is no nsys, and PyTorch's profiler looks at PyTorch alone.")
+
+
+def traced_words(words: Sequence[str], trace: Path) -> list[str]:
+    """The program of a profiling command under PyTorch's profiler, which leaves ``trace`` (one a rank)."""
+    program = [*words[words.index("python3") + 1 :]]
+    script = next(at for at, word in enumerate(program) if word.endswith(".py"))
+    return [sys.executable, *program[:script], str(traced.__file__), str(trace), *program[script:]]
 
 
 @contextmanager

@@ -110,7 +110,8 @@ class Live:
         full = f"LAB_LIVE=full: {quick.FULL_EPOCHS} epochs, {count_of(quick.FULL_ROUNDS)}"
         again = "or one, and what was measured already is used again"
         how = f" Quick: what is timed trains {runs} {again} ({full})." if quick.is_quick() else ""
-        return f"Live: the commands run on this machine ({self.facts.gpu or 'no GPU: CPU phases only'}).{how}"
+        traces = " No nsys here: PyTorch's profiler takes its place." if self.facts.traces else ""
+        return f"Live: the commands run on this machine ({self.facts.gpu or 'no GPU: CPU phases only'}).{how}{traces}"
 
     def get(self, request: Request[Answer], show: Show = print) -> Answer:
         """What the commands leave that run now, or, where this machine cannot do it, what was recorded, and why."""
@@ -176,7 +177,7 @@ class Live:
     def _kept(self, job: Job) -> dict | None:
         """The record of the same command that the same code made on this machine, if all that it left is there."""
         files = [self.reports / name for name in job.files]
-        record = running.finished(files[0].with_suffix(".json"), job.words)
+        record = running.finished(running.record_beside(files[0]), job.words)
         if record is None or not all(file.is_file() for file in files):
             return None
         if "machine" in record:
@@ -211,8 +212,8 @@ _instead: list[Source] = []  # what stands in the place of the source that the m
 def current() -> Source:
     """The source that ``LAB_MODE=auto|live|recorded`` and this machine ask for.
 
-    *auto*, the default, is live where both nsys and a GPU answer. Raises LabError for another word, and where there is
-    a GPU and ``LAB_NSYS`` names what is no nsys.
+    *auto*, the default, is live where a GPU answers. Raises LabError for another word, and where there is a GPU and
+    ``LAB_NSYS`` names what is no nsys.
     """
     if _instead:
         return _instead[-1]
@@ -222,11 +223,11 @@ def current() -> Source:
     if wanted == "recorded":
         return Recorded(recorded.folder())
     facts = this_machine()
-    if wanted == "live" or (facts.nsys is not None and facts.gpu is not None):
-        return _live()
     wrong = "" if facts.nsys else misnamed("LAB_NSYS", "nsys") or ""
-    if wrong and facts.gpu:
+    if facts.gpu and wrong:
         raise LabError(wrong)
+    if wanted == "live" or facts.gpu:
+        return _live()
     reasons = container.not_given(facts.gpu, facts.driver), wrong
     return Recorded(recorded.folder(), " ".join(filter(None, reasons)))
 

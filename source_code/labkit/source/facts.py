@@ -31,6 +31,11 @@ class Machine:
     gpus: int = 1  # that programs may use together
 
     @property
+    def traces(self) -> bool:
+        """Does PyTorch's profiler take the place of Nsight Systems, which is not here?"""
+        return self.gpu is not None and self.nsys is None
+
+    @property
     def bf16(self) -> bool:
         """Has the GPU arithmetic in BF16 (Ampere and later)?"""
         return self.capability is not None and self.capability >= (8, 0)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from labkit.errors import NotHere
 from labkit.paths import typed
 from labkit.scripts import script
 from labkit.source import command as profiling
@@ -199,14 +200,22 @@ def on_gpus(script: str, sizes: Sequence[int]) -> Request[dict[tuple[int, int], 
 
 
 def profile(command: str) -> Request[Report]:
-    """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails."""
+    """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails.
+
+    Live with a GPU and without nsys it is the trace of PyTorch's profiler.
+    """
     words = profiling.check(command)
     name, command = Path(words[words.index("--output") + 1]).name, shlex.join(words)
+
+    def jobs(here: Machine) -> list[Job]:
+        ending = running.TRACE if here.traces else ".nsys-rep"
+        return [Job(command, command, [f"{name}{ending}"], took_s("profiles", name), "profile")]
+
     return Request(
         commands=[command],
         shown=[profiling.abridged(words)],
         find=lambda command, where: [recorded.named("profiles", name, command, where)],
-        jobs=lambda here: [Job(command, command, [f"{name}.nsys-rep"], took_s("profiles", name), "profile")],
+        jobs=jobs,
         read=lambda results: open_report(results[0].file),
         names_files=True,
     )
@@ -218,6 +227,8 @@ def rank_profiles(command: str) -> Request[list[Report]]:
     names, command = profiling.rank_names(words), shlex.join(words)
 
     def jobs(here: Machine) -> list[Job]:
+        if here.traces:
+            raise NotHere("there is no nsys.")
         files = [f"{name}.nsys-rep" for name in names]
         return [Job(command, command, files, took_s("profiles", names[0]), "rank_profiles", len(names))]
 

@@ -132,7 +132,7 @@ def watching() -> Iterator[dict]:
 
 def kept_beside(file: Path, command: str, machine: dict, make: Callable[[], None]) -> dict:
     """Have a report or counts made; the record of that, kept beside the ``file``."""
-    kept = file.with_suffix(".json")
+    kept = record_beside(file)
     kept.unlink(missing_ok=True)
     start, now = time.monotonic(), datetime.now(timezone.utc)
     with watching() as made_by:
@@ -166,6 +166,11 @@ def run_traced(command: str, file: Path) -> dict:
 def trace_beside(file: Path) -> Path:
     """Where the trace of a record lies."""
     return file.with_name(file.stem + TRACE)
+
+
+def record_beside(file: Path) -> Path:
+    """Where the record of a report, of counts or of a trace lies; that of a record is itself."""
+    return file.with_name(file.name.replace(TRACE, ".json")).with_suffix(".json")
 
 
 def finished(file: Path, command: str) -> dict | None:

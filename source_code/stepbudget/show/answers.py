@@ -13,7 +13,6 @@ come as a mapping, name → report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import wraps
 from inspect import signature
 from typing import TypeVar
@@ -34,8 +33,8 @@ from stepbudget.ask.budget import Budget
 from stepbudget.ask.predict import FIXES
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
+from stepbudget.show import options, sections, summary
 from stepbudget.show import ranks as ranks_shown
-from stepbudget.show import sections, summary
 from stepbudget.show.blocks import Block, Words
 from stepbudget.show.sections import cut, kernel
 from stepbudget.show.table import table
@@ -183,8 +182,9 @@ def advice(report: Report, budget: Budget | None = None, labs: Mapping[str, str]
     """
     own = budget or budgeting.budget(report)
     found = advising.advice(report, own, labs or _taught)
-    missing = [Words(f"Not looked at: {text}", quiet=True) for text in advising.not_looked_at(report, own)]
-    said = {"advice": [asdict(one) for one in found], "duration_ms": own.window.duration_ms}
+    unseen = options.of(report.profiler, advising.not_looked_at(report, own))
+    missing = [Words(f"Not looked at: {text}", quiet=True) for text in unseen]
+    said = {"advice": options.of_advice(report.profiler, found), "duration_ms": own.window.duration_ms}
     return Answer(found, [*sections.advice(said), *missing])
 
 

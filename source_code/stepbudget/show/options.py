@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from stepbudget.ask import flops, lines, memory
+from stepbudget.ask.advice import Advice
 
 NSYS = re.compile(r"\((--[^()]*)\)")
 # What nsys is told → what torch.profiler.profile is told, or the program does.
@@ -24,6 +26,11 @@ IN_PYTORCH = {
 def of(profiler: str, texts: Iterable[str]) -> list[str]:
     """The texts with the options of whoever recorded the report."""
     return [*texts] if profiler == "Nsight Systems" else [_in_pytorch(text) for text in texts]
+
+
+def of_advice(profiler: str, found: Iterable[Advice]) -> list[dict]:
+    """The findings as mappings, their evidence with these options."""
+    return [asdict(one) | {"evidence": of(profiler, [one.evidence])[0]} for one in found]
 
 
 def _in_pytorch(text: str) -> str:

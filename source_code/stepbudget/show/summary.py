@@ -82,7 +82,7 @@ def summary(
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
         ],
-        "advice": [asdict(one) for one in advice.advice(report, found, labs)],
+        "advice": options.of_advice(report.profiler, advice.advice(report, found, labs)),
         "not_looked_at": options.of(
             report.profiler,
             advice.not_looked_at(report, found)

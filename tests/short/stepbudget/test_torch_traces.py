@@ -75,9 +75,10 @@ def test_a_page_and_a_trace_for_perfetto_come_of_it(tmp_path, capsys):
 
 def test_what_a_trace_never_holds_is_not_looked_at_and_its_options_are_pytorchs(tmp_path):
     with sb.open(bare(tmp_path / "bare.json").write()) as report:
-        said = " / ".join(sb.answer(report)["not_looked_at"])
+        said, advice = " / ".join(sb.answer(report)["not_looked_at"]), str(sb.advice(report))
     assert "operating system calls (nsys profile --trace osrt)" in said and "GPU counters (nsys profile" in said
     assert "with_stack=True" in said and "(--" not in said
+    assert "operating system calls (nsys profile --trace osrt)" in advice and "(--" not in advice
 
 
 def test_two_traces_compare_and_a_slower_one_fails(tmp_path):
