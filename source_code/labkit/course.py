@@ -72,6 +72,7 @@ class Lab:
     minutes: int
     part: int
     treats: tuple[str, ...] = ()  # fixes of the report reader's advice
+    on_nsight: bool = False  # about what Nsight Systems alone records: no trace takes its place
 
     @property
     def number(self) -> int:
@@ -191,7 +192,7 @@ LABS = (
     Lab("23_eight_bits.ipynb", "Eight bits, and less",
         "FP8, BF16 weights, block scales", 20, 4),
     Lab("24_nsight.ipynb", "Nsight itself",
-        "the tool's window, nsys stats", 20, 4),
+        "the tool's window, nsys stats", 20, 4, on_nsight=True),
     Lab("25_own_model.ipynb", "Your own model",
         "your own training script, profiled and mended", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",

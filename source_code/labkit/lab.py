@@ -106,7 +106,7 @@ def benchmark(command: str) -> list[dict]:
 
 def profile(command: str, show: Callable[[str], None] = print) -> Report:
     """The report of an ``nsys profile`` command, which is shown with ``show``."""
-    return source.current().get(kinds.profile(command), show)
+    return source.current().get(kinds.profile(command, labs.on_nsight()), show)
 
 
 def count(command: str, brief: bool = False, same_kernels: Counted | None = None) -> Counted:

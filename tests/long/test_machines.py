@@ -76,6 +76,7 @@ FALSE_ON = {
     "h200-2cores": [r"(?<!not )(?<!nor )\b(?:more|enough) workers (?:gain|pay|help)", r"the workers get ahead"],
     "cpu": [GPU_SPOKEN_OF, r"launch-bound", r"utilisation less any work, in points: [^n]", r"Tensor Active"],
 }
+FALSE_ON["no-nsys"] = [*FALSE_ON["turing"], r"The sleeps last 0|\bNsight counted|SMs Active \("]
 NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
     "turing": [
         "in BF16, kernels run on Tensor Cores",
@@ -94,6 +95,7 @@ NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
         "the loop is over 20 times as fast as the baseline's, in every round",
     ],
 }
+NOT_TRUE["no-nsys"] = NOT_TRUE["turing"]
 RECORDED_GPU = recorded.provenance(recorded.RECORDED / course.DEFAULT_MACHINE)["gpu"]
 RECORDED_ONES = re.compile(r"recorded|recordings|\bNVIDIA H\d00\b")
 

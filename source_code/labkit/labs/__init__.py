@@ -25,6 +25,11 @@ def begin(number: int | None) -> None:
     _lab[:] = [] if number is None else [number]
 
 
+def on_nsight() -> bool:
+    """Is the lab that has begun about what Nsight Systems alone records?"""
+    return any(lab.on_nsight for lab in course.LABS if lab.number in _lab)
+
+
 def checks_of(number: int) -> dict[str, Callable[..., Iterable[Claim | str]]]:
     """The checks of a lab by their names; LabError where there is no such lab, none where it has no module."""
     own = vars(module).items() if (module := _module(number)) else ()

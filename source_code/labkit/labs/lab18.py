@@ -117,11 +117,12 @@ def budgets(named: Mapping[str, Profile]) -> Table:
 
 
 def same_steps(profile: Profile, nsight: Report) -> dict[str, tuple[Report, Window]]:
-    """The steps that PyTorch's profiler recorded, and the same ones in a report of Nsight Systems."""
+    """The steps that PyTorch's profiler recorded, and the same ones in a report of Nsight Systems, or in its own."""
     windows, first = step_windows(nsight), profile.record["first_step"]
     last = min(first - 1 + len(profile.steps), len(windows))
     same = torch_profiler.step_range(windows, min(first, last), last)
-    return {"torch.profiler": (profile.report, profile.window), "Nsight Systems": (nsight, same)}
+    by = nsight.profiler if nsight.profiler != profile.report.profiler else "another run"
+    return {"torch.profiler": (profile.report, profile.window), by: (nsight, same)}
 
 
 def two_profilers(by: Mapping[str, tuple[Report, Window]]) -> Table:
@@ -154,20 +155,21 @@ def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]
 
 def against(by: Mapping[str, tuple[Report, Window]], rows: int = 6) -> Table:
     """The same kernels by both profilers, from ``same_steps``: count and microseconds a step."""
-    both, steps = torch_profiler.side_by_side(*by.values()), _steps(by)
+    both, steps, other = torch_profiler.side_by_side(*by.values()), _steps(by), [*by][1].removesuffix(" Systems")
     frame = pd.DataFrame(
         {
             "kernel": both["kernel"],
             "torch: launches": both["torch_count"],
-            "Nsight: launches": both["nsight_count"],
+            f"{other}: launches": both["nsight_count"],
             "torch: µs a step": both["torch_us"] / steps,
-            "Nsight: µs a step": both["nsight_us"] / steps,
+            f"{other}: µs a step": both["nsight_us"] / steps,
             "difference %": 100 * (both["torch_us"] / both["nsight_us"] - 1),
         }
     ).head(rows)
-    measured = ["torch: µs a step", "Nsight: µs a step", "difference %"]
+    measured = ["torch: µs a step", f"{other}: µs a step", "difference %"]
     formats = {"kernel": short_kernel} | dict.fromkeys(measured[:2], "{:,.1f}") | {"difference %": "{:+.1f}"}
-    return table(frame, "The same steps, by two profilers", formats)
+    caption = "The same steps, by two profilers" if other == "Nsight" else "The same steps, twice by one profiler"
+    return table(frame, caption, formats)
 
 
 def counted_flops(profile: Profile) -> dict[str, float]:

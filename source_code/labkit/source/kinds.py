@@ -199,15 +199,17 @@ def on_gpus(script: str, sizes: Sequence[int]) -> Request[dict[tuple[int, int], 
     )
 
 
-def profile(command: str) -> Request[Report]:
+def profile(command: str, on_nsight: bool = False) -> Request[Report]:
     """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails.
 
-    Live with a GPU and without nsys it is the trace of PyTorch's profiler.
+    Live with a GPU and without nsys it is the trace of PyTorch's profiler, or, ``on_nsight``, what was recorded.
     """
     words = profiling.check(command)
     name, command = Path(words[words.index("--output") + 1]).name, shlex.join(words)
 
     def jobs(here: Machine) -> list[Job]:
+        if here.traces and on_nsight:
+            raise NotHere("there is no nsys, and this lab is about what it alone records.")
         ending = running.TRACE if here.traces else ".nsys-rep"
         return [Job(command, command, [f"{name}{ending}"], took_s("profiles", name), "profile")]
 
