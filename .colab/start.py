@@ -87,14 +87,17 @@ def make_known() -> None:
 
 
 def why_recorded(has_gpu: bool) -> str:
-    """What keeps the labs from running live here; empty: nothing."""
+    """What keeps the labs from running live here; empty: nothing. Without an nsys that works, PyTorch profiles."""
     if not has_gpu:
         return f"this machine has no GPU ({GET_A_GPU})"
     from labkit.training import machine
 
     if machine.gpu_name() is None:
         return f"PyTorch cannot use this machine's GPU ({machine.gpu_problem() or 'it is built for CPUs'})"
-    return nsys_problem()
+    if problem := nsys_problem():
+        os.environ["LAB_PROFILER"] = "torch"
+        print(f"PyTorch's profiler makes the profiles, without Nsight Systems: {problem}")
+    return ""
 
 
 def nsys_problem() -> str:

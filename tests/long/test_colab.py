@@ -192,14 +192,16 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr("labkit.training.machine.gpu_name", lambda: "Tesla T4")
 
 
-def test_a_gpu_and_an_nsys_that_works_are_live(monkeypatch, a_gpu):
+def test_a_gpu_is_live_with_an_nsys_that_works_and_else_with_pytorchs_profiler(monkeypatch, a_gpu, capsys):
+    monkeypatch.setenv("LAB_PROFILER", "")
     there = lambda: nsys.Nsys("/usr/bin/nsys", (2025, 3, 1))  # noqa: E731
     there.cache_clear = lambda: None
     monkeypatch.setattr(nsys, "find_nsys", there)
     monkeypatch.setattr(doctor, "profiler", lambda: ("a profile", "made and exported", ""))
-    assert start.why_recorded(True) == ""
+    assert start.why_recorded(True) == "" and not os.environ["LAB_PROFILER"]
     monkeypatch.setattr(doctor, "profiler", lambda: ("a profile", "none", "its importer does not start"))
-    assert start.why_recorded(True) == "its importer does not start"
+    assert start.why_recorded(True) == "" and os.environ["LAB_PROFILER"] == "torch"
+    assert "PyTorch's profiler makes the profiles" in capsys.readouterr().out
 
 
 def test_a_gpu_that_pytorch_cannot_use_is_told_with_its_reason(monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 
 from labkit import source
 from labkit.errors import LabError
-from labkit.source import Live, Programs, Recorded, command, door, kinds, recorded, turns, visible
+from labkit.source import Live, Programs, Recorded, command, door, facts, kinds, recorded, turns, visible
 from labkit.training import machine, traced
 from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
@@ -573,12 +573,12 @@ def test_where_there_is_a_gpu_and_no_nsys_pytorchs_profiler_looks_and_says_so(re
 
     monkeypatch.setattr(profile, "stream", run)
     live, said = Live(StandIn(NO_NSYS), reports), []
-    assert "No nsys here: PyTorch's profiler takes its place." in live.greeting
+    assert live.greeting.endswith("Without nsys, PyTorch's profiler makes the profiles.")
     words = command.profile_command("demo", "main_opt2.py --profile --epochs 2")
     with live.get(kinds.profile(words), said.append) as report:
         assert (report.profiler, report.name, len(report.kernels)) == ("torch.profiler", "demo", 1)
     assert said[-3:] == [
-        "| no nsys here: PyTorch's profiler looks instead, without system calls and GPU counters",
+        "| without nsys: PyTorch's profiler traces the program; no system calls, no GPU counters",
         "| a line of the program",
         f"live: {reports / 'demo.trace.json.gz'}",
     ]
@@ -586,6 +586,17 @@ def test_where_there_is_a_gpu_and_no_nsys_pytorchs_profiler_looks_and_says_so(re
     with live.get(kinds.profile(words), said.append) as again:
         assert len(again.kernels) == 1
     assert "live, " in said[-1] and "ago" in said[-1], "in quick mode a trace is used again, as a report is"
+
+
+def test_pytorchs_profiler_can_be_chosen(monkeypatch):
+    monkeypatch.setattr(exports, "find_nsys", lambda: NEW)
+    assert facts._nsys() == NEW
+    for word, expected in (("torch", None), (" Torch", None), ("nsys", NEW), ("", NEW)):
+        monkeypatch.setenv("LAB_PROFILER", word)
+        assert facts._nsys() == expected
+    monkeypatch.setenv("LAB_PROFILER", "nvprof")
+    with pytest.raises(LabError, match=r"LAB_PROFILER=nvprof is no profiler of the labs: use nsys or torch\."):
+        facts._nsys()
 
 
 def test_a_program_that_fails_under_pytorchs_profiler_is_quoted(reports, monkeypatch):

@@ -160,7 +160,7 @@ def test_without_counters_reports_have_none_and_counts_come_from_the_recordings(
 
 def test_without_nsys_a_profile_is_a_trace_of_the_same_work(on):
     live = on("no-nsys")
-    assert live.facts.traces and "No nsys here" in live.greeting
+    assert live.facts.traces and "Without nsys, PyTorch's profiler" in live.greeting
     for name in ("main_opt2", "main_opt2_ops"):
         with profiled(live, name) as found, profiled(on("turing"), name) as report:
             assert (found.profiler, found.gpu) == ("torch.profiler", "Tesla T4") and found.os_calls.empty

@@ -157,7 +157,7 @@ def run_profile(words: list[str], report: Path, show: Callable[[str], None]) -> 
 
 def _trace(words: list[str], trace: Path, show: Callable[[str], None]) -> None:
     check_traceable(words)
-    show("| no nsys here: PyTorch's profiler looks instead, without system calls and GPU counters")
+    show("| without nsys: PyTorch's profiler traces the program; no system calls, no GPU counters")
     check_writable(trace.parent)
     trace.unlink(missing_ok=True)
     status, said = stream(traced_words(at_home(words), trace), show)

@@ -110,7 +110,7 @@ class Live:
         full = f"LAB_LIVE=full: {quick.FULL_EPOCHS} epochs, {count_of(quick.FULL_ROUNDS)}"
         again = "or one, and what was measured already is used again"
         how = f" Quick: what is timed trains {runs} {again} ({full})." if quick.is_quick() else ""
-        traces = " No nsys here: PyTorch's profiler takes its place." if self.facts.traces else ""
+        traces = " Without nsys, PyTorch's profiler makes the profiles." if self.facts.traces else ""
         return f"Live: the commands run on this machine ({self.facts.gpu or 'no GPU: CPU phases only'}).{how}{traces}"
 
     def get(self, request: Request[Answer], show: Show = print) -> Answer:

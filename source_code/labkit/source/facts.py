@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from labkit.errors import LabError
 from labkit.source.counting import find_ncu
 from labkit.training import machine
 from stepbudget.export import nsys
 
+PROFILERS = ("nsys", "torch")
 SYS_ADMIN, PERFMON = 21, 38  # the capabilities of Linux with which one may read a GPU's counters
 
 
@@ -32,7 +34,7 @@ class Machine:
 
     @property
     def traces(self) -> bool:
-        """Does PyTorch's profiler take the place of Nsight Systems, which is not here?"""
+        """Does PyTorch's profiler take the place of Nsight Systems, which is not here or not wanted?"""
         return self.gpu is not None and self.nsys is None
 
     @property
@@ -55,7 +57,7 @@ class Machine:
 def here() -> Machine:
     """This machine."""
     gpu = machine.gpu_name() if _cuda_starts() else None
-    found = nsys.find_nsys()
+    found = _nsys()
     return Machine(
         gpu=gpu,
         capability=_capability() if gpu else None,
@@ -79,6 +81,14 @@ def torch_version() -> str | None:
         return None
     told = Path(found.origin).with_name("version.py").read_text()
     return re.search(r"^__version__ = ['\"](.+)['\"]", told, re.MULTILINE)[1]
+
+
+def _nsys() -> nsys.Nsys | None:
+    """The nsys that profiles here; none where ``LAB_PROFILER=torch``. LabError for another word."""
+    wanted = os.environ.get("LAB_PROFILER", "").strip().lower() or PROFILERS[0]
+    if wanted not in PROFILERS:
+        raise LabError(f"LAB_PROFILER={wanted} is no profiler of the labs: use {' or '.join(PROFILERS)}.")
+    return nsys.find_nsys() if wanted == PROFILERS[0] else None
 
 
 def _cuda_starts() -> bool:

@@ -49,7 +49,8 @@ def rows(
     yield ("driver", found.driver or "none", _driver(found, cuda))
     yield ("CUDA of PyTorch", cuda or "none", _cuda(found, cuda))
     yield ("cuDNN", cudnn or "not told", "its convolutions; PyTorch brings it" if cudnn else "")
-    yield ("Nsight Systems", found.nsys or "not found", "" if found.nsys else "no profiles of your own")
+    instead = "PyTorch's profiler makes the profiles" if found.traces else "no profiles of your own"
+    yield ("Nsight Systems", found.nsys or "not found", "" if found.nsys else instead)
     if found.gpu:
         may = ("may be read", "") if found.counters else ("may not be read", "no Tensor Active: names alone tell")
         yield ("GPU counters", *may)

@@ -311,6 +311,7 @@ class _Tree:
         self.starts: list[int] = starts.tolist()
         self.ends: list[int] = ends.tolist()
         self.names: list[str] = [str(name)[:LONGEST_NAME] for name in ranges["name"]]
+        self.operators: list[bool] = ranges["operator"].tolist()  # autograd's evaluate_function is no evaluation
         # Start/end ranges may overlap without one holding the other: the parent is the one that holds all of this.
         holders = intervals.parents(starts, ends, np.maximum(starts, ends - 1)).tolist()
         self.parents: list[int | None] = [None if number < 0 else number for number in holders]
@@ -396,7 +397,7 @@ def _between(
         groups.setdefault(holder, []).append(number)
     above = {other for number in candidates for other in tree.above(number)}
     is_test = tree.ask(EVALUATION.search)
-    tests = [number for number, name in enumerate(tree.names) if is_test[name] and number not in above]
+    tests = [n for n, name in enumerate(tree.names) if is_test[name] and not tree.operators[n] and n not in above]
     test_starts = np.array([tree.starts[number] for number in tests], dtype=np.int64)
     spans, cut = [], []
     for holder, numbers in groups.items():

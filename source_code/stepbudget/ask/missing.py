@@ -34,9 +34,10 @@ LONG_WAIT_MS = 1.0  # a wait for nothing takes microseconds
 WORTH = 0.01  # of the calls, and of the window: what is less leaves the answer as it is
 LATER = np.iinfo(np.int64).max
 
+OF_NSYS = "; an Nsight Systems that fits the driver; CuptiUseRawGpuTimestamps=false in its config.ini"
 CURES = (
-    "the usual cures: record with --trace cuda; let no other profiler use CUPTI; allow tracing in the virtual machine "
-    "or container; an Nsight Systems that fits the driver; CuptiUseRawGpuTimestamps=false in its config.ini"
+    "the usual cures: record what the GPU does (--trace cuda); let no other profiler use CUPTI; allow tracing in the "
+    f"virtual machine or container{OF_NSYS}"
 )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from stepbudget.ask import flops, lines, memory
+from stepbudget.ask import flops, lines, memory, missing
 from stepbudget.ask.advice import Advice
 
 NSYS = re.compile(r"\((--[^()]*)\)")
@@ -34,5 +34,5 @@ def of_advice(profiler: str, found: Iterable[Advice]) -> list[dict]:
 
 
 def _in_pytorch(text: str) -> str:
-    text = text.replace(flops.OPTIONS, "record_shapes=True")
+    text = text.replace(flops.OPTIONS, "record_shapes=True").replace(missing.OF_NSYS, "")
     return NSYS.sub(lambda found: f"({IN_PYTORCH.get(found[1], f'nsys profile {found[1]}')})", text)

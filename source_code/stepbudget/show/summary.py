@@ -62,7 +62,7 @@ def summary(
         "occurrences": _occurrences(report, asked),
         "steps": len(steps) or None,
         "gpu_busy_fraction": found.busy_fraction,
-        "remarks": _remarks(report, asked, found),
+        "remarks": options.of(report.profiler, _remarks(report, asked, found)),
         **of_budget(found),
         "budget_evidence": told(report, found),
         "per_step": per_step(report, window),

@@ -11,7 +11,7 @@ import pytest
 import stepbudget as sb
 from labkit.paths import RECORDED
 from stepbudget.__main__ import main
-from stepbudget.ask import copies, flops, lines, memory, sums
+from stepbudget.ask import copies, flops, iterations, lines, memory, sums
 from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.ranks import late, together
 from stepbudget.export.annotations import GAP
@@ -79,6 +79,25 @@ def test_what_a_trace_never_holds_is_not_looked_at_and_its_options_are_pytorchs(
     assert "operating system calls (nsys profile --trace osrt)" in said and "GPU counters (nsys profile" in said
     assert "with_stack=True" in said and "(--" not in said
     assert "operating system calls (nsys profile --trace osrt)" in advice and "(--" not in advice
+
+
+def test_where_a_trace_holds_no_work_of_a_gpu_the_cures_are_pytorchs(tmp_path, capsys):
+    trace = SyntheticTrace(tmp_path / "cpu.json").step(0, 100).operator(10, 90, "aten::linear").write()
+    assert main([str(trace)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "record what the GPU does (activities=[…, ProfilerActivity.CUDA]); let no other" in said
+    assert "config.ini" not in said and "--trace cuda" not in said
+
+
+def test_autograds_evaluate_function_in_the_same_thread_is_no_test_that_ends_a_step(tmp_path):
+    trace = SyntheticTrace(tmp_path / "cpu.json")
+    for number in range(4):
+        start = 100 * number
+        trace.step(start, start + 99, number + 1)
+        trace.range(start + 1, start + 20, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+        trace.operator(start + 50, start + 90, "autograd::engine::evaluate_function: AddmmBackward0")
+    with sb.open(trace.write()) as report:
+        assert [*iterations.steps(report)["duration_ms"]] == pytest.approx([0.1, 0.1, 0.1, 0.098])
 
 
 def test_two_traces_compare_and_a_slower_one_fails(tmp_path):
