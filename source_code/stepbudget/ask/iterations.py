@@ -417,7 +417,8 @@ def _between(
 def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool], around: set[int]) -> list[tuple[int, int]]:
     """The spans without those cut ones that lack a phase which more than half of the others have.
 
-    A range around a single candidate (``around``) began before it, and is no such phase.
+    Operators count where no range that the program itself names says what a step holds. A range around a single
+    candidate (``around``) began before it, and is no such phase.
     """
     kinds = {name: re.sub(r"\d+", "#", name) for name in set(tree.names)}
     codes = pd.factorize(np.array([kinds[name] for name in tree.names], dtype=object))[0]
@@ -426,4 +427,6 @@ def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool], around: s
     counts = pd.Series([code for own, is_cut in zip(phases, cut, strict=True) if not is_cut for code in own])
     usual = set(counts.value_counts().loc[lambda n: n > (len(cut) - sum(cut)) / 2].index)
     usual -= set(codes[[*around]].tolist())
+    operators = np.array(tree.operators, dtype=bool)
+    usual = usual & {*codes[~operators].tolist()} - {*codes[edges[:, 0]].tolist()} or usual
     return [span for span, own, is_cut in zip(spans, phases, cut, strict=True) if not is_cut or usual <= own]
