@@ -8,6 +8,7 @@ import yaml
 
 from labkit import course, versions
 from labkit.paths import ROOT
+from labkit.recording import links
 from labkit.versions import newest as newest_versions
 
 FORGE = ROOT / ".github"
@@ -39,6 +40,23 @@ def test_every_week_the_newest_versions_are_tried_and_the_tested_ones_audited():
     assert "--strict" in run, "else what its database does not know counts as safe"
     (pattern,) = re.findall(r"for set in (\S+);", run)
     assert {*ROOT.glob(pattern)} == {*FILES}
+
+
+def test_every_week_each_link_is_followed_and_redirects_are_listed():
+    steps = yaml.safe_load((FORGE / "workflows" / "weekly.yml").read_text())["jobs"]["links"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert "make site" in commands[0] and "'build/site/**/*.html'" in commands[-1]
+    assert "--verbose" in commands[-1], "else redirects are counted, and not named"
+    (table,) = re.findall(r"--exclude-path (\S+)", commands[-1])
+    assert links.__name__.replace(".", "/").endswith(table.removesuffix(".py"))
+
+
+def test_an_address_that_moved_is_written_as_it_is_now():
+    for old, new in links.MOVED.items():
+        assert links.current(old) == links.current(new) != old, "what it moved to has not moved back"
+        assert links.current(links.current(old)) == links.current(old)
+    twice = "https://pytorch.org/docs/stable/torch.compiler.html"
+    assert links.current(twice) == "https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler.html"
 
 
 def test_the_guide_names_files_and_commands_that_exist():
