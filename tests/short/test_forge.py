@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 
 import yaml
 
+import stepbudget
 from labkit import course, versions
 from labkit.paths import ROOT
 from labkit.recording import links
@@ -57,6 +60,20 @@ def test_an_address_that_moved_is_written_as_it_is_now():
         assert links.current(links.current(old)) == links.current(old)
     twice = "https://pytorch.org/docs/stable/torch.compiler.html"
     assert links.current(twice) == "https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/torch.compiler.html"
+
+
+def test_the_newest_tag_of_the_changelog_is_the_package_s_version_and_a_release_has_its_words(tmp_path):
+    tags = re.findall(r"^## .* (v\d+\.\d+\.\d+)$", (FORGE / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert tags[0] == f"v{stepbudget.__version__}" and len(tags) == len({*tags})
+    release = yaml.safe_load((FORGE / "workflows" / "release.yml").read_text())
+    assert release[True]["push"]["tags"] == ["v*"]
+    (extract,) = [step["run"] for step in release["jobs"]["wheel"]["steps"] if "notes.md\n" in step.get("run", "")]
+    (tmp_path / ".github").mkdir()
+    (tmp_path / ".github" / "CHANGELOG.md").write_text("# A\n\n## 2: v9.9.9\n\n- new\n- too\n\n## 1\n\n- old\n")
+    for tag, status in (("v9.9.9", 0), ("v9.9", 1)):
+        environment = os.environ | {"GITHUB_REF_NAME": tag}
+        assert subprocess.run(["bash", "-ec", extract], cwd=tmp_path, env=environment).returncode == status
+        assert (tmp_path / "notes.md").read_text().split() == ["-", "new", "-", "too"] * (not status)
 
 
 def test_the_guide_names_files_and_commands_that_exist():

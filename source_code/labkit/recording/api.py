@@ -1,4 +1,4 @@
-"""What does each function of the report reader say of itself? Its page, ``stepbudget/API.md``, out of its docstrings."""
+"""What does each function of the report reader say of itself? ``stepbudget/API.md``, made of its docstrings."""
 
 from __future__ import annotations
 

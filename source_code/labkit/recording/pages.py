@@ -81,6 +81,13 @@ def routes() -> str:
     return "\n".join(["| time | labs | what you do |", "|---|---|---|", *rows]) + "\n"
 
 
+def buttons() -> str:
+    """The front page without an installation: in Colab, as its workflow wrote the branch ``colab``, and on Binder."""
+    colab = f"https://colab.research.google.com/github/{course.REPOSITORY}/blob/colab/{FRONT_PAGE.name}"
+    binder = f"https://mybinder.org/v2/gh/{course.REPOSITORY}/HEAD?urlpath=lab/tree/{FRONT_PAGE.name}"
+    return f"**[▶ Open in Colab]({colab})** · **[▶ Read on Binder]({binder})**\n"
+
+
 def _seconds(value: float) -> str:
     return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
@@ -154,6 +161,7 @@ WRITTEN: dict[str, Callable[[], str]] = {
     **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
     "ladder": ladder,
     "routes": routes,
+    "buttons": buttons,
     "last run live": last_live,
     "timing by lab": timing,
     "functions": api.page,
