@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit.paths import RECORDED, ROOT
 
+REPOSITORY = "OWNER/NAME"  # at github.com: where the course is published, which Colab and Binder open
 DEFAULT_MACHINE = "h200"  # the machine whose recordings the text is written from
 _MACHINES = {
     "h200": "one H200, 16 cores",

@@ -16,7 +16,7 @@ import yaml
 from nbclient import NotebookClient
 
 import pages
-from labkit import doctor
+from labkit import course, doctor
 from labkit.paths import ROOT
 from stepbudget.export import nsys
 
@@ -67,6 +67,12 @@ def test_links_lead_to_colab_to_pictures_and_to_the_forge():
     assert leads("../source_code/benchmarks") == f"{REPOSITORY}/tree/{COMMIT}/source_code/benchmarks"
     for other in ("https://pytorch.org", "no_such_file.py", "../../etc"):
         assert leads(other) == other
+
+
+def test_the_front_page_s_button_opens_what_the_workflow_writes():
+    there = notebooks.address("start_here.ipynb", ROOT, f"{notebooks.FORGE}{course.REPOSITORY}", COMMIT)
+    for page in (ROOT / "README.md", ROOT / "start_here.ipynb", ROOT / "labs" / "running.md"):
+        assert f"[▶ Open in Colab]({there})" in page.read_text(encoding="utf-8")
 
 
 def made(folder: Path, repository: str) -> subprocess.CompletedProcess[str]:

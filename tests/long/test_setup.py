@@ -477,20 +477,45 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
+def images() -> dict[str, list[tuple[str, str]]]:
+    """Each image of the Dockerfile: what it is made from → its instructions."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, rest in instructions():
+        if name == "FROM":
+            found[rest] = []
+        elif found:
+            [*found.values()][-1].append((name, rest))
+    return found
+
+
 class TestContainer:
-    def test_the_base_can_be_chosen(self) -> None:
-        (name, base), (origin, image) = instructions()[:2]
-        assert (name, origin, image) == ("ARG", "FROM", "${BASE_IMAGE}")
+    def test_the_base_of_either_image_can_be_chosen_and_the_last_one_is_the_whole_course(self) -> None:
+        (name, base), (other, slim) = instructions()[:2]
+        assert name == other == "ARG"
         assert re.fullmatch(r"BASE_IMAGE=nvcr\.io/nvidia/pytorch:\d\d\.\d\d-py3", base)
+        assert re.fullmatch(r"READ_IMAGE=python:3\.\d+-slim", slim)
+        assert [*images()] == ["${READ_IMAGE} AS read", "${BASE_IMAGE} AS course"]
+
+    def test_the_image_to_read_with_is_the_other_without_pytorch(self) -> None:
+        read, course = images().values()
+        (without,) = [rest for name, rest in read if "pip install" in rest]
+        assert "-e '.[read]'" in without
+        as_the_other = [
+            (name, rest.replace("--no-compile ", "").replace(".[read]", ".[course]").replace("LAB_MODE=recorded", ""))
+            for name, rest in read
+        ]
+        assert [(name, rest.split()) for name, rest in as_the_other] == [(name, rest.split()) for name, rest in course]
 
     def test_it_does_not_run_as_root(self) -> None:
-        users = [rest for name, rest in instructions() if name == "USER"]
-        assert users
-        assert users[-1] not in ("root", "0")
+        for image in images().values():
+            users = [rest for name, rest in image if name == "USER"]
+            assert users
+            assert users[-1] not in ("root", "0")
 
     def test_jupyter_keeps_its_token(self) -> None:
-        (command,) = [rest for name, rest in instructions() if name == "CMD"]
-        assert '"jupyter", "lab"' in command
+        for image in images().values():
+            (command,) = [rest for name, rest in image if name == "CMD"]
+            assert '"jupyter", "lab"' in command
         for file in ("Dockerfile", "Makefile"):
             assert not re.search(r"token|password", re.sub(r"#.*", "", (ROOT / file).read_text()), re.IGNORECASE)
 

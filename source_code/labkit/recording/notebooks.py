@@ -22,7 +22,7 @@ from nbclient.exceptions import CellExecutionError
 from labkit import course
 from labkit.errors import speak_any_encoding
 from labkit.paths import ROOT
-from labkit.recording import pages
+from labkit.recording import index, pages
 
 CELL_TIMEOUT_S = 600
 REVEALS = "reveals"  # in a cell's metadata: the prediction, by its variable, whose answer the output gives away
@@ -103,6 +103,7 @@ def main() -> None:
     os.environ.setdefault("PYTHONWARNINGS", "ignore:CUDA initialization")  # a driver too old is said to its owner only
     for page in pages.TEXTS:
         page.write_text(pages.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    index.FILE.write_text(index.text(), encoding="utf-8")
     for file in files():
         dress_again(file)
     for file in args.files or files():

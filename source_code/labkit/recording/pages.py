@@ -1,7 +1,8 @@
 """Which parts of the pages come out of the catalogue? Navigation bars, tables of labs, steps and times, README's list.
 
 They are written by ``make notebooks``, and a test says whether they still are what the catalogue makes of them. In a
-text they stand between two comments, ``<!-- catalogue: labs of part 1 -->`` and ``<!-- end -->``.
+text they stand between two comments, ``<!-- catalogue: labs of part 1 -->`` and ``<!-- end -->``. Links to pages that
+have moved (``links``) lead to where these are now.
 """
 
 from __future__ import annotations
@@ -17,16 +18,14 @@ from labkit import course
 from labkit.course import Lab
 from labkit.display.spread import spread
 from labkit.errors import LabError
-from labkit.paths import RECORDED, ROOT
-from labkit.recording import live_check
+from labkit.paths import RECORDED, ROOT, SOURCE_CODE
+from labkit.recording import api, links, live_check
 from labkit.source import quick, recorded
 from labkit.source.recorded import NotRecorded
 
 FRONT_PAGE = ROOT / "start_here.ipynb"
 README = ROOT / "README.md"
-GUIDE = ROOT / "labs" / "for_teachers.md"
-RECORDING = ROOT / "labs" / "recording.md"
-TEXTS = (README, GUIDE, RECORDING)  # beside the notebooks
+TEXTS = (README, *sorted(ROOT.glob("labs/*.md")), *sorted(SOURCE_CODE.glob("stepbudget/*.md")))  # beside the notebooks
 NOTEBOOKS = [FRONT_PAGE, *(lab.path for lab in course.LABS)]
 RECORDINGS = "recordings"  # in a notebook's metadata: the recorded files that it opens
 BLOCK = re.compile(r"(<!-- catalogue: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -80,6 +79,13 @@ def routes() -> str:
         labs = ", ".join(_run(*run) for run in _runs(route.labs))
         rows.append(f"| **{route.name}** | {labs} | {route.what} |")
     return "\n".join(["| time | labs | what you do |", "|---|---|---|", *rows]) + "\n"
+
+
+def buttons() -> str:
+    """The front page without an installation: in Colab, as its workflow wrote the branch ``colab``, and on Binder."""
+    colab = f"https://colab.research.google.com/github/{course.REPOSITORY}/blob/colab/{FRONT_PAGE.name}"
+    binder = f"https://mybinder.org/v2/gh/{course.REPOSITORY}/HEAD?urlpath=lab/tree/{FRONT_PAGE.name}"
+    return f"**[▶ Open in Colab]({colab})** · **[▶ Read on Binder]({binder})**\n"
 
 
 def _seconds(value: float) -> str:
@@ -155,8 +161,10 @@ WRITTEN: dict[str, Callable[[], str]] = {
     **{f"labs of part {number}": lambda number=number: labs_of_part(number) for number in course.PARTS},
     "ladder": ladder,
     "routes": routes,
+    "buttons": buttons,
     "last run live": last_live,
     "timing by lab": timing,
+    "functions": api.page,
 }
 
 
@@ -181,14 +189,14 @@ def _notebook(file: Path) -> dict:
 
 
 def filled(text: str) -> str:
-    """The text with each of its blocks written anew; LabError where it asks for one that there is not."""
+    """The text with each of its blocks and moved links written anew; LabError where it asks for a block unknown."""
 
     def block(found: re.Match) -> str:
         if found[2] not in WRITTEN:
             raise LabError(f"nothing in the catalogue is called '{found[2]}'. There are: {', '.join(WRITTEN)}.")
         return f"{found[1]}{WRITTEN[found[2]]()}{found[3]}"
 
-    return BLOCK.sub(block, text)
+    return links.current(BLOCK.sub(block, text))
 
 
 def dress(notebook: nbformat.NotebookNode, name: str) -> None:

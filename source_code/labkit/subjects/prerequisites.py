@@ -30,7 +30,7 @@ GENERATIONS = {
 # it still compiles for (its release notes: 13 has left Volta and what came before).
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 OLDEST_GPU = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
-HOW_TO_GET = "https://pytorch.org/get-started/locally"
+HOW_TO_GET = "https://pytorch.org/get-started/locally/"
 
 
 def here_table() -> Table:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -207,6 +208,8 @@ class DistributedRun(Run):
                 return None
             except OSError as error:
                 raise LabError(f"cannot resume from {self.args.checkpoint}: {error.strerror}.") from error
+            except pickle.UnpicklingError as error:
+                raise LabError(f"{self.args.checkpoint} is damaged, or holds more than weights: not read.") from error
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, as ``Run.epochs``; after each the state is kept where ``--checkpoint`` says.

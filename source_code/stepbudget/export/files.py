@@ -68,11 +68,16 @@ def connect(file: Path, shown: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA trusted_schema = OFF")
         db.text_factory = partial(str, encoding="utf-8", errors="replace")
-        tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
+        kinds = dict(db.execute("SELECT name, type FROM sqlite_master"))
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: SQLite's complaint quotes what is no text
         db.close()
         raise ReportError(f"{shown} is damaged: {error}.") from error
-    if "StringIds" not in tables:
+    if view := next((name for name, kind in kinds.items() if kind == "view"), None):
+        db.close()
+        raise ReportError(
+            f"{shown} holds a view ({view}), a query of its maker's, which no export has: it is not read."
+        )
+    if "StringIds" not in kinds:
         db.close()
         raise ReportError(f"{shown} is an SQLite file, but not an export of Nsight Systems (no table StringIds).")
     return db

@@ -160,7 +160,8 @@ def _exported(report: Path, content: str, nsys: Nsys, target: Path) -> Path:
         made = Path(scratch) / "export.sqlite"
         words = [nsys.path, "export", "--type", "sqlite", "--force-overwrite", "true", *_payload_options(nsys.path)]
         try:
-            status, said = stream([*words, "--output", str(made), str(report)], lambda line: None)
+            files = (str(made.absolute()), str(report.absolute()))  # a name may begin as an option does
+            status, said = stream([*words, "--output", *files], lambda line: None)
         except Stalled as hung:
             raise NotExported(str(hung)) from None
         if status != 0 or not made.is_file():

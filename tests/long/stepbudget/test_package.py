@@ -101,6 +101,30 @@ def test_the_wheel_alone_answers_as_a_command(wheel, about, tmp_path):
     assert nothing.returncode == 2 and nothing.stderr.startswith("usage: stepbudget ")
 
 
+@pytest.mark.skipif(os.environ.get("LAB_REQUIRE_INSTALL") != "1", reason="downloads 50 MB: .ci/run asks for it")
+def test_the_wheel_brings_all_it_needs_into_an_empty_environment(wheel, tmp_path):
+    path = SyntheticReport(tmp_path / "made.sqlite").range(0, 90, "training").kernel(10, 30, "sgemm").write()
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    pip = [tmp_path / "empty/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    subprocess.run([*pip, wheel.filename], env=alone, check=True)
+    words = [tmp_path / "empty/bin/stepbudget", path]
+    done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "Where the time goes" in done.stdout
+    listed = [
+        tmp_path / "empty/bin/python",
+        "-m",
+        "pip",
+        "list",
+        "--format=freeze",
+        "--exclude=pip",
+        "--exclude=setuptools",
+    ]
+    there = subprocess.run(listed, env=alone, capture_output=True, text=True, check=True).stdout
+    names = {line.partition("==")[0].partition(" @")[0] for line in there.splitlines()}
+    assert {"stepbudget", "numpy", "pandas"} <= names and len(names) <= 7 and not names & {"torch", "matplotlib"}
+
+
 def test_what_the_dockerfile_copies_first_is_enough_to_install_the_course(tmp_path):
     before, _, _ = (ROOT / "Dockerfile").read_text().partition("pip install --no-cache-dir ${PIP_ARGS} -e '.[course]'")
     for files, folder in re.findall(r"^COPY ((?:[^-\s]\S* )+)(\S+)$", before, re.MULTILINE):
