@@ -57,7 +57,7 @@ def packages(extra: str) -> Iterator[Row]:
 
 def tested_set() -> Iterator[Row]:
     """Where the installed versions leave those that were tested together."""
-    file = versions.file_for()
+    file = versions.held_by()
     try:
         differs = versions.moved(file)
     except importlib.metadata.PackageNotFoundError:

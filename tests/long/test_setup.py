@@ -351,6 +351,18 @@ class TestMakefile:
         assert checkout.make(goal, AS_PYTHON=python).returncode == 0
         assert checkout.held() == {" ".join(["held by", *[f"source_code/labkit/versions/python{python}.txt"] * 2])}
 
+    @pytest.mark.parametrize("driver", ["535.183.01", "550.54.15", "570.124.06", "580.65.06", None])
+    def test_the_driver_chooses_the_torch(self, checkout: Checkout, tmp_path: Path, driver: str | None) -> None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{f'echo {driver}' if driver else 'exit 9'}\n")
+        (tmp_path / "bin/nvidia-smi").chmod(0o755)
+        done = checkout.make("lab", PATH=f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        old = driver is not None and int(driver[:3]) < 580
+        file = ".venv/.held.txt" if old else "source_code/labkit/versions/python3.12.txt"
+        assert checkout.held() == {f"held by {file} {file}"}
+        assert (f"The NVIDIA driver {driver} runs CUDA 12: PyTorch is held at 2.10.0" in done.stderr) is old
+        assert not old or "\ntorch==2.10.0\n" in (checkout.folder / file).read_text()
+
     def test_versions_float_on_request_and_so_does_what_is_added_later(self, checkout: Checkout) -> None:
         assert "FLOAT=1 was asked for" in checkout.make("read", "FLOAT=1").stderr
         assert checkout.held() == {"held by None None"}

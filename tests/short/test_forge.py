@@ -11,7 +11,7 @@ from labkit.paths import ROOT
 from labkit.versions import newest as newest_versions
 
 FORGE = ROOT / ".github"
-FILES = [*versions.file_for().parent.glob("*.txt")]
+FILES = [*versions.file_for().parent.glob("python*.txt")]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
