@@ -204,6 +204,17 @@ class TestMakefile:
         assert checkout.make("test", OFFLINE="1").returncode == 0
         assert not checkout.calls("-m pip")
 
+    def test_the_doctor_costs_no_installation(self, checkout: Checkout) -> None:
+        assert checkout.make("doctor").returncode == 0
+        assert checkout.calls("-m labkit.versions.before") and not (checkout.folder / ".venv").exists()
+        checkout.make("read")
+        assert checkout.make("doctor", OFFLINE="1").returncode == 0
+        assert checkout.calls("-m labkit.doctor") and not checkout.calls("-m pip")
+        checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
+        assert checkout.make("doctor", OFFLINE="1").returncode == 0
+        assert checkout.calls("-m labkit.versions.before"), "what lies there does not run here"
+        assert "3.10 or newer" in checkout.make("doctor", OLD="1").stderr
+
     def test_jupyter_listens_on_loopback_with_its_token(self, checkout: Checkout) -> None:
         checkout.make("lab", "ARGS=--no-browser --port 9999")
         (call,) = checkout.calls("-m jupyterlab")
