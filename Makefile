@@ -130,6 +130,8 @@ $(MAKE) --no-print-directory HELD=1 $@
 endef
 
 define USABLE_PYTHON
+@[ "$$(pwd -P | grep -c '')" = 1 ] || { \
+  echo 'This folder has a line break in its name, and Python would not find the course in it: rename it' >&2; exit 2; }
 @if ! command -v "$(PYTHON)" >/dev/null; then \
   echo '$(PYTHON) is not on PATH: install Python 3.10 or newer, or name yours: make $(1) PYTHON=python3.12' >&2; \
   exit 2; fi

@@ -320,6 +320,17 @@ class TestMakefile:
         assert checkout.make("clean").returncode == 0 and not (checkout.folder / ".venv").exists()
         assert not list(tmp_path.rglob("pwned"))
 
+    @pytest.mark.parametrize("goal", ["lab", "read", "doctor"])
+    def test_a_line_break_in_the_folders_name_is_refused_before_anything_is_installed(
+        self, tmp_path: Path, goal: str
+    ) -> None:
+        """An installation would end well there, and nothing be found in it."""
+        checkout = Checkout(tmp_path, "one\ntwo")
+        done = checkout.make(goal)
+        said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        assert done.returncode == 2 and len(said) == 1 and "line break in its name" in said[0]
+        assert not checkout.log.read_text() and not (checkout.folder / ".venv").exists()
+
     def test_a_moved_checkout_is_installed_again(self, checkout: Checkout) -> None:
         checkout.make("lab")
         checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))

@@ -36,6 +36,13 @@ def put_mnist(folder: Path, packed: bool = False) -> Path:
     return folder
 
 
+def test_a_file_in_the_place_of_a_directory_is_called_one(tmp_path, monkeypatch):
+    (tmp_path / "mnist.gz").touch()
+    monkeypatch.setenv("LAB_DATA_DIR", str(tmp_path / "mnist.gz"))
+    with pytest.raises(LabError, match=r"mnist\.gz is a file, not a directory"):
+        data.load_digits()
+
+
 @pytest.fixture(autouse=True)
 def own_machine(monkeypatch, tmp_path):
     """An empty cache folder, no LAB_DATA_DIR, and no network: a download that is not expected fails the test."""

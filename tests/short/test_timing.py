@@ -238,9 +238,10 @@ def test_in_quick_mode_each_command_can_have_rounds_of_its_own(tmp_path, monkeyp
     assert len(live.get(kinds.runs(["a.py", "b.py"], when_quick=when_quick), said.append)["b.py"]) == 4
 
 
-def test_a_number_of_runs_that_is_none(live, monkeypatch):
-    monkeypatch.setenv("LAB_REPEATS", "many")
-    with pytest.raises(LabError, match="LAB_REPEATS=many"):
+@pytest.mark.parametrize("wrong", ["many", "0", "101", "99999999999", "9" * 5000])
+def test_a_number_of_runs_that_is_none_or_takes_a_lifetime(live, monkeypatch, wrong):
+    monkeypatch.setenv("LAB_REPEATS", wrong)
+    with pytest.raises(LabError, match=f"LAB_REPEATS={wrong} is not a number of runs: 1 to 100"):
         live.get(kinds.runs(["a.py"]), lambda line: None)
 
 

@@ -132,6 +132,8 @@ def load_digits(data_dir: str | os.PathLike | None = None, limit: int | None = N
     named = data_dir or os.environ.get("LAB_DATA_DIR")
     if named:
         folder = Path(named)
+        if _is_file(folder):
+            raise LabError(f"{folder} is a file, not a directory. Name the directory that holds {MNIST}/raw.")
         if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
             raise LabError(f"cannot read {folder}: permission denied. Name a directory that you may read.")
         if missing := missing_files(folder):
