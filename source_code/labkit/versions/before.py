@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -22,6 +23,7 @@ def rows(driver: str, found: nsys.Nsys | None, free_gb: float) -> list[Row]:
     """All that is looked at. ``driver``: as ``versions.driver`` gives it."""
     python = "" if versions.file_for().is_file() else "nothing was tested with it yet: the newest versions are taken"
     room = "" if free_gb > COURSE_GB else f"make lab takes {COURSE_GB:.0f} GB, make read {READ_GB:.1f}"
+    room = room if os.access(ROOT, os.W_OK) else f"{ROOT} cannot be written: install in a copy of your own"
     no_nsys = "" if found else nsys.misnamed("LAB_NSYS", "nsys") or nsys.HOW_TO_GET
     return [
         ("Python", f"{platform.python_version()}, {platform.platform()}", python),
