@@ -62,8 +62,12 @@ read: $(READY) ## the same to read only: what was recorded, without PyTorch
 keras: $(STAMP) ## add Keras and TensorFlow, for labs 16 and 17 live
 	$(call INSTALL,-e '.[keras]')
 
-doctor: $(READY) ## say what will work on this machine, and how to mend the rest
-	@$(IN_VENV) $(BIN)/python -m labkit.doctor
+# Of what is installed, or before it of what would be: it installs nothing.
+doctor: ## say what will work on this machine, and how to mend the rest
+	$(call USABLE_PYTHON,doctor)
+	@if [ -x $(BIN)/python ] && cat $(STAMP) $(READ_STAMP) 2>/dev/null | grep -qxF "$(HERE)"; then \
+	  $(IN_VENV) $(BIN)/python -m labkit.doctor; \
+	else PYTHONPATH="source_code$${PYTHONPATH:+:$$PYTHONPATH}" "$(PYTHON)" -m labkit.versions.before; fi
 
 test: $(DEV_STAMP) ## run every notebook and the short tests, in minutes; needs no GPU and no nsys
 	@$(IN_VENV) $(BIN)/python -m pytest tests/short -n auto --dist loadfile $(ARGS)
@@ -125,9 +129,9 @@ elif kill -0 "$$(cat $(UNFINISHED) 2>/dev/null)" 2>/dev/null; then \
 $(MAKE) --no-print-directory HELD=1 $@
 endef
 
-# A finished or hand-made environment is kept, and pip brings it up to date. One that was moved, whose first
-# installation was interrupted, or whose Python or pip no longer runs is made anew.
-define ENVIRONMENT
+define USABLE_PYTHON
+@[ "$$(pwd -P | grep -c '')" = 1 ] || { \
+  echo 'This folder has a line break in its name, and Python would not find the course in it: rename it' >&2; exit 2; }
 @if ! command -v "$(PYTHON)" >/dev/null; then \
   echo '$(PYTHON) is not on PATH: install Python 3.10 or newer, or name yours: make $(1) PYTHON=python3.12' >&2; \
   exit 2; fi
@@ -140,6 +144,12 @@ define ENVIRONMENT
 @"$(PYTHON)" -c 'import venv, $(if $(SYSTEM_PACKAGES),pip,ensurepip)' 2>/dev/null || \
  "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
   echo '$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, apt-get install python3-venv' >&2; exit 2; }
+endef
+
+# A finished or hand-made environment is kept, and pip brings it up to date. One that was moved, whose first
+# installation was interrupted, or whose Python or pip no longer runs is made anew.
+define ENVIRONMENT
+$(call USABLE_PYTHON,$(1))
 @moved() { [ -e "$$1" ] && [ "$$(cat "$$1")" != "$(HERE)" ]; }; \
 if [ -e $(UNFINISHED) ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1 \
     || moved $(STAMP) || moved $(READ_STAMP) \

@@ -1,6 +1,6 @@
 """What will work on this machine, and how is the rest mended? One page, before a lesson: ``make doctor``.
 
-A line of what was found, and where something will not work, what to do. Exit status 1: the labs cannot run live here.
+A line of what was found, and where something will not work, what to do. Exit status 1: the labs work in no mode here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from labkit.source import container, originals, turns
 from labkit.subjects import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
+from labkit.versions.before import Row, show
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys, profile
 
@@ -29,8 +30,6 @@ AHEAD = 2  # batches that each worker keeps ready
 LIVE_BYTES = 2 * 10**9  # that the reports of all labs, run live, may take
 PATIENCE_S = 120.0  # for a profile of nothing
 SHOWN = 4  # packages in another version than was tested
-
-Row = tuple[str, str, str]  # what is looked at, what was found, what follows (empty: it works)
 
 
 def packages(extra: str) -> Iterator[Row]:
@@ -57,7 +56,7 @@ def packages(extra: str) -> Iterator[Row]:
 
 def tested_set() -> Iterator[Row]:
     """Where the installed versions leave those that were tested together."""
-    file = versions.file_for()
+    file = versions.held_by()
     try:
         differs = versions.moved(file)
     except importlib.metadata.PackageNotFoundError:
@@ -159,14 +158,29 @@ def rows() -> Iterator[Row]:
     yield digits()
 
 
+def mode(found: list[Row]) -> str:
+    """The mode in which the labs work here, in a sentence; ``found``: all rows. LabError where they work in none."""
+    if missing := [f"{what}: {said}" for what, said, mend in packages("read") if mend]:
+        raise LabError(f"The labs do not open: {', '.join(missing)}; make read installs it.")
+    here, unmended = source.current(), {what: f"{said}; {mend}" for what, said, mend in found if mend}
+    if here.name == "recorded" and "recordings" in unmended:
+        raise LabError(f"The labs cannot show what was recorded: {unmended['recordings']}.")
+    if here.name == "live" and "a profile" in unmended:
+        return "Live, but no profile can be made here (above): LAB_MODE=recorded make lab shows what was recorded."
+    return here.greeting
+
+
 def main() -> None:
     speak_any_encoding()
-    width = 22
-    for what, found, so in rows():
-        print(f"{what:{width}}{found}" + (f"\n{'':{width}}→ {so}" if so else ""), flush=True)
-    live = source.current().name == "live"
-    print(f"\n{source.current().greeting}")
-    sys.exit(not live)
+    found = []
+    try:
+        for row in rows():
+            show([row])
+            found.append(row)
+        print(f"\n{mode(found)}")
+    except LabError as problem:
+        print(f"\n{problem}")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

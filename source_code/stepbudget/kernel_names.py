@@ -86,8 +86,14 @@ RULES = [
     ),
 ]  # fmt: skip
 _COMPILED = [(re.compile(rule.pattern), rule) for rule in RULES]
+LONGEST = 10_000  # letters of a name that are read: the course's longest has 5,809, and each costs 2 µs
 _NO_RULE = Rule(UNKNOWN, "", "no rule knows the name")
 _MOVES_DATA = Rule(NO, "", "moves data between GPUs")
+
+
+def without_middle(kernel: str) -> str:
+    """The name; of one with more than ``LONGEST`` letters its beginning and its end, which tell what it is."""
+    return kernel if len(kernel) <= LONGEST else f"{kernel[: LONGEST // 2]} … {kernel[-LONGEST // 2 :]}"
 
 
 @lru_cache(maxsize=65_536)

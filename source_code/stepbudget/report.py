@@ -131,7 +131,7 @@ class Report(Export):
         """
         name = self.column(KERNELS, *sqlite.KERNEL_NAME)
         found = self._activity(KERNELS, {"name": name, "graph_node": self.column(KERNELS, "graphNodeId")})
-        found["name"] = self._text(found["name"]).fillna("(unnamed kernel)")
+        found["name"] = each(self._text(found["name"]).fillna("(unnamed kernel)"), kernel_names.without_middle)
         return found
 
     @cached_property

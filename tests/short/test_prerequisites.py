@@ -36,7 +36,8 @@ def test_the_generation_says_which_numbers_tensor_cores_multiply(gpu, capability
 
 def test_a_driver_runs_the_cuda_of_its_own_age_and_older():
     assert follows(driver="580.65.06")["driver"] == "new enough for CUDA 13 (580)"
-    assert follows(driver="570.124.06")["driver"] == "too old for CUDA 13: it takes 580"
+    assert follows(driver="470.256.02")["driver"] == "too old for CUDA 13: it takes 580"
+    assert follows(driver="570.124.06")["driver"].startswith("too old for CUDA 13: it takes 580; rm .venv/.installed")
     assert follows(driver="570.124.06", cuda="12.8")["driver"] == "new enough for CUDA 12 (525)"
 
 

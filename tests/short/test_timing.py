@@ -16,7 +16,7 @@ from labkit.display.spread import Spread
 from labkit.errors import LabError, NotRecorded
 from labkit.pretend import replay
 from labkit.recording import plan
-from labkit.source import Live, Programs, Recorded, current, facts, kinds, pace, quick, recorded, running
+from labkit.source import Live, Programs, Recorded, current, door, facts, kinds, pace, quick, recorded, running
 from labkit.training import clock, machine
 from listed import write_list
 from stand_in import A_GPU, StandIn
@@ -238,9 +238,18 @@ def test_in_quick_mode_each_command_can_have_rounds_of_its_own(tmp_path, monkeyp
     assert len(live.get(kinds.runs(["a.py", "b.py"], when_quick=when_quick), said.append)["b.py"]) == 4
 
 
-def test_a_number_of_runs_that_is_none(live, monkeypatch):
-    monkeypatch.setenv("LAB_REPEATS", "many")
-    with pytest.raises(LabError, match="LAB_REPEATS=many"):
+def test_of_a_run_from_the_clocks_future_its_own_time_is_said():
+    long_ago = {"run_at": "2020-01-02T03:04:05+00:00"}
+    assert door._ago(long_ago).endswith(" ago")
+    ahead = {"run_at": "2999-01-02T03:04:05+00:00"}
+    assert door._ago(ahead) == ", 2999-01-02T03:04:05+00:00 (the clock was set back since)"
+    assert door._made_before([ahead], 1) == f"; all made before, from {door._ago(ahead)[2:]} on"
+
+
+@pytest.mark.parametrize("wrong", ["many", "0", "101", "99999999999", "9" * 5000])
+def test_a_number_of_runs_that_is_none_or_takes_a_lifetime(live, monkeypatch, wrong):
+    monkeypatch.setenv("LAB_REPEATS", wrong)
+    with pytest.raises(LabError, match=f"LAB_REPEATS={wrong} is not a number of runs: 1 to 100"):
         live.get(kinds.runs(["a.py"]), lambda line: None)
 
 

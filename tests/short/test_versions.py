@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import sys
 
@@ -20,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # that pytest brings
 
-FILES = sorted(versions.file_for().parent.glob("*.txt"))
+FILES = sorted(versions.file_for().parent.glob("python*.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ASKED_FOR = sum((EXTRAS[extra] for extra in ("read", "course", *versions.EXTRAS)), PROJECT["dependencies"])
@@ -64,6 +65,7 @@ def environment(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
     monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [])
+    monkeypatch.setattr(versions, "driver", lambda: "")
     return tmp_path
 
 
@@ -88,7 +90,67 @@ def test_a_torch_of_the_base_is_kept(environment, monkeypatch, no_environment):
         with_torch(monkeypatch, environment)
     else:
         with_torch(monkeypatch, environment.parent / "usr/lib/python3/dist-packages")
-    assert versions.chosen() == ("", "PyTorch 2.9.0a0+nv25.10 came with the machine, and its companions with it")
+    assert versions.chosen()[0] == ""
+    assert "PyTorch 2.9.0a0+nv25.10 came with the machine, and its companions with it" in versions.chosen()[1]
+
+
+SMI = """#!/bin/sh
+[ "$1 $2" = "--query-gpu=driver_version --format=csv,noheader" ] && {{ {0}; }}
+"""
+ANSWERS = {
+    "535.183.01": ("echo 535.183.01; echo 535.183.01", "535.183.01"),
+    "none that answers": ("echo NVIDIA-SMI has failed: 3 is not 4; exit 9", ""),
+    "another library": ("echo 570.1; exit 18", ""),
+    "nothing": (":", ""),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_driver_is_read_from_nvidia_smi(monkeypatch, tmp_path, answer):
+    script, version = ANSWERS[answer]
+    (tmp_path / "nvidia-smi").write_text(SMI.format(script))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert versions.driver() == version
+
+
+def test_without_nvidia_smi_there_is_no_driver(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.driver() == ""
+
+
+@pytest.mark.parametrize("driver", ["525.60.13", "535.183.01", "550.54.15", "570.124.06", "579.9"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_driver_for_cuda_12_gets_the_last_torch_for_it(environment, monkeypatch, driver, file):
+    python = tuple(map(int, file.stem.removeprefix("python").split(".")))
+    monkeypatch.setattr(sys, "version_info", (*python, 1, "final", 0))
+    monkeypatch.setattr(versions, "driver", lambda: driver)
+    path, said = versions.chosen()
+    held = versions.pins(versions.held_by())
+    assert (ROOT / path).resolve() == versions.held_by() == (environment / versions.HELD).resolve()
+    assert held == versions.pins(file) | versions.pins(versions.CUDA12) and held["torch"] == "2.10.0"
+    assert said == f"The NVIDIA driver {driver} runs CUDA 12: PyTorch is held at 2.10.0, the last one for it."
+    for wanted in WANTED:
+        if wanted.name in versions.pins(versions.CUDA12):
+            assert wanted.specifier.contains(held[wanted.name])
+    (environment / versions.FLOATS).touch()
+    assert versions.pins(ROOT / versions.chosen()[0]) == versions.pins(versions.CUDA12), "all else floats"
+    monkeypatch.setattr(versions, "driver", lambda: "580.65.06")
+    versions.chosen()
+    assert versions.held_by() == file, "a newer driver ends it"
+
+
+@pytest.mark.parametrize("driver", ["", "580.65.06", "610.1"])
+def test_a_newer_driver_or_none_gets_what_was_tested(environment, monkeypatch, driver):
+    monkeypatch.setattr(versions, "driver", lambda: driver)
+    assert versions.chosen() == ("source_code/labkit/versions/python3.12.txt", "")
+
+
+def test_a_driver_too_old_for_all_is_told_what_to_do(environment, monkeypatch):
+    monkeypatch.setattr(versions, "driver", lambda: "470.256.02")
+    path, said = versions.chosen()
+    assert path == "source_code/labkit/versions/python3.12.txt"
+    assert "driver 470.256.02 is too old" in said and "580 or newer" in said and said.count(".") == 3
 
 
 def test_what_moved_is_named_with_both_versions(monkeypatch, tmp_path):

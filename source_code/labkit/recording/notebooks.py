@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -20,7 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from labkit import course
-from labkit.errors import speak_any_encoding
+from labkit.errors import LabError, one_sentence
 from labkit.paths import ROOT
 from labkit.recording import index, pages
 
@@ -77,9 +78,19 @@ def store(notebook: nbformat.NotebookNode, file: Path) -> None:
         cell["id"] = f"cell-{number:02d}"
         cell.metadata.pop("execution", None)
         fold(cell)
+    replace(file, nbformat.writes(notebook) + "\n")
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file whole, or leave it as it was: LabError then."""
     draft = file.with_suffix(".tmp")
-    nbformat.write(notebook, draft)
-    draft.replace(file)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise LabError(f"{file} cannot be written ({error.strerror}): it is as it was.") from error
 
 
 def dress_again(file: Path) -> None:
@@ -88,11 +99,21 @@ def dress_again(file: Path) -> None:
     pages.dress(notebook, file.name)
     text = nbformat.writes(notebook) + "\n"
     if text != file.read_text(encoding="utf-8"):
-        file.write_text(text, encoding="utf-8")
+        replace(file, text)
+
+
+def run(file: Path) -> None:
+    """Run a notebook and store it; LabError where the disk is full, exit status 1 where one of its cells fails."""
+    try:
+        store(execute(file.resolve()), file.resolve())
+    except CellExecutionError as error:
+        sys.exit(f"{file}: {error}")
+    except OSError as error:  # a kernel writes before it starts, too
+        raise LabError(f"{file} cannot be run ({error.strerror}): it is as it was.") from error
+    print(f"{file.resolve().relative_to(ROOT)}: run and stored")
 
 
 def main() -> None:
-    speak_any_encoding()
     parser = argparse.ArgumentParser(
         prog="python3 -m labkit.recording.notebooks", description="Run notebooks and store their outputs."
     )
@@ -101,17 +122,14 @@ def main() -> None:
     os.environ.setdefault("LAB_MODE", "recorded")
     os.environ["LAB_PREDICTIONS"] = "off"
     os.environ.setdefault("PYTHONWARNINGS", "ignore:CUDA initialization")  # a driver too old is said to its owner only
-    for page in pages.TEXTS:
-        page.write_text(pages.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
-    index.FILE.write_text(index.text(), encoding="utf-8")
-    for file in files():
-        dress_again(file)
-    for file in args.files or files():
-        try:
-            store(execute(file.resolve()), file.resolve())
-        except CellExecutionError as error:
-            sys.exit(f"{file}: {error}")
-        print(f"{file.resolve().relative_to(ROOT)}: run and stored")
+    with one_sentence():
+        for page in pages.TEXTS:
+            replace(page, pages.filled(page.read_text(encoding="utf-8")))
+        replace(index.FILE, index.text())
+        for file in files():
+            dress_again(file)
+        for file in args.files or files():
+            run(file)
 
 
 if __name__ == "__main__":

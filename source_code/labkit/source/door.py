@@ -279,9 +279,9 @@ def _script(command: str) -> str:
 
 
 def _ago(record: dict) -> str:
-    """How long ago a record was made, as the text has it."""
+    """How long ago a record was made, as the text has it; its own time where the clock was set back since."""
     seconds = (datetime.now(timezone.utc) - datetime.fromisoformat(record["run_at"])).total_seconds()
-    return f", {duration(seconds)} ago"
+    return f", {duration(seconds)} ago" if seconds >= 0 else f", {record['run_at']} (the clock was set back since)"
 
 
 def _made_before(kept: Sequence[dict], runs: int) -> str:

@@ -10,6 +10,7 @@ import os
 from labkit.errors import LabError
 from labkit.source.sweep import spare
 
+MOST_ROUNDS = 100  # that somebody may ask for: hours each
 EPOCHS, ROUNDS = 3, 2  # of a quick run: a first epoch, which is left out, and two to compare; twice, to see the noise
 FULL_EPOCHS, FULL_ROUNDS = 10, 3  # as recorded
 TRAINING = ("main_", "keras_")  # what the scripts that train are called
@@ -65,8 +66,8 @@ def rounds(when_quick: int = ROUNDS) -> int:
         return 0
     usual = when_quick if is_quick() else FULL_ROUNDS
     wanted = os.environ.get("LAB_REPEATS", "").strip() or str(usual)
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise LabError(f"LAB_REPEATS={wanted} is not a number of runs.")
+    if not wanted.isdecimal() or len(wanted) > len(str(MOST_ROUNDS)) or not 1 <= int(wanted) <= MOST_ROUNDS:
+        raise LabError(f"LAB_REPEATS={wanted} is not a number of runs: 1 to {MOST_ROUNDS}.")
     return int(wanted)
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from labkit import source
 from labkit.training import machine
+from labkit.versions import OLDEST_DRIVER
 from stepbudget.ask.tensor_cores import WITHOUT_TENSOR_CORES
 from stepbudget.show.table import Table, table
 
@@ -25,10 +26,8 @@ GENERATIONS = {
     (9, 0): ("Hopper", "FP16, BF16, TF32, FP8"),
     (10, 0): ("Blackwell", "FP16, BF16, TF32, FP8, FP4"),
 }
-# For each major version of CUDA, the oldest driver that runs all of its minor versions
-# (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html), and the oldest compute capability that
-# it still compiles for (its release notes: 13 has left Volta and what came before).
-OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+# For each major version of CUDA, the oldest compute capability that it still compiles for (its release notes: 13 has
+# left Volta and what came before).
 OLDEST_GPU = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 HOW_TO_GET = "https://pytorch.org/get-started/locally/"
 
@@ -82,8 +81,11 @@ def _driver(found: source.Machine, cuda: str | None) -> str:
     if major not in OLDEST_DRIVER:
         return ""
     needs = OLDEST_DRIVER[major]
-    old = int(found.driver.partition(".")[0]) < needs
-    return f"too old for CUDA {major}: it takes {needs}" if old else f"new enough for CUDA {major} ({needs})"
+    have = int(found.driver.partition(".")[0])
+    if have >= needs:
+        return f"new enough for CUDA {major} ({needs})"
+    mend = "; rm .venv/.installed, then make lab, installs an older PyTorch" if have >= OLDEST_DRIVER[12] else ""
+    return f"too old for CUDA {major}: it takes {needs}{mend}"
 
 
 def _cuda(found: source.Machine, cuda: str | None) -> str:

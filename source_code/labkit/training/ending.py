@@ -1,6 +1,7 @@
 """How does a script end before its time? Whoever ends it, and whatever breaks: one sentence, and a status that says so.
 
-SIGTERM, as batch systems, containers and torchrun send it, does what Ctrl-C does.
+SIGTERM, as batch systems, containers and torchrun send it, does what Ctrl-C does, and so does SIGHUP, which a closed
+terminal or a lost connection sends.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from types import FrameType
 
 from stepbudget.errors import ReportError, printable, speak_any_encoding
 
-REFUSED, FAILED, CTRL_C, SIGTERM = 2, 1, 130, 143  # exit statuses; the last two as a shell gives them
+REFUSED, FAILED, CTRL_C, SIGNALLED = 2, 1, 130, 128  # exit statuses; of a signal the last one plus its number
+ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 PATIENCE_S = 10  # with a rank that was asked to end, and waits for the others where Python cannot interrupt it
-_begun, _asked = False, False
+_begun = False
+_asked = 0  # the signal that asked for the end
 _main = 0  # the process that handles them: a loader worker is a copy of it until it has set handlers of its own
 
 
 def in_one_sentence() -> None:
     """From now on this process ends in one sentence where a reader can do something about its end.
 
-    That is: Ctrl-C and SIGTERM, each LabError, and what ``sentence`` knows. All else keeps its traceback. A SIGTERM
-    that is ignored already (nohup) stays so. Only the rank that keeps the record handles it: the others end at once.
+    That is: Ctrl-C and what is ``ENDING``, each LabError, and what ``sentence`` knows. All else keeps its traceback. A
+    signal that is ignored already (nohup) stays so. Only the rank that keeps the record handles it: the others end at
+    once.
     """
     global _begun, _main
     speak_any_encoding()
@@ -35,10 +39,11 @@ def in_one_sentence() -> None:
     if _begun or os.environ.get("RANK", "0") != "0" or threading.current_thread() is not threading.main_thread():
         return
     _begun, _main = True, os.getpid()
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _as_ctrl_c)
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            _end_what_hangs()
+    handled = {number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL}
+    for number in handled:
+        signal.signal(number, _as_ctrl_c)
+    if handled and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _end_what_hangs()
 
 
 def status(error: BaseException | None) -> str:
@@ -57,7 +62,7 @@ def status(error: BaseException | None) -> str:
 def exit_status(error: BaseException) -> int:
     """The exit status of a process that ended so."""
     if _asked:
-        return SIGTERM
+        return SIGNALLED + _asked
     if isinstance(error, ReportError):
         return REFUSED
     return CTRL_C if isinstance(error, KeyboardInterrupt) else FAILED
@@ -66,7 +71,7 @@ def exit_status(error: BaseException) -> int:
 def sentence(error: BaseException | None) -> str | None:
     """One sentence for an end that a reader can do something about; None leaves the traceback to speak."""
     if _asked and error is not None:  # whatever broke then: another rank, a loader worker
-        return "interrupted by SIGTERM."
+        return f"interrupted by {signal.Signals(_asked).name}."
     if isinstance(error, KeyboardInterrupt):
         return "interrupted."
     if isinstance(error, ReportError):
@@ -97,9 +102,10 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
     """
     global _asked
     if os.getpid() != _main:
-        os._exit(SIGTERM)
-    _asked = True
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os._exit(SIGNALLED + number)
+    _asked = number
+    for one in ENDING:
+        signal.signal(one, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while frame is not None:
         if frame.f_code.co_name == "__exit__" and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
@@ -146,7 +152,7 @@ def _end_what_hangs() -> None:
     main = os.getpid()
 
     def watch(told: socket.socket = told) -> None:  # which is open as long as somebody holds it
-        while signal.SIGTERM not in heard.recv(64):
+        while ENDING.isdisjoint(heard.recv(64)):
             pass
         time.sleep(PATIENCE_S)
         if os.getpid() == main:

@@ -1,4 +1,4 @@
-"""Which constraints hold for this environment? Their path, for pip; where there are none, nothing, and why on stderr.
+"""Which constraints hold for this environment? Their path, for pip, or nothing; and on stderr what to say of it.
 
 python -m labkit.versions            before anything is installed: the standard library is enough
 python -m labkit.versions --write    after every test passed: what is installed becomes this Python's tested set
@@ -17,6 +17,8 @@ from labkit import versions
 def write() -> None:
     """The tested set of this Python, from what is installed."""
     here = versions.installed()
+    if versions.held_by() != versions.file_for():
+        sys.exit(f"this environment's PyTorch was chosen for an older driver ({versions.HELD}): no tested set of all")
     if missing := sorted({one.name for one in versions.required(versions.PACKAGE, versions.EXTRAS)} - {*here}):
         sys.exit(f"not installed: {', '.join(missing)}. A whole set wants make keras and make test-all first")
     file = versions.file_for()
@@ -34,8 +36,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="make what is installed the tested set of this Python")
     if parser.parse_args().write:
         return write()
-    path, why_not = versions.chosen()
-    print(path or f"Versions are not held: {why_not}.", file=sys.stdout if path else sys.stderr)
+    path, said = versions.chosen()
+    if said:
+        print(said, file=sys.stderr)
+    if path:
+        print(path)
 
 
 if __name__ == "__main__":
