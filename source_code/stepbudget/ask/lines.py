@@ -24,7 +24,7 @@ from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
-from stepbudget.coded import coded, each
+from stepbudget.coded import coded, each, together
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
 from stepbudget.report import Report, remembered
@@ -281,14 +281,15 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     top = np.where(is_operator & (outer >= 0) & is_operator[outer], outer, np.arange(len(outer)))
     while (top[top] != top).any():
         top = top[top]
-    found, which = np.unique(intervals.place_at(starts, ends, times), return_inverse=True)
+    which, found = pd.factorize(intervals.place_at(starts, ends, times))
     path = [np.where(is_operator, outer[top], top), np.where(is_operator, top, -1), np.arange(len(top))]
     number, names = coded(each(ranges["name"], _place_named))
-    path = np.column_stack([np.append(number, len(names))[np.append(places, -1)[found]] for places in path])
-    kinds, which_kind = np.unique(path, axis=0, return_inverse=True)
+    path = [np.append(number, len(names))[np.append(places, -1)[found]] for places in path]
+    which_kind, first = together(*path)
     names = [*names, ""]
-    texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds.tolist()]
-    return np.array(texts, dtype=object)[which_kind.reshape(-1)[which]]
+    kinds = zip(*(column[first].tolist() for column in path), strict=True)
+    texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds]
+    return np.array(texts, dtype=object)[which_kind[which]]
 
 
 def _place_named(name: str) -> str:
