@@ -576,17 +576,21 @@ class Report(Export):
         """
         if not self.has(table):
             return np.empty((0, len(columns)), dtype=np.int64)
-        edges = ", ".join(f"min({column}), max({column})" for column in columns[2:])
-        ((count, *edges),) = self.rows(f"SELECT count(*), {edges} FROM {table} WHERE {where}", self._about)
-        lowest, highest = np.array([0, 0, *edges[::2]], dtype=object), np.array([0, 1, *edges[1::2]], dtype=object)
-        varying = np.append([True, True], lowest[2:] != highest[2:]) if count else np.zeros(len(columns), dtype=bool)
+        rows = f"FROM {table} WHERE {where}"
+        first = self.rows(f"SELECT {', '.join(columns)} {rows} LIMIT {BATCH}", self._about)
+        if not first:
+            return np.empty((0, len(columns)), dtype=np.int64)
+        # What is the same in the first rows may be so in all.
+        told = [(column, {*values}) for column, values in zip(columns, zip(*first, strict=True), strict=True)]
+        asked = [f"max({column} <> {min(values)})" if len(values) == 1 else "1" for column, values in told]
+        ((count, *differs),) = self.rows(f"SELECT count(*), {', '.join(asked)} {rows}", self._about)
+        varying = np.array(differs, dtype=bool)
         found = np.empty((len(columns), count), dtype=np.int64)
-        for row in np.flatnonzero(~varying) if count else ():
-            found[row] = lowest[row]
-        query = f"SELECT {', '.join(np.array(columns)[varying])} FROM {table} WHERE {where}"
+        found[~varying] = self._whole(table, first[0])[~varying, None]
+        query = f"SELECT {', '.join(np.array(columns)[varying]) or 'NULL'} {rows}"
         with self._answers():
-            rows = chain.from_iterable(self._db.execute(query, self._about)) if count else ()
-            found[varying] = self._whole(table, rows, count * varying.sum()).reshape(count, -1).T
+            numbers = chain.from_iterable(self._db.execute(query, self._about)) if varying.any() else ()
+            found[varying] = self._whole(table, numbers, count * varying.sum()).reshape(count, -1).T
         start, end = found[:2]
         ordered = (start[1:] > start[:-1]) | (start[1:] == start[:-1]) & (end[1:] >= end[:-1])
         return found.T if ordered.all() else found[:, np.lexsort((end, start))].T

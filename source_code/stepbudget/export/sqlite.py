@@ -241,18 +241,19 @@ class Export:
             return None
         self.need(table, *WHOLE[table], *PERHAPS[table])
         perhaps = [*PERHAPS[table], *sorted(SOMETIMES & columns)]
-        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
-        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
+        wrong = " OR ".join(
+            [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
+            + [f'"{name}" IS NOT NULL AND typeof("{name}") <> \'integer\'' for name in perhaps]
+        )
         too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
         until = '"end"' if "end" in columns else "NULL"
         where = TIMED if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
-        first, start, end, damaged, too_large = self.rows(
-            f"SELECT min(start), max(start), max({until}), max({' OR '.join(wrong)}), max({too_large}) "
-            f"FROM {table} WHERE {where}"
+        first, start, end, too_large = self.rows(
+            f"SELECT min(start), max(start), max({until}), max({too_large}) FROM {table} WHERE {where}"
         )[0]
-        if damaged:
+        if self.rows(f"SELECT 1 FROM {table} WHERE ({where}) AND ({wrong}) LIMIT 1"):
             what = f"a value in one of {', '.join((*WHOLE[table], *perhaps))} that is no whole number"
             raise self.damaged(table, what)
         if too_large:
