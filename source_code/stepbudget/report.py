@@ -26,7 +26,7 @@ from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
 from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
-from stepbudget.export.names import DIAGNOSTICS, PRODUCT, STACKS
+from stepbudget.export.names import DIAGNOSTICS, MEMORY, PRODUCT, STACKS
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
 
@@ -70,8 +70,10 @@ LOSS = re.compile(
 )
 ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
 
-# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others.
-READ = {sqlite.CALLS, *sqlite.WORK}
+# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others;
+# and whatever else a version of Nsight Systems writes that has starts, by the table's own name.
+READ = {RANGES, sqlite.CALLS, *sqlite.WORK, sqlite.OS_CALLS, sqlite.OVERHEAD, sqlite.SCHEDULED, sqlite.SAMPLES}
+READ |= {*sqlite.MPI, MEMORY}
 IN_CALLS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"  # each of its rows is a call that waits, and is read as that
 UNREAD = {
     "CUPTI_ACTIVITY_KIND_OPENACC_": "OpenACC constructs",
@@ -196,10 +198,14 @@ class Report(Export):
         """What the export holds and no question reads, in words, with its rows and how long they lasted (ms)."""
         tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)} - READ
         tables.difference_update([IN_CALLS] if len(self._calls_made) else [])
-        listed = []
+        tables = {name for name in tables if name.isidentifier() and self.has(name)}
+        kinds: dict[str, list[str]] = {}
         for start, words in UNREAD.items():
-            own = sorted(name for name in tables if name.startswith(start) and name.isidentifier() and self.has(name))
-            tables.difference_update(own)
+            kinds[words] = sorted(name for name in tables if name.startswith(start))
+            tables.difference_update(kinds[words])
+        kinds |= {name: [name] for name in sorted(tables) if "start" in self.columns(name)}
+        listed = []
+        for words, own in kinds.items():
             rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own)
             ms = self._lasted_ms(own)
             lasted = f", {ms:,.1f} ms" if ms >= 0.05 else ""
