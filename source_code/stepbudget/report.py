@@ -24,7 +24,6 @@ from stepbudget import kernel_names, metrics, nccl
 from stepbudget.coded import each
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
-from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
 from stepbudget.export.names import DIAGNOSTICS, MEMORY, PRODUCT, STACKS
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
@@ -319,17 +318,8 @@ class Report(Export):
     @cached_property
     def names_of_libraries(self) -> set[str]:
         """What ranges are called that lie in the NVTX domain of a library."""
-        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
-            return set()
-        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
-        query = (
-            f"SELECT DISTINCT event.domainId, event.globalTid >> 24, coalesce({text}, registered.value) "
-            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
-            "WHERE event.eventType"
-        )
-        created = self.rows(f"{query} = {DOMAIN_CREATED}")
-        domains = {row[:2] for row in created if LIBRARY_DOMAINS.match(str(row[2]))}
-        rows = self.rows(f"{query} IN ({self.range_types})") if domains else []
+        domains = {tuple(domain) for *domain, name in self.domains if LIBRARY_DOMAINS.match(str(name))}
+        rows = self.named_events(self.range_types) if domains else []
         return {name for *domain, name in rows if tuple(domain) in domains}
 
     @cached_property
@@ -642,10 +632,15 @@ class Report(Export):
             self.notes.append(text)
 
 
+def rows_where(table: pd.DataFrame, rows: pd.Series | np.ndarray) -> pd.DataFrame:
+    """The rows of a table that are True; all of them, as of a window that is the whole capture, without a copy."""
+    return table.copy(deep=DEEP) if rows.all() else table[rows]
+
+
 def computing(kernels: pd.DataFrame) -> pd.DataFrame:
     """The kernels without those that only communicate, which may wait for long where no work is; all if no others."""
     waiting = {name for name in kernels["name"].unique() if kernel_names.is_collective(name)}
-    return kernels[~kernels["name"].isin(waiting)] if len(waiting) < kernels["name"].nunique() else kernels
+    return kernels[~kernels["name"].isin(waiting)] if waiting and len(waiting) < kernels["name"].nunique() else kernels
 
 
 def with_the_work(work: pd.DataFrame, column: str) -> int:

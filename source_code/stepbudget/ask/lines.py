@@ -27,7 +27,7 @@ from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
 from stepbudget.coded import coded, each, together
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
@@ -131,7 +131,7 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     (else at ``start``) and is no row of its own.
     """
     window = found.window
-    api = report.api[threads.begins_in(report.api, window)]
+    api = rows_where(report.api, threads.begins_in(report.api, window))
     kernels, graphs, moved = (
         table[(table["process"] == window.process) & table["api_start"].notna()]
         for table in (report.kernels, report.graphs, report.copies)
@@ -145,13 +145,13 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     follows = api.index.isin(after["call"])
     waits = (named(api["name"], threads.WAITING_CALLS.search) | fetched) & ~copied & ~follows
     queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
-    chosen = {
+    kinds = {
         "pageable_copy": (copied, copied),
         "synchronisation": (waits, waits),
         "launch_overhead": (queues, launched),
     }
     api = api.assign(table=CALLS, call=api.index)
-    parts = [api[own].assign(cause=cause, counts=counts[own]) for cause, (own, counts) in chosen.items()]
+    parts = [api[own].assign(cause=cause, counts=counts[own]) for cause, (own, counts) in kinds.items()]
     parts += list(_sleeps(report, found))
     parts = [part for part in parts if len(part)]
     if not parts:

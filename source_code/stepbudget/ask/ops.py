@@ -28,7 +28,7 @@ from stepbudget.ask import tensor_cores
 from stepbudget.ask.threads import begins_in
 from stepbudget.coded import coded, each, together
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -85,7 +85,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``range`` (row in
     ``report.ranges``, -1 for a kernel alone), ``reason`` and ``evidence`` (texts for the group "not using", else None).
     """
-    table = report.kernels[begins_in(report.kernels, window)]
+    table = rows_where(report.kernels, begins_in(report.kernels, window))
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     codes, different = coded(table["name"])
     names = np.array([str(name) for name in different], dtype=object)

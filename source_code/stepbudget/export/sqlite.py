@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stepbudget.errors import ReportError
 from stepbudget.export import files
-from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
+from stepbudget.export.kinds import DOMAIN_CREATED, EXACT, MOST_BYTES, RANGE_TYPES
 from stepbudget.export.names import (
     CALLS,
     COPIES,
@@ -186,6 +186,22 @@ class Export:
         """
         number = self.enumeration("ENUM_NSYS_EVENT_CLASS").get(*BACKTRACE)
         return f"eventClass IS {number}" if "eventClass" in self.columns(CALLS) else "false"
+
+    @cached_property
+    def domains(self) -> list[tuple]:
+        """NVTX's domains, as the events that create them tell: process, number, name; looked for among all once."""
+        return self.named_events(str(DOMAIN_CREATED))
+
+    def named_events(self, kinds: str) -> list[tuple]:
+        """The different NVTX events of these kinds (SQL): process, domain, name; none if no domain is told."""
+        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
+            return []
+        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
+        return self.rows(
+            f"SELECT DISTINCT event.globalTid >> 24, event.domainId, coalesce({text}, registered.value) "
+            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
+            f"WHERE event.eventType IN ({kinds})"
+        )
 
     @property
     def calls(self) -> str:
