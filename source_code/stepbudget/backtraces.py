@@ -128,14 +128,12 @@ def _call_starts(export: Export) -> dict[tuple[int, int], int]:
 
 def _domains(export: Export) -> dict[tuple[int, int], str]:
     """The NVTX domains of Python's backtraces: process and number → name."""
-    if not {"domainId", "eventType", "globalTid", "text", "textId"} <= export.columns(RANGES):
+    if not {"text", "textId"} <= export.columns(RANGES):
         return {}
-    name = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
-    query = f"SELECT globalTid, domainId, {name} FROM {RANGES} WHERE eventType = {frames.DOMAIN_CREATED}"
     return {
-        (thread >> 24, domain): text
-        for thread, domain, text in export.rows(query)
-        if isinstance(thread, int) and isinstance(domain, int) and text in frames.DOMAINS
+        (process, domain): text
+        for process, domain, text in export.domains
+        if isinstance(process, int) and isinstance(domain, int) and text in frames.DOMAINS
     }
 
 

@@ -23,8 +23,8 @@ from functools import lru_cache
 
 import pandas as pd
 
-from stepbudget.export.frames import DOMAIN_CREATED, HEADER
-from stepbudget.export.kinds import MOST_BYTES
+from stepbudget.export.frames import HEADER
+from stepbudget.export.kinds import DOMAIN_CREATED, MOST_BYTES
 from stepbudget.export.sqlite import RANGES, Export
 
 COLUMNS = ["start", "end", "thread", "process", "function", "communicator", "bytes", "rank", "ranks", "sequence"]

@@ -24,32 +24,18 @@ from stepbudget import kernel_names, metrics, nccl
 from stepbudget.coded import each
 from stepbudget.errors import ReportError
 from stepbudget.export import sqlite
-from stepbudget.export.frames import DOMAIN_CREATED
 from stepbudget.export.kinds import EXACT
-from stepbudget.export.names import DIAGNOSTICS, PRODUCT, STACKS
+from stepbudget.export.names import DIAGNOSTICS, MEMORY, PRODUCT, STACKS
 from stepbudget.export.sqlite import KERNELS, RANGES, Export
 from stepbudget.window import Window
 
 MISSING = -(2**63)  # stands for NULL among whole numbers; no version of Nsight Systems writes it
 
-# One GPU activity: when and where it ran on the GPU.
-_ACTIVITY = f"""
-SELECT start - :origin, "end" - :origin, {{device}}, {{stream}}, globalPid >> 24, {{columns}}
-FROM {{table}} WHERE {sqlite.TIMED}
-"""
-
-# Host-side calls: the CUDA API, the operating system, MPI, the profiler's own overhead.
-_CALLS = """
-SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, {columns} FROM {table} WHERE {where}
-"""
-
-# The name of a range stands in the row or, registered, in StringIds. One still open at the end of capture has no end.
-_RANGES = """
-SELECT start - :origin, coalesce("end", :last) - :origin, globalTid, "end" IS NULL, coalesce({text}, {textId}),
-    typeof({text}) NOT IN ('text', 'null')
-FROM NVTX_EVENTS WHERE eventType IN ({types})
-"""
-BATCH = 65_536  # rows read at once
+# Host-side calls: the CUDA API, the operating system, MPI, the profiler's own overhead; and ranges. What is still open
+# at the end of capture has no end.
+_CALLED = ("start - :origin", 'coalesce("end", :last) - :origin', "globalTid")
+DEEP = int(pd.__version__.partition(".")[0]) < 3  # from 3 on a table is copied when it is written to
+BATCH = 1024  # rows read at once: those of few columns stay in the processor's cache
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
@@ -83,8 +69,10 @@ LOSS = re.compile(
 )
 ALL_OF_A_KIND = re.compile(r"^No \w+ events collected")
 
-# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others.
-READ = {sqlite.CALLS, *sqlite.WORK}
+# What an export may hold and no question reads: how the tables' names begin, and what they hold. Of CUPTI, all others;
+# and whatever else a version of Nsight Systems writes that has starts, by the table's own name.
+READ = {RANGES, sqlite.CALLS, *sqlite.WORK, sqlite.OS_CALLS, sqlite.OVERHEAD, sqlite.SCHEDULED, sqlite.SAMPLES}
+READ |= {*sqlite.MPI, MEMORY}
 IN_CALLS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"  # each of its rows is a call that waits, and is read as that
 UNREAD = {
     "CUPTI_ACTIVITY_KIND_OPENACC_": "OpenACC constructs",
@@ -209,10 +197,14 @@ class Report(Export):
         """What the export holds and no question reads, in words, with its rows and how long they lasted (ms)."""
         tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master") if isinstance(name, str)} - READ
         tables.difference_update([IN_CALLS] if len(self._calls_made) else [])
-        listed = []
+        tables = {name for name in tables if name.isidentifier() and self.has(name)}
+        kinds: dict[str, list[str]] = {}
         for start, words in UNREAD.items():
-            own = sorted(name for name in tables if name.startswith(start) and name.isidentifier() and self.has(name))
-            tables.difference_update(own)
+            kinds[words] = sorted(name for name in tables if name.startswith(start))
+            tables.difference_update(kinds[words])
+        kinds |= {name: [name] for name in sorted(tables) if "start" in self.columns(name)}
+        listed = []
+        for words, own in kinds.items():
             rows = sum(self.rows(f"SELECT count(*) FROM {name}")[0][0] for name in own)
             ms = self._lasted_ms(own)
             lasted = f", {ms:,.1f} ms" if ms >= 0.05 else ""
@@ -273,51 +265,61 @@ class Report(Export):
         ranges = self._frame(RANGES, times, ["start", "end", "thread"])
         ranges["process"] = np.right_shift(ranges["thread"], 24)
         known = {**self._strings.to_dict(), None: "(unnamed range)"}
-        names = [name if isinstance(name, str) else known.get(name, known[None]) for name in different]
-        ranges["raw_name"] = pd.Series(np.array(names, dtype=object)[codes], dtype=object)
-        ranges["name"] = each(ranges["raw_name"], lambda name: EMIT_NVTX.sub("", name))
-        ranges["operator"] = each(ranges["raw_name"], lambda name: bool(OPERATOR.search(name))).astype(bool)
-        known = self.names_of_libraries
-        own = each(ranges["raw_name"], lambda name: name in known or bool(LIBRARYS.match(name)))
-        ranges["library"] = own.astype(bool)
+        raw = [name if isinstance(name, str) else known.get(name, known[None]) for name in different]
+        # What tells of a name is told by what is left of it, and by whether anything was cut off: few differ in these.
+        cut = [EMIT_NVTX.split(name, 1)[0] for name in raw]
+        same: dict[tuple[str, bool], tuple[str, bool, bool]] = {}
+        of_own = self.names_of_libraries
+        told = []
+        for name, own in zip(raw, cut, strict=True):
+            key = own, len(own) < len(name)
+            if key not in same:
+                is_librarys = bool(LIBRARYS.match(f"{own}, " if key[1] else own))
+                same[key] = own, key[1] or bool(OPERATOR.search(own)), is_librarys
+            told.append(same[key])
+        texts, operator, librarys = zip(*told, strict=True) if told else ((), (), ())
+        ranges["raw_name"] = _objects(raw, codes)
+        ranges["name"] = _objects(texts, codes)
+        ranges["operator"] = np.array(operator, dtype=bool)[codes]
+        librarys = np.array(librarys, dtype=bool) | np.array([name in of_own for name in raw], dtype=bool)
+        ranges["library"] = librarys[codes]
         return ranges
 
     def _range_rows(self) -> tuple[np.ndarray, np.ndarray, list[str | int | None]]:
         """Start, end, thread of each range in order, shape (n, 3), the number of its name, and the different names.
 
-        A name is a text, or the id of one. Rows are read in parts: as Python's objects all would fill the memory.
+        A name is a text, or the id of one: it stands in the row or, registered, in StringIds. Rows are read in parts:
+        as Python's objects all would fill the memory.
         """
+        if not self.has(RANGES):
+            return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp), []
+        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
+        own = f"FROM {RANGES} WHERE eventType IN ({self.range_types})"
+        asked = f"SELECT count(*), max(\"end\" IS NULL), max(typeof({text}) NOT IN ('text', 'null')) {own}"
+        ((count, some_open, damaged),) = self.rows(asked)
+        if damaged:
+            raise self.damaged(RANGES, "a name that is no text")
+        columns = [*_CALLED, '"end" IS NULL'][: 3 + bool(some_open)]
         numbers: dict[str | int | None, int] = {}
-        parts, codes = [np.empty((0, 4), dtype=np.int64)], [np.empty(0, dtype=np.intp)]
-        columns = {name: self.column(RANGES, name) for name in ("text", "textId")}
-        query = _RANGES.format(**columns, types=self.range_types)
-        for rows in self.batches(query, self._about, BATCH) if self.has(RANGES) else ():
-            *whole, names, damaged = zip(*rows, strict=True)
-            if any(damaged):
-                raise self.damaged(RANGES, "a name that is no text")
-            parts.append(np.stack([self._whole(RANGES, column) for column in whole], axis=1))
+        found, codes = np.zeros((4, count), dtype=np.int64), np.empty(count, dtype=np.int32)
+        at = 0
+        for rows in self.batches(f"SELECT {', '.join(columns)}, coalesce({text}, {number}) {own}", self._about, BATCH):
+            *whole, names = zip(*rows, strict=True)
+            place = slice(at, at := at + len(rows))
+            for row, column in enumerate(whole):
+                found[row, place] = self._whole(RANGES, column)
             for name in dict.fromkeys(names):
                 numbers.setdefault(name, len(numbers))
-            codes.append(np.fromiter(map(numbers.__getitem__, names), dtype=np.intp, count=len(names)))
-        found, code = np.concatenate(parts), np.concatenate(codes)
-        start, end, _, is_open = found.T
+            codes[place] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int32, count=len(names))
+        start, end, _, is_open = found
         order = np.lexsort((-end, is_open == 0, start))  # of those that start together the outer one first
-        return found[order, :3], code[order], list(numbers)
+        return found[:3, order].T, codes[order], list(numbers)
 
     @cached_property
     def names_of_libraries(self) -> set[str]:
         """What ranges are called that lie in the NVTX domain of a library."""
-        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
-            return set()
-        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
-        query = (
-            f"SELECT DISTINCT event.domainId, event.globalTid >> 24, coalesce({text}, registered.value) "
-            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
-            "WHERE event.eventType"
-        )
-        created = self.rows(f"{query} = {DOMAIN_CREATED}")
-        domains = {row[:2] for row in created if LIBRARY_DOMAINS.match(str(row[2]))}
-        rows = self.rows(f"{query} IN ({self.range_types})") if domains else []
+        domains = {tuple(domain) for *domain, name in self.domains if LIBRARY_DOMAINS.match(str(name))}
+        rows = self.named_events(self.range_types) if domains else []
         return {name for *domain, name in rows if tuple(domain) in domains}
 
     @cached_property
@@ -477,21 +479,19 @@ class Report(Export):
     def _activity(self, table: str, columns: dict[str, str]) -> pd.DataFrame:
         """Rows of a GPU activity table, each with its launch call where the report holds it; ``columns``: SQL."""
         columns = {**columns, "correlation": self.column(table, "correlationId")}
-        query = _ACTIVITY.format(
-            device=f"coalesce({self.column(table, 'deviceId')}, 0)",
-            stream=f"coalesce({self.column(table, 'streamId')}, 0)",
-            columns=_perhaps(columns.values()),
-            table=table,
-        )
-        times = ["start", "end", "device", "stream", "process"]
-        found = self._table(table, query, times, [*columns])
+        place = [f"coalesce({self.column(table, number)}, 0)" for number in ("deviceId", "streamId")]
+        asked = ["start - :origin", '"end" - :origin', *place, "globalPid >> 24", *_perhaps(columns.values())]
+        whole = ["start", "end", "device", "stream", "process"]
+        found = self._frame(table, self._numbers(table, asked, sqlite.TIMED), whole, [*columns])
         rows = self.rows(f"SELECT count(*) FROM {table}")[0][0] if self.has(table) else 0
         if rows > len(found):
             self._note(
                 f"{rows - len(found)} rows of {table} have no times, or end before they begin; they were left out"
             )
-        beside = found[["start", "end"]].duplicated(keep=False)  # few, and two columns are sooner compared than five
-        twice = found[beside].duplicated(times) & (found["end"] > found["start"])[beside]
+        start, end = (found[edge].to_numpy() for edge in ("start", "end"))
+        again = np.append(False, (start[1:] == start[:-1]) & (end[1:] == end[:-1]))[: len(found)]  # they are in order
+        beside = found[again | np.append(again[1:], False)[: len(found)]]
+        twice = beside.duplicated(whole) & (beside["end"] > beside["start"])
         if twice.any():
             self._note(
                 f"{twice.sum()} rows of {table} repeat another's stream and times to the nanosecond: sums may be high"
@@ -506,13 +506,12 @@ class Report(Export):
     @cached_property
     def _calls_made(self) -> np.ndarray:
         """The CUDA API calls as rows of whole numbers: start, end, thread, id of the name, correlation id."""
-        columns = _perhaps(["nameId", "correlationId"])
         if self.has(sqlite.CALLS):  # at the end of capture a thread may be in a call, and in another within that
             query = f'SELECT count(*), count(DISTINCT globalTid) FROM {sqlite.CALLS} WHERE "end" IS NULL'
             ((endless, threads),) = self.rows(query)
             if endless > 2 * threads:
                 raise self.damaged(sqlite.CALLS, "calls without an end, and others of their threads after them")
-        return self._numbers(sqlite.CALLS, _CALLS.format(columns=columns, table=sqlite.CALLS, where=self.calls), 5)
+        return self._numbers(sqlite.CALLS, [*_CALLED, *_perhaps(["nameId", "correlationId"])], self.calls)
 
     @cached_property
     def _launches_by_process(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -520,7 +519,7 @@ class Report(Export):
         start, _, thread, _, correlation = self._calls_made.T
         process = thread >> 24
         order = np.lexsort((start, correlation, process))
-        order = order[~np.isin(correlation[order], (0, MISSING))]
+        order = order[(correlation[order] != 0) & (correlation[order] != MISSING)]
         process, correlation = process[order], correlation[order]
         first = np.append(True, (np.diff(process) != 0) | (np.diff(correlation) != 0))[: len(order)]
         order, process, correlation = order[first], process[first], correlation[first]
@@ -556,40 +555,52 @@ class Report(Export):
         return gpu
 
     def _calls(self, table: str, name: str = "nameId") -> pd.DataFrame:
-        query = _CALLS.format(columns=_perhaps([name]), table=table, where="true")
-        return self._called(self._table(table, query, ["start", "end", "thread"], ["name"]))
+        rows = self._numbers(table, [*_CALLED, *_perhaps([name])])
+        return self._called(self._frame(table, rows, ["start", "end", "thread"], ["name"]))
 
     def _called(self, calls: pd.DataFrame) -> pd.DataFrame:
         calls.insert(3, "process", np.right_shift(calls["thread"], 24))
         calls["name"] = self._text(calls["name"]).fillna(UNNAMED)
         return calls
 
-    def _numbers(self, table: str, query: str, width: int) -> np.ndarray:
-        """The rows of a query for whole numbers about a table, shape (rows, width), in order of their times.
+    def _numbers(self, table: str, columns: Sequence[str], where: str = "true") -> np.ndarray:
+        """Whole numbers of a table's rows, shape (rows, columns), in order of their times.
 
-        They are read as they come: a million rows as Python's own objects would take time and memory.
+        ``columns``: SQL, the first two the times. They are read as they come: a million rows as Python's own objects
+        would take time and memory. A column that holds one number in all rows, as a process or a card often does, is
+        asked for once.
         """
-        parts = self.batches(query, self._about, BATCH) if self.has(table) else ()
-        found = self._whole(table, chain.from_iterable(chain.from_iterable(parts))).reshape(-1, width)
-        return found[np.lexsort((found[:, 1], found[:, 0]))]
+        if not self.has(table):
+            return np.empty((0, len(columns)), dtype=np.int64)
+        rows = f"FROM {table} WHERE {where}"
+        first = self.rows(f"SELECT {', '.join(columns)} {rows} LIMIT {BATCH}", self._about)
+        if not first:
+            return np.empty((0, len(columns)), dtype=np.int64)
+        # What is the same in the first rows may be so in all.
+        told = [(column, {*values}) for column, values in zip(columns, zip(*first, strict=True), strict=True)]
+        asked = [f"max({column} <> {min(values)})" if len(values) == 1 else "1" for column, values in told]
+        ((count, *differs),) = self.rows(f"SELECT count(*), {', '.join(asked)} {rows}", self._about)
+        varying = np.array(differs, dtype=bool)
+        found = np.empty((len(columns), count), dtype=np.int64)
+        found[~varying] = self._whole(table, first[0])[~varying, None]
+        query = f"SELECT {', '.join(np.array(columns)[varying]) or 'NULL'} {rows}"
+        with self._answers():
+            numbers = chain.from_iterable(self._db.execute(query, self._about)) if varying.any() else ()
+            found[varying] = self._whole(table, numbers, count * varying.sum()).reshape(count, -1).T
+        start, end = found[:2]
+        ordered = (start[1:] > start[:-1]) | (start[1:] == start[:-1]) & (end[1:] >= end[:-1])
+        return found.T if ordered.all() else found[:, np.lexsort((end, start))].T
 
     @property
     def _about(self) -> dict[str, int]:
         """What queries ask with."""
         return {"origin": self.origin, "last": self.reach[1] if self.spans else 0}
 
-    def _whole(self, table: str, numbers: Iterable[int]) -> np.ndarray:
+    def _whole(self, table: str, numbers: Iterable[int], count: int = -1) -> np.ndarray:
         try:  # what is read has been checked, but for ends long before any start
-            return np.fromiter(numbers, dtype=np.int64)
+            return np.fromiter(numbers, dtype=np.int64, count=count)
         except OverflowError as error:
             raise self.damaged(table, "a time that lies months away from the others") from error
-
-    def _table(self, table: str, query: str, whole: Sequence[str], perhaps: Sequence[str]) -> pd.DataFrame:
-        """The rows of a query for whole numbers about a table, in order of their times.
-
-        ``whole``: its columns that are never missing. ``perhaps``: those behind them, with gaps.
-        """
-        return self._frame(table, self._numbers(table, query, len(whole) + len(perhaps)), whole, perhaps)
 
     def _frame(self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = ()) -> pd.DataFrame:
         frame = pd.DataFrame(dict(zip(whole, rows.T, strict=False)))
@@ -604,8 +615,9 @@ class Report(Export):
 
     def _text(self, ids: pd.Series) -> pd.Series:
         """The texts of string ids; missing where there is no such string."""
-        found = ids.map(self._strings).astype(object)
-        return found.where(found.notna(), None)
+        codes, different = pd.factorize(ids)
+        texts = self._strings.reindex(different).to_numpy(dtype=object)
+        return _objects([text if isinstance(text, str) else None for text in texts], codes).set_axis(ids.index)
 
     def _meta(self, name: str) -> str | None:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second until 2023
@@ -620,10 +632,15 @@ class Report(Export):
             self.notes.append(text)
 
 
+def rows_where(table: pd.DataFrame, rows: pd.Series | np.ndarray) -> pd.DataFrame:
+    """The rows of a table that are True; all of them, as of a window that is the whole capture, without a copy."""
+    return table.copy(deep=DEEP) if rows.all() else table[rows]
+
+
 def computing(kernels: pd.DataFrame) -> pd.DataFrame:
     """The kernels without those that only communicate, which may wait for long where no work is; all if no others."""
     waiting = {name for name in kernels["name"].unique() if kernel_names.is_collective(name)}
-    return kernels[~kernels["name"].isin(waiting)] if len(waiting) < kernels["name"].nunique() else kernels
+    return kernels[~kernels["name"].isin(waiting)] if waiting and len(waiting) < kernels["name"].nunique() else kernels
 
 
 def with_the_work(work: pd.DataFrame, column: str) -> int:
@@ -642,7 +659,7 @@ def remembered(question: Callable) -> Callable:
         if key not in report.answers:
             report.answers[key] = question(report, window, *more)
         found = report.answers[key]
-        return found.copy() if isinstance(found, pd.DataFrame) else found
+        return found.copy(deep=DEEP) if isinstance(found, pd.DataFrame) else found
 
     return answer
 
@@ -678,6 +695,11 @@ def _series(column: np.ndarray) -> pd.Series:
     return pd.Series(np.where(gaps, np.nan, column.astype(np.float64)) if gaps.any() else column)
 
 
-def _perhaps(columns: Iterable[str]) -> str:
+def _objects(different: Sequence[object], codes: np.ndarray) -> pd.Series:
+    """The objects with these numbers, -1: None."""
+    return pd.Series(np.array([*different, None], dtype=object)[codes], dtype=object)
+
+
+def _perhaps(columns: Iterable[str]) -> list[str]:
     """SQL for columns that may have gaps."""
-    return ", ".join(f"coalesce({column}, {MISSING})" for column in columns)
+    return [f"coalesce({column}, {MISSING})" for column in columns]

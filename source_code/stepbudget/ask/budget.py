@@ -49,7 +49,7 @@ from stepbudget.ask.phases import named, phase_ranges
 from stepbudget.ask.threads import WAITING_CALLS
 from stepbudget.ask.work import work_of
 from stepbudget.coded import coded
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 CAUSES = {
@@ -418,7 +418,7 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     process, main = window.process, threads.main_thread(report, window)
     launching = threads.launching_threads(report, window)
     drivers = sorted({*launching, *([] if main is None else [main])})
-    calls = report.api[report.api["thread"].isin(drivers)]
+    calls = rows_where(report.api, report.api["thread"].isin(drivers))
     blocking = _named(calls, WAITING_CALLS.search)
     queueing = _named(calls, LAUNCHING_CALLS) & ~blocking
     loading = queueing & (calls["end"] - calls["start"] > 1e6 * LOADING_MS) & ~_named(calls, GRAPH_LAUNCH)

@@ -22,7 +22,7 @@ import pandas as pd
 
 from stepbudget.ask import ops
 from stepbudget.ask.budget import PYTHON, budget
-from stepbudget.coded import coded
+from stepbudget.coded import coded, together
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
@@ -54,22 +54,23 @@ def flops(report: Report, window: Window) -> pd.DataFrame:
     found = found[found["group"] != ops.OTHER]
     (op_of, names), (sizes_of, sizes) = coded(found["op"]), coded(found["sizes"])
     keys = _keys(report, found["range"].to_numpy(), np.array([*map(_convolves, names), False])[op_of])
-    uses = _uses(report, {key for key in keys if key})
-    answers, known = [], {}  # worked out once for each kind of product
-    for kind in zip(op_of.tolist(), sizes_of.tolist(), keys, strict=True):
-        if kind not in known:
-            op, text, key = names[kind[0]], sizes[kind[1]], kind[2]
-            read = ops.sizes_of(f", sizes = {text}") if isinstance(text, str) else None
-            known[kind] = _flop(op.rpartition("::")[2], read, key, uses)
-        answers.append(known[kind])
-    found = found.assign(
-        flop=pd.Series([one if isinstance(one, float) else np.nan for one in answers], index=found.index, dtype=float),
-        unknown=pd.Series([one if isinstance(one, str) else None for one in answers], index=found.index, dtype=object),
-    )
-    of_kind = [op_of, sizes_of, *(coded(found[name])[0] for name in ("group", "unknown")), "flop"]
-    columns = {name: (name, "first") for name in ("op", "sizes", "group", "unknown")}
-    columns |= {"ops": ("op", "size"), "gpu_ms": ("gpu_ms", "sum")}
-    table = found.groupby(of_kind, dropna=False, sort=False).agg(**columns).reset_index("flop").reset_index(drop=True)
+    uses = _uses(report, set(keys.values()))
+    own = np.full(len(found), -1)
+    own[[*keys]] = np.arange(len(keys))
+    kind, first = together(op_of, sizes_of, own)  # worked out once for each kind of product
+    answers = []
+    for op, text, at in zip(op_of[first].tolist(), sizes_of[first].tolist(), first.tolist(), strict=True):
+        read = ops.sizes_of(f", sizes = {sizes[text]}") if isinstance(sizes[text], str) else None
+        answers.append(_flop(names[op].rpartition("::")[2], read, keys.get(at), uses))
+    flop = np.array([one if isinstance(one, float) else np.nan for one in answers], dtype=float)
+    unknown = np.array([one if isinstance(one, str) else None for one in answers], dtype=object)
+    answer, _ = together(coded(unknown)[0], flop)
+    number, first = together(op_of, sizes_of, coded(found["group"])[0], answer[kind])
+    table = found.iloc[first][["op", "sizes", "group"]].reset_index(drop=True)
+    table["unknown"] = pd.Series(unknown[kind[first]], dtype=object)
+    table["flop"] = flop[kind[first]]
+    table["ops"] = np.bincount(number, minlength=len(first))
+    table["gpu_ms"] = found["gpu_ms"].groupby(number).sum()
     table["gflop"] = table["flop"] / 1e9
     table["tflops"] = table["flop"] * table["ops"] / (1e9 * table["gpu_ms"]).where(table["gpu_ms"] > 0)
     for column in ("sizes", "unknown"):
@@ -78,10 +79,10 @@ def flops(report: Report, window: Window) -> pd.DataFrame:
     return table.sort_values("gpu_ms", ascending=False, kind="stable", ignore_index=True)
 
 
-def _keys(report: Report, rows: np.ndarray, convolves: np.ndarray) -> list[tuple[int, int] | None]:
-    """Process and number of those ops that are convolutions; ``rows``: the ops' in ``report.ranges``, -1 for none."""
+def _keys(report: Report, rows: np.ndarray, convolves: np.ndarray) -> dict[int, tuple[int, int]]:
+    """Place → process and number of those ops that are convolutions; ``rows``: in ``report.ranges``, -1 for none."""
     names, processes = (report.ranges[column].to_numpy() for column in ("raw_name", "process"))
-    keys: list[tuple[int, int] | None] = [None] * len(rows)
+    keys: dict[int, tuple[int, int]] = {}
     for at in np.flatnonzero(convolves & (rows >= 0)).tolist():
         if number := OP_ID.search(names[rows[at]]):
             keys[at] = int(processes[rows[at]]), int(number[1])

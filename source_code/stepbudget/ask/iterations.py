@@ -18,6 +18,7 @@ from stepbudget import intervals
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, STEP, named, ranges_inside
 from stepbudget.ask.threads import main_thread, narrowed
 from stepbudget.ask.work import device_of, gpu_work, work_of
+from stepbudget.coded import coded, each
 from stepbudget.kernel_names import is_collective, is_product
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -297,7 +298,7 @@ def _spans(ranges: pd.DataFrame, loading: pd.Series, window: Window) -> list[tup
     if candidates := _loaders(tree, feeding.__contains__):
         return _between(tree, candidates, window, None)
     if candidates := _called_steps(tree):
-        return _between(tree, candidates, window, tree.ends.__getitem__)
+        return _between(tree, candidates, window, lambda number: int(tree.ends[number]))
     tree = _Tree(ranges[~ranges["operator"] & ~ranges["library"]])
     return _between(tree, candidates, window, None) if (candidates := _repeated(tree)) else []
 
@@ -307,37 +308,37 @@ class _Tree:
 
     def __init__(self, ranges: pd.DataFrame) -> None:
         ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-        starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
-        self.starts: list[int] = starts.tolist()
-        self.ends: list[int] = ends.tolist()
-        self.names: list[str] = [str(name)[:LONGEST_NAME] for name in ranges["name"]]
-        self.operators: list[bool] = ranges["operator"].tolist()  # autograd's evaluate_function is no evaluation
+        self.starts, self.ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+        # Which name does each carry, of the different ones? A name that comes a thousand times is looked at once.
+        self.codes, self.names = coded(each(ranges["name"], lambda name: str(name)[:LONGEST_NAME]))
+        self.operators = ranges["operator"].to_numpy(dtype=bool)  # autograd's evaluate_function is no evaluation
         # Start/end ranges may overlap without one holding the other: the parent is the one that holds all of this.
-        holders = intervals.parents(starts, ends, np.maximum(starts, ends - 1)).tolist()
-        self.parents: list[int | None] = [None if number < 0 else number for number in holders]
+        self.parents = intervals.parents(self.starts, self.ends, np.maximum(self.starts, self.ends - 1))  # -1: none
 
     def above(self, number: int) -> Iterable[int]:
         """The ranges that hold this one, innermost first."""
-        while (number := self.parents[number]) is not None:
+        while (number := int(self.parents[number])) >= 0:
             yield number
 
-    def ask(self, question: Callable[[str], object]) -> dict[str, bool]:
-        """What a question says of each name; a name that comes a thousand times is looked at once."""
-        return {name: bool(question(name)) for name in set(self.names)}
+    def name(self, number: int) -> str:
+        return self.names[self.codes[number]]
+
+    def ask(self, question: Callable[[str], object]) -> np.ndarray:
+        """What a question says of the name of each range."""
+        return np.array([bool(question(name)) for name in self.names], dtype=bool)[self.codes]
 
     def where(self, question: Callable[[str], object]) -> list[int]:
         """The ranges whose name answers yes, outermost ones only; those under a test only if there are no others."""
         answers, tests = self.ask(question), self.ask(EVALUATION.search)
-        found = [number for number, name in enumerate(self.names) if answers[name]]
-        above = {number: [self.names[other] for other in self.above(number)] for number in found}
-        found = [number for number in found if not any(answers[name] for name in above[number])]
-        training = [number for number in found if not any(tests[name] for name in above[number])]
+        above = {number: [*self.above(number)] for number in np.flatnonzero(answers).tolist()}
+        found = [number for number, around in above.items() if not answers[around].any()]
+        training = [number for number in found if not tests[above[number]].any()]
         return training or found
 
 
 def _most_frequent(tree: _Tree, numbers: list[int]) -> list[int]:
     """Those of the name that comes most often, whatever numbers it carries."""
-    names = [re.sub(r"\d+", "#", tree.names[number]) for number in numbers]
+    names = [re.sub(r"\d+", "#", tree.name(number)) for number in numbers]
     counts = pd.Series(names, dtype=object).value_counts()  # of equal counts, the first to come
     return [number for number, name in zip(numbers, names, strict=True) if name == counts.index[0]]
 
@@ -348,7 +349,7 @@ def _loaders(tree: _Tree, is_loaders: Callable[[str], bool]) -> list[int]:
     found = _most_frequent(tree, found) if found else []
     if len(found) < 2:
         return []
-    holders = [next((other for other in tree.above(number) if _is_step(tree.names[other])), None) for number in found]
+    holders = [next((other for other in tree.above(number) if _is_step(tree.name(other))), None) for number in found]
     inside = pd.Series(holders, dtype=object).dropna()
     return [] if len(inside) > 1.5 * inside.nunique() else found
 
@@ -357,7 +358,7 @@ def _called_steps(tree: _Tree) -> list[int]:
     """Ranges that are called a step, an iteration or a batch; without a number only if they come again."""
     found = tree.where(_is_step)
     found = _most_frequent(tree, found) if found else []
-    return found if len(found) > 1 or (found and NUMBERED.fullmatch(tree.names[found[0]])) else []
+    return found if len(found) > 1 or (found and NUMBERED.fullmatch(tree.name(found[0]))) else []
 
 
 def _is_step(name: str) -> bool:
@@ -366,19 +367,17 @@ def _is_step(name: str) -> bool:
 
 def _repeated(tree: _Tree) -> list[int]:
     """The first top-level range that comes again; an epoch or a training range is looked into."""
-    children: dict[int | None, list[int]] = {}
-    for number, parent in enumerate(tree.parents):
-        children.setdefault(parent, []).append(number)
-    level = children.get(None, [])
+    level = np.flatnonzero(tree.parents < 0)
     is_holder, is_test = tree.ask(CONTAINER.search), tree.ask(EVALUATION.search)
-    while level:
-        holders = [number for number in level if is_holder[tree.names[number]]]
-        names = pd.Series({n: tree.names[n] for n in level if not is_holder[tree.names[n]]}, dtype=object)
+    while len(level):
+        holders, others = level[is_holder[level]], level[~is_holder[level]]
+        names = pd.Series(tree.codes[others])
         again = names[names.duplicated(keep=False)]
         if len(again):
-            return again.index[again == again.iloc[0]].tolist()
-        training = [number for number in holders if not is_test[tree.names[number]]]
-        level = [child for number in training or holders for child in children.get(number, [])]
+            return others[(names == again.iloc[0]).to_numpy()].tolist()
+        training = holders[~is_test[holders]]
+        inside = pd.Index(training if len(training) else holders).get_indexer(tree.parents)
+        level = np.argsort(inside, kind="stable")[np.count_nonzero(inside < 0) :]  # by holder, then in order
     return []
 
 
@@ -397,12 +396,12 @@ def _between(
         groups.setdefault(holder, []).append(number)
     above = {other for number in candidates for other in tree.above(number)}
     is_test = tree.ask(EVALUATION.search)
-    tests = [n for n, name in enumerate(tree.names) if is_test[name] and not tree.operators[n] and n not in above]
-    test_starts = np.array([tree.starts[number] for number in tests], dtype=np.int64)
+    tests = [number for number in np.flatnonzero(is_test & ~tree.operators).tolist() if number not in above]
+    test_starts = tree.starts[tests]
     spans, cut = [], []
     for holder, numbers in groups.items():
-        starts = [tree.starts[number] for number in numbers]
-        limit = window.end if holder is None else tree.ends[holder]
+        starts = tree.starts[numbers].tolist()
+        limit = window.end if holder is None else int(tree.ends[holder])
         last = limit if find_end is None else find_end(numbers[-1])
         for number, (start, end) in zip(numbers, pairwise([*starts, last]), strict=True):
             after = np.searchsorted(test_starts, start)
@@ -420,13 +419,11 @@ def _whole(tree: _Tree, spans: list[tuple[int, int]], cut: list[bool], around: s
     Operators count where no range that the program itself names says what a step holds. A range around a single
     candidate (``around``) began before it, and is no such phase.
     """
-    kinds = {name: re.sub(r"\d+", "#", name) for name in set(tree.names)}
-    codes = pd.factorize(np.array([kinds[name] for name in tree.names], dtype=object))[0]
+    codes = coded([re.sub(r"\d+", "#", name) for name in tree.names])[0][tree.codes]
     edges = np.searchsorted(tree.starts, np.array(spans, dtype=np.int64))
     phases = [set(codes[first:last].tolist()) for first, last in edges]
     counts = pd.Series([code for own, is_cut in zip(phases, cut, strict=True) if not is_cut for code in own])
     usual = set(counts.value_counts().loc[lambda n: n > (len(cut) - sum(cut)) / 2].index)
     usual -= set(codes[[*around]].tolist())
-    operators = np.array(tree.operators, dtype=bool)
-    usual = usual & {*codes[~operators].tolist()} - {*codes[edges[:, 0]].tolist()} or usual
+    usual = usual & {*codes[~tree.operators].tolist()} - {*codes[edges[:, 0]].tolist()} or usual
     return [span for span, own, is_cut in zip(spans, phases, cut, strict=True) if not is_cut or usual <= own]

@@ -20,7 +20,7 @@ from stepbudget.ask.iterations import loader_ranges
 from stepbudget.ask.missing import missing
 from stepbudget.ask.threads import about
 from stepbudget.ask.work import gpu_work
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 BOUND, NOT_BOUND, NOT_LOOKED_AT = "launch-bound", "not launch-bound", "not looked at"
@@ -221,13 +221,19 @@ class _LookedAt:
     calls: pd.DataFrame
 
 
-@remembered
 def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
-    work, own = gpu_work(report), about(report, window, gpu)
+    return _looked_at(report, about(report, window, gpu))
+
+
+@remembered
+def _looked_at(report: Report, own: Window) -> _LookedAt:
+    work = gpu_work(report)
     if work.empty:
-        return _LookedAt(None, gpu or 0, work, work)
-    work = work[work["process"] == own.process]
-    return _LookedAt(own.process, own.gpu, work, _calls(work))
+        return _LookedAt(None, own.gpu or 0, work, work)
+    work = rows_where(work, work["process"] == own.process)
+    calls = _calls(work).drop(columns=["end", "process", "graph_node"])
+    kept = work[["start", "end", "gpu", "kind", "api_start", "api_thread"]]  # a million rows of more would fill memory
+    return _LookedAt(own.process, own.gpu, kept, calls)
 
 
 def _calls(work: pd.DataFrame) -> pd.DataFrame:
@@ -238,15 +244,15 @@ def _calls(work: pd.DataFrame) -> pd.DataFrame:
     """
     never = np.iinfo(np.int64).min
     end = work["end"].astype("int64")
+    free = {}
     for column, place in (("stream_free", ["device", "stream"]), ("gpu_free", ["gpu"])):
         keys = [work[name] for name in place]
-        before = end.groupby(keys).cummax().groupby(keys)
-        work = work.assign(**{column: before.shift(fill_value=never)})
-    known = work[work["api_start"].notna() & work["api_thread"].notna()]
+        free[column] = end.groupby(keys).cummax().groupby(keys).shift(fill_value=never)
+    known = rows_where(work, work["api_start"].notna() & work["api_thread"].notna())
     calls = known.groupby(["api_thread", "api_start"], sort=False)
     number = calls.ngroup().to_numpy()
     first = ~known.duplicated(["api_thread", "api_start"]).to_numpy()
-    groups = known[first].copy()
+    groups = rows_where(known, first).assign(**free)  # of its own rows: they are found by their index
     count = len(groups)
     last = np.full(count, never)
     np.maximum.at(last, number, known["end"].to_numpy(dtype=np.int64))
@@ -259,7 +265,7 @@ def _calls(work: pd.DataFrame) -> pd.DataFrame:
 
 def _queue(looked_at: _LookedAt) -> tuple[np.ndarray, np.ndarray]:
     """When each work on the GPU was launched, and when it had finished; both sorted. A graph is one work."""
-    work, calls = (table[table["gpu"] == looked_at.gpu] for table in (looked_at.work, looked_at.calls))
+    work, calls = (rows_where(table, table["gpu"] == looked_at.gpu) for table in (looked_at.work, looked_at.calls))
     alone = work[work["api_start"].isna() | work["api_thread"].isna()]
     if work.empty:
         calls = calls.assign(last=0)

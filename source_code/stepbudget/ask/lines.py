@@ -24,10 +24,10 @@ from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
-from stepbudget.coded import coded, each
+from stepbudget.coded import coded, each, together
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
@@ -131,7 +131,7 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     (else at ``start``) and is no row of its own.
     """
     window = found.window
-    api = report.api[threads.begins_in(report.api, window)]
+    api = rows_where(report.api, threads.begins_in(report.api, window))
     kernels, graphs, moved = (
         table[(table["process"] == window.process) & table["api_start"].notna()]
         for table in (report.kernels, report.graphs, report.copies)
@@ -145,13 +145,13 @@ def _calls(report: Report, found: Budget) -> pd.DataFrame:
     follows = api.index.isin(after["call"])
     waits = (named(api["name"], threads.WAITING_CALLS.search) | fetched) & ~copied & ~follows
     queues = (named(api["name"], re.compile(LAUNCHING_CALLS).search) | launched) & ~copied & ~waits & ~follows
-    chosen = {
+    kinds = {
         "pageable_copy": (copied, copied),
         "synchronisation": (waits, waits),
         "launch_overhead": (queues, launched),
     }
     api = api.assign(table=CALLS, call=api.index)
-    parts = [api[own].assign(cause=cause, counts=counts[own]) for cause, (own, counts) in chosen.items()]
+    parts = [api[own].assign(cause=cause, counts=counts[own]) for cause, (own, counts) in kinds.items()]
     parts += list(_sleeps(report, found))
     parts = [part for part in parts if len(part)]
     if not parts:
@@ -281,14 +281,15 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     top = np.where(is_operator & (outer >= 0) & is_operator[outer], outer, np.arange(len(outer)))
     while (top[top] != top).any():
         top = top[top]
-    found, which = np.unique(intervals.place_at(starts, ends, times), return_inverse=True)
+    which, found = pd.factorize(intervals.place_at(starts, ends, times))
     path = [np.where(is_operator, outer[top], top), np.where(is_operator, top, -1), np.arange(len(top))]
     number, names = coded(each(ranges["name"], _place_named))
-    path = np.column_stack([np.append(number, len(names))[np.append(places, -1)[found]] for places in path])
-    kinds, which_kind = np.unique(path, axis=0, return_inverse=True)
+    path = [np.append(number, len(names))[np.append(places, -1)[found]] for places in path]
+    which_kind, first = together(*path)
     names = [*names, ""]
-    texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds.tolist()]
-    return np.array(texts, dtype=object)[which_kind.reshape(-1)[which]]
+    kinds = zip(*(column[first].tolist() for column in path), strict=True)
+    texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds]
+    return np.array(texts, dtype=object)[which_kind[which]]
 
 
 def _place_named(name: str) -> str:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from stepbudget import intervals
 from stepbudget.ask import threads
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 # What calls of the CUDA Runtime and Driver API ask for, by how their names begin: versions add suffixes.
@@ -64,8 +64,8 @@ def missing(report: Report, window: Window) -> Missing:
     filled as much of the window.
     """
     tables = {"kernels": report.kernels, "copies": report.copies, "fills": report.memsets, "graphs": report.graphs}
-    own = {kind: table[threads.of(table, window)] for kind, table in tables.items()}
-    calls = report.api[threads.of(report.api, window)]
+    own = {kind: rows_where(table, threads.of(table, window)) for kind, table in tables.items()}
+    calls = rows_where(report.api, threads.of(report.api, window))
     whole = np.array([[window.start, window.end]], dtype=np.int64)
     waits = calls[_named(calls, WAITS)]
     asked = _asked(calls)

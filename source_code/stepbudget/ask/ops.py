@@ -26,9 +26,9 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask import tensor_cores
 from stepbudget.ask.threads import begins_in
-from stepbudget.coded import coded, each
+from stepbudget.coded import coded, each, together
 from stepbudget.kernel_names import CHANGES_LAYOUT, CONVOLVES, TF32, UNKNOWN, YES, arithmetic, is_product, short
-from stepbudget.report import Report, remembered
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 USING, NOT_USING, CANNOT_TELL, OTHER = "using", "not using", "unknown", "other"
@@ -85,7 +85,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     (``"operator ranges"`` or ``"kernel names"``), ``start`` (ns, of its first kernel), ``range`` (row in
     ``report.ranges``, -1 for a kernel alone), ``reason`` and ``evidence`` (texts for the group "not using", else None).
     """
-    table = report.kernels[begins_in(report.kernels, window)]
+    table = rows_where(report.kernels, begins_in(report.kernels, window))
     known = tensor_cores.verdicts(report, window).set_index("kernel")["tensor_core"]
     codes, different = coded(table["name"])
     names = np.array([str(name) for name in different], dtype=object)
@@ -112,10 +112,11 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
     sizes = np.full(len(range_rows), None, dtype=object)
     sizes[own] = np.array([*map(_sizes_text, said), None], dtype=object)[number]
     result = pd.DataFrame({"op": pd.Series(shown, dtype=object), "sizes": pd.Series(sizes, dtype=object)})
-    result["group"] = found["group"].to_numpy()
+    result["group"] = pd.Series(found["group"].to_numpy(), dtype=object)
     for column in ("kernels", "gpu_ms", "tensor_core_ms", "unknown_ms", "layout_ms"):
         result[column] = found[column].to_numpy()
-    result["by"] = np.where(found["by_kernel"], BY_KERNEL, BY_OPERATOR)
+    by = np.array([BY_OPERATOR, BY_KERNEL], dtype=object)[found["by_kernel"].to_numpy(dtype=int)]
+    result["by"] = pd.Series(by, dtype=object)
     result["start"] = found["start"].to_numpy()
     result["range"] = np.where(own, range_rows, -1)
     reasons = _reasons(report, result, work, found, names)
@@ -240,7 +241,7 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
     thread_of = ranges["thread"].to_numpy(np.int64)
     calls = table["api_start"].where(launched, -1).to_numpy(dtype=np.int64)
     caller = table["api_thread"].where(launched, -1).to_numpy(dtype=np.int64)
-    for thread in np.unique(caller[launched]):
+    for thread in pd.unique(caller[launched]):
         kernels = np.flatnonzero(launched & (caller == thread))
         own = np.flatnonzero(thread_of == thread)
         if not len(own):
@@ -279,36 +280,50 @@ def _grouped(work: pd.DataFrame) -> pd.DataFrame:
         unknown=("unknown", "any"), eligible=("eligible", "any"), by_kernel=("by_kernel", "any"),
         **{name: (name, "sum") for name in sums},
     )  # fmt: skip
-    answer = np.select([found["yes"], found["unknown"]], [USING, CANNOT_TELL], NOT_USING)
-    found["group"] = np.where(found["eligible"], answer, OTHER)
+    answer = np.select([~found["eligible"], found["yes"], found["unknown"]], [3, 0, 2], 1)
+    found["group"] = pd.Series(np.array(GROUPS, dtype=object)[answer], index=found.index, dtype=object)
     return found
 
 
 def _reasons(
     report: Report, result: pd.DataFrame, work: pd.DataFrame, found: pd.DataFrame, names: np.ndarray
-) -> tuple[list, list]:
+) -> tuple[np.ndarray, np.ndarray]:
     """For each op that is eligible and does not use Tensor Cores: the likely reason, and the evidence for it."""
-    reasons: list[str | None] = [None] * len(result)
-    evidence: list[str | None] = [None] * len(result)
+    reasons, evidence = (np.full(len(result), None, dtype=object) for _ in range(2))
     wanted = np.flatnonzero((result["group"] == NOT_USING).to_numpy())
     if not len(wanted):
         return reasons, evidence
-    members: dict[int, set[int]] = {number: set() for number in found.index[wanted].tolist()}
-    for number, code in zip(work["op"].tolist(), work["name"].tolist(), strict=True):
-        if number in members:
-            members[number].add(code)
+    members, kernels_of = _members(found.index[wanted], work, len(names))
     used = [names[code] for code in np.unique(work.loc[work["yes"].astype(bool), "name"])]
     gpu = _Gpu(tensor_cores.capability(report), tensor_cores.has_tensor_cores(report), report.gpu or "the GPU", used)
-    shown, sizes, by = (result[column].tolist() for column in ("op", "sizes", "by"))
-    layout_us = (1e3 * result["layout_ms"]).round().astype(int).tolist()
-    answers: dict[tuple, tuple[str, str]] = {}  # worked out once for each kind of op
-    for row, number in zip(wanted.tolist(), members, strict=True):
-        key = (shown[row], sizes[row], by[row], frozenset(members[number]), layout_us[row])
-        if key not in answers:
-            kernels = [names[code] for code in sorted(members[number])]
-            answers[key] = _reason(shown[row], sizes[row], by[row] == BY_OPERATOR, kernels, layout_us[row], gpu)
-        reasons[row], evidence[row] = answers[key]
+    result = result.iloc[wanted]
+    layout_us = (1e3 * result["layout_ms"]).round().astype(int).to_numpy()
+    kind, first = together(*(coded(result[column])[0] for column in ("op", "sizes", "by")), members, layout_us)
+    answers = []  # worked out once for each kind of op
+    kinds = result.iloc[first][["op", "sizes", "by"]].itertuples(index=False, name=None)
+    for at, (op, sizes, by) in zip(first, kinds, strict=True):
+        kernels = [names[code] for code in kernels_of[members[at]]]
+        answers.append(_reason(op, sizes, by == BY_OPERATOR, kernels, int(layout_us[at]), gpu))
+    for texts, told in zip((reasons, evidence), zip(*answers, strict=True), strict=True):
+        texts[wanted] = np.array([*told, None], dtype=object)[kind]
     return reasons, evidence
+
+
+def _members(numbers: pd.Index, work: pd.DataFrame, kernels: int) -> tuple[np.ndarray, list[list[int]]]:
+    """Which different kernels launched each of these ops? The number of its set of them, and these sets, in order."""
+    op = pd.Series(np.arange(len(numbers)), index=numbers).reindex(work["op"]).to_numpy()
+    known = ~np.isnan(op)
+    pairs = np.sort(pd.unique(op[known].astype(np.int64) * kernels + work["name"].to_numpy()[known]))
+    op, kernel = np.divmod(pairs, kernels)
+    place = np.arange(len(op)) - np.searchsorted(op, op)  # among the op's kernels
+    found, sets = np.zeros(len(numbers), dtype=np.int64), [[]]
+    order = np.argsort(place, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(place[order])) + 1):  # a set is one less its last, and that
+        kind, first = together(found[op[rows]], kernel[rows])
+        smaller = found[op[rows][first]]
+        found[op[rows]] = len(sets) + kind
+        sets += [[*sets[less], last] for less, last in zip(smaller.tolist(), kernel[rows][first].tolist(), strict=True)]
+    return found, sets
 
 
 @dataclass(frozen=True)

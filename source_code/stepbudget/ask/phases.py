@@ -18,7 +18,7 @@ from stepbudget.ask import threads
 from stepbudget.ask.missing import missing
 from stepbudget.coded import coded
 from stepbudget.errors import ReportError
-from stepbudget.report import Report
+from stepbudget.report import Report, rows_where
 from stepbudget.window import Window
 
 OUTSIDE = "(outside any phase)"
@@ -52,7 +52,7 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     parts = [(ranges["name"], ranges["end"] - ranges["start"], 1, 0, 0)]
     for table, kernels in ((report.kernels, 1), (report.graphs, np.nan)):  # nobody counts a whole graph's kernels
         launched = (table["api_start"] >= window.start) & (table["api_start"] < window.end)
-        table = table[launched & threads.of(table, window)]
+        table = rows_where(table, launched & threads.of(table, window))
         names = launched_in(report, window, ranges, table, by)
         parts.append((names, 0, 0, kernels, table["end"] - table["start"]))
     lost = missing(report, threads.about(report, window)).calls

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
-from stepbudget.report import STRAY, UNNAMED, Report, computing, remembered, with_the_work
+from stepbudget.report import STRAY, UNNAMED, Report, computing, remembered, rows_where, with_the_work
 from stepbudget.window import Window
 
 # Calls in which a thread may sleep until another thread, a process, a clock or a device lets it go on, by what they
@@ -169,7 +169,7 @@ def within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
     if table.empty:
         return table
     start, end = table["start"], table["end"]
-    return table[(start < window.end) & ((end > window.start) | ((start == end) & (start >= window.start)))]
+    return rows_where(table, (start < window.end) & ((end > window.start) | ((start == end) & (start >= window.start))))
 
 
 def begins_in(table: pd.DataFrame, window: Window) -> pd.Series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from stepbudget.ask.threads import about
-from stepbudget.report import Report
+from stepbudget.report import Report, rows_where
 from stepbudget.window import Window
 
 COLUMNS = ["start", "end", "device", "gpu", "stream", "process", "api_start", "api_end", "api_thread"]
@@ -27,7 +27,7 @@ def gpu_work(report: Report) -> pd.DataFrame:
 
 def work_of(table: pd.DataFrame, device: int | None) -> pd.DataFrame:
     """The rows of a GPU activity table that ran on one card (all rows for None)."""
-    return table if device is None else table[table["gpu"] == device]
+    return table if device is None else rows_where(table, table["gpu"] == device)
 
 
 def device_of(report: Report, window: Window) -> int | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 ON_CALLS, PERIODIC, OF_2024 = "Python Backtrace on CUDA", "Python Periodic Sampling", "Python Backtrace"
 DOMAINS = (ON_CALLS, PERIODIC, OF_2024)  # of NVTX, as an event of this kind makes them known
-DOMAIN_CREATED, MARK = 75, 34  # kinds of NVTX events
+MARK = 34  # kind of NVTX event
 HEADER, HEAD, FRAME = struct.Struct("<4Q"), struct.Struct("<4I"), struct.Struct("<2QI4x")
 DEEPEST = 4096  # frames of one backtrace
 

@@ -30,7 +30,7 @@ MEMORY = {
 }
 
 # Ranges among the NVTX events: pushed and popped, started and ended.
-PUSHED = 59
+PUSHED, DOMAIN_CREATED = 59, 75
 RANGE_TYPES = {"NvtxPushPopRange": PUSHED, "NvtxStartEndRange": 60}
 
 EXACT = 2**53  # ns, 104 days: beyond it a float no longer holds every nanosecond, and no capture is as long

@@ -20,7 +20,8 @@ import sys
 from functools import lru_cache
 
 from stepbudget import nesting
-from stepbudget.export.frames import DOMAIN_CREATED, MARK, ON_CALLS, is_users
+from stepbudget.export.frames import MARK, ON_CALLS, is_users
+from stepbudget.export.kinds import DOMAIN_CREATED
 from stepbudget.export.names import CALLS, RANGES
 from stepbudget.export.tables import Tables
 

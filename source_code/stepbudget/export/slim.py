@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from stepbudget.export import frames
+from stepbudget.export import frames, kinds
 
 GPU_ACTIVITY = [
     "start",
@@ -69,7 +69,7 @@ NAME_COLUMNS = ["demangledName", "shortName", "nameId", "textId", "jsonTextId", 
 PAYLOADS = ("jsonText", "jsonTextId", "binaryData")  # kept of NCCL's ranges; what others wrote is not ours to ship
 FORMS = {"binaryData": "BLOB", "jsonText": "TEXT"}  # of Python's backtraces, the shorter one first
 NVTX_NAME = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId), '')"
-_DOMAIN = f"eventType = {frames.DOMAIN_CREATED} AND {NVTX_NAME} IN {frames.DOMAINS}"
+_DOMAIN = f"eventType = {kinds.DOMAIN_CREATED} AND {NVTX_NAME} IN {frames.DOMAINS}"
 _DOMAINS = f"SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE {_DOMAIN}"
 OF_PYTHON = f"coalesce((globalTid >> 24, domainId) IN ({_DOMAINS}), 0)"
 KEPT_META = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
@@ -135,7 +135,7 @@ def _drop_payloads(db: sqlite3.Connection) -> None:
     have = {row[1] for row in db.execute('PRAGMA main.table_info("NVTX_EVENTS")')}
     payloads = [column for column in PAYLOADS if column in have]
     if payloads:
-        domains = f"SELECT domainId FROM NVTX_EVENTS WHERE eventType = {frames.DOMAIN_CREATED} AND text = 'NCCL'"
+        domains = f"SELECT domainId FROM NVTX_EVENTS WHERE eventType = {kinds.DOMAIN_CREATED} AND text = 'NCCL'"
         kept = f"{NVTX_NAME} GLOB 'nccl[A-Z]*' OR coalesce(domainId IN ({domains}), 0) OR {OF_PYTHON}"
         db.execute(f"UPDATE NVTX_EVENTS SET {', '.join(f'{column} = NULL' for column in payloads)} WHERE NOT ({kept})")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stepbudget.errors import ReportError
 from stepbudget.export import files
-from stepbudget.export.kinds import EXACT, MOST_BYTES, RANGE_TYPES
+from stepbudget.export.kinds import DOMAIN_CREATED, EXACT, MOST_BYTES, RANGE_TYPES
 from stepbudget.export.names import (
     CALLS,
     COPIES,
@@ -187,6 +187,22 @@ class Export:
         number = self.enumeration("ENUM_NSYS_EVENT_CLASS").get(*BACKTRACE)
         return f"eventClass IS {number}" if "eventClass" in self.columns(CALLS) else "false"
 
+    @cached_property
+    def domains(self) -> list[tuple]:
+        """NVTX's domains, as the events that create them tell: process, number, name; looked for among all once."""
+        return self.named_events(str(DOMAIN_CREATED))
+
+    def named_events(self, kinds: str) -> list[tuple]:
+        """The different NVTX events of these kinds (SQL): process, domain, name; none if no domain is told."""
+        if not {"domainId", "eventType", "globalTid"} <= self.columns(RANGES):
+            return []
+        text, number = (self.column(RANGES, name) for name in ("text", "textId"))
+        return self.rows(
+            f"SELECT DISTINCT event.globalTid >> 24, event.domainId, coalesce({text}, registered.value) "
+            f"FROM {RANGES} AS event LEFT JOIN StringIds AS registered ON registered.id = {number} "
+            f"WHERE event.eventType IN ({kinds})"
+        )
+
     @property
     def calls(self) -> str:
         """SQL for the rows of CALLS that are calls."""
@@ -241,18 +257,19 @@ class Export:
             return None
         self.need(table, *WHOLE[table], *PERHAPS[table])
         perhaps = [*PERHAPS[table], *sorted(SOMETIMES & columns)]
-        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
-        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in perhaps]
+        wrong = " OR ".join(
+            [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
+            + [f'"{name}" IS NOT NULL AND typeof("{name}") <> \'integer\'' for name in perhaps]
+        )
         too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
         until = '"end"' if "end" in columns else "NULL"
         where = TIMED if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
-        first, start, end, damaged, too_large = self.rows(
-            f"SELECT min(start), max(start), max({until}), max({' OR '.join(wrong)}), max({too_large}) "
-            f"FROM {table} WHERE {where}"
+        first, start, end, too_large = self.rows(
+            f"SELECT min(start), max(start), max({until}), max({too_large}) FROM {table} WHERE {where}"
         )[0]
-        if damaged:
+        if self.rows(f"SELECT 1 FROM {table} WHERE ({where}) AND ({wrong}) LIMIT 1"):
             what = f"a value in one of {', '.join((*WHOLE[table], *perhaps))} that is no whole number"
             raise self.damaged(table, what)
         if too_large:

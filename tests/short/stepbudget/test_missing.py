@@ -119,15 +119,17 @@ def test_kernels_whose_calls_are_not_known_are_no_loss(made):
     assert budget(opened(made)).missing.kinds == {}
 
 
-def test_any_table_of_cupti_that_nobody_reads_is_listed_with_rows_and_milliseconds(made):
+def test_any_table_of_events_that_nobody_reads_is_listed_with_rows_and_milliseconds(made):
     launching(made, steps=2, rows=True)
     made.rows("CUPTI_ACTIVITY_KIND_OVERHEAD", *({"start": 1_000_000, "end": 4_000_000} for _ in range(3)))
     made.rows("CUPTI_ACTIVITY_KIND_OF_TOMORROW", {"id": 1})
     made.rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", {"start": 1, "end": 2})
+    made.rows("EVENTS_OF_TOMORROW", {"start": 1_000_000, "end": 2_000_000}).rows("NAMES_OF_TOMORROW", {"id": 1})
     told = opened(made).unread
     assert told == [
         "CUPTI's own overhead (3 rows, 9.0 ms): recorded, and not read",
         "other records of CUPTI (1 row): recorded, and not read",
+        "EVENTS_OF_TOMORROW (1 row, 1.0 ms): recorded, and not read",
     ]
 
 
