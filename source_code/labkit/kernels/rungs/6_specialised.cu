@@ -4,9 +4,7 @@
 
 constexpr int ROWS = 128, COLUMNS = 256;  // of C, that a block makes at a time: each consumer 64 x 256
 constexpr int STAGES = 4;
-constexpr int HIGH = 64, CONSUMERS = ROWS / HIGH;
-constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // a thread; 168 would be everybody's share
+constexpr int HIGH = 64, CONSUMERS = ROWS / HIGH, THREADS = (CONSUMERS + 1) * WARPGROUP;
 
 struct Shared {
     bf16 a[STAGES][ROWS * SLICE], b[STAGES][COLUMNS * SLICE];

@@ -3,11 +3,8 @@
 #include "ptx.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 256;  // of C, that a block makes at a time: each consumer 64 x 256
-constexpr int STAGES = 3, CLUSTER = 2;
-constexpr int HIGH = 64, CONSUMERS = ROWS / HIGH;
-constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
-constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
-constexpr int PART = COLUMNS / CLUSTER, ALL_BLOCKS = (1 << CLUSTER) - 1;
+constexpr int STAGES = 3, CLUSTER = 2, ALL_BLOCKS = (1 << CLUSTER) - 1;
+constexpr int HIGH = 64, CONSUMERS = ROWS / HIGH, THREADS = (CONSUMERS + 1) * WARPGROUP;
 
 struct Shared {
     bf16 a[STAGES][ROWS * SLICE], b[STAGES][COLUMNS * SLICE], c[CONSUMERS][COLUMNS / SLICE][HIGH * SLICE];
@@ -20,28 +17,29 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *(Shared*)memory;
     const int role = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, rank = cluster_rank();
-    const int down = rows / (ROWS * CLUSTER), across = columns / COLUMNS;
+    const int pairs = rows / (ROWS * CLUSTER), across = columns / COLUMNS;
+    auto row_of = [&](Tile tile) { return (tile.row * CLUSTER + rank) * ROWS; };
     init_ring(shared.full, shared.empty, STAGES, CONSUMERS * CLUSTER);
     cluster_sync();
+    const int part = rank * (COLUMNS / CLUSTER);  // of B's tile: where this block's half begins
     int stage = 0, phase = 0;  // go on counting from tile to tile
     auto next = [&] { if (++stage == STAGES) stage = 0, phase ^= 1; };
     if (role == CONSUMERS) {  // the producer
         give_registers<PRODUCER_REGISTERS>();
-        for (int n = blockIdx.x / CLUSTER; thread == 0 && n < down * across; n += gridDim.x / CLUSTER) {
-            const Tile tile = tile_of(n, down, across);
+        for (int n = blockIdx.x / CLUSTER; thread == 0 && n < pairs * across; n += gridDim.x / CLUSTER) {
+            const Tile tile = tile_of(n, pairs, across);
             for (int k = 0; k < inner; k += SLICE, next()) {
                 u64* full = &shared.full[stage];
                 mbarrier_wait(&shared.empty[stage], phase ^ 1);
                 mbarrier_expect(full, sizeof shared.a[0] + sizeof shared.b[0]);
-                tma_load(shared.a[stage], &a, (tile.row * CLUSTER + rank) * ROWS, k, full);
-                tma_multicast(shared.b[stage] + rank * PART * SLICE, &b, tile.column * COLUMNS + rank * PART, k, full,
-                    ALL_BLOCKS);
+                tma_load(shared.a[stage], &a, row_of(tile), k, full);
+                tma_multicast(shared.b[stage] + part * SLICE, &b, tile.column * COLUMNS + part, k, full, ALL_BLOCKS);
             }
         }
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        for (int n = blockIdx.x / CLUSTER; n < down * across; n += gridDim.x / CLUSTER) {
-            const Tile tile = tile_of(n, down, across);
+        for (int n = blockIdx.x / CLUSTER; n < pairs * across; n += gridDim.x / CLUSTER) {
+            const Tile tile = tile_of(n, pairs, across);
             float sum[COLUMNS / 2];
             u64* left = nullptr;  // the barrier of the step before
             for (int k = 0; k < inner; k += SLICE, next()) {
@@ -56,12 +54,9 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
             if (thread == 0) tma_store_wait_read();  // the last tile has left shared memory
             named_barrier(1 + role, WARPGROUP);
             stage_sums(shared.c[role], sum);
-            fence_proxy_async();
             named_barrier(1 + role, WARPGROUP);
             for (int i = 0; thread == 0 && i < COLUMNS / SLICE; i++)
-                tma_store(&c, (tile.row * CLUSTER + rank) * ROWS + role * HIGH, tile.column * COLUMNS + i * SLICE,
-                    shared.c[role][i]);
-            if (thread == 0) tma_store_commit();
+                tma_store(&c, row_of(tile) + role * HIGH, tile.column * COLUMNS + i * SLICE, shared.c[role][i]);
         }
         if (thread == 0) tma_store_wait();
     }

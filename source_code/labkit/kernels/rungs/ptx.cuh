@@ -135,15 +135,18 @@ PTX void tma_multicast(bf16* to, const TensorMap* map, int row, int column, u64*
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row),
         "r"(shared_address(barrier)), "h"((short)blocks) : "memory");
 }
+// A box of C out of shared memory; a store is a group of its own, which can be waited for.
 PTX void tma_store(const TensorMap* map, int row, int column, const bf16* from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
-        "r"(row), "r"(shared_address(from)) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3]; "
+        "cp.async.bulk.commit_group;" ::"l"(map), "r"(column), "r"(row), "r"(shared_address(from)) : "memory");
 }
-PTX void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 PTX void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }  // source free
 PTX void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }            // written
 
 // ---- warp specialisation and clusters ----
+
+// A thread's registers, in a block of a producer's warpgroup and two of consumers: 168 would be everybody's share.
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
 template <int REGISTERS> PTX void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -204,7 +207,7 @@ PTX void store_sums(bf16* c, int columns, const float (&sum)[128]) {
     }
 }
 
-// The same sums into shared memory, in four swizzled tiles of 64 x 64, from where TMA takes them.
+// The same sums into shared memory, in four swizzled tiles of 64 x 64, from where TMA may take them.
 PTX void stage_sums(bf16 (*tiles)[64 * SLICE], const float (&sum)[128]) {
     const int warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
 #pragma unroll
@@ -214,6 +217,7 @@ PTX void stage_sums(bf16 (*tiles)[64 * SLICE], const float (&sum)[128]) {
         stmatrix(tiles[j / 8] + swizzled(16 * warp + lane % 16, chunk % 8), pack(s[0], s[1]), pack(s[2], s[3]),
             pack(s[4], s[5]), pack(s[6], s[7]));
     }
+    fence_proxy_async();
 }
 
 // Which tile of C is the n-th? Down GROUP rows of tiles, then the next column: blocks that work at the same time need
