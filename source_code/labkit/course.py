@@ -19,8 +19,8 @@ _MACHINES = {
     "h200-4cores": "one H200, 4 cores",
     "h200-2cores": "one H200, 2 cores",
 }
-# Recorded machines in the order in which tables show them: folder → what it is.
-MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "provenance.json").is_file()}
+# Machines on which the ladder was recorded, in the order in which tables show them: folder → what it is.
+MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "runs").is_dir()}
 HOSTS = {  # hosts whose GPUs are recorded together, and nothing else of them: folder → what it is
     "h200-x2": "two H200s of one host, 32 cores",
 }
@@ -64,7 +64,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches."""
+    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches.
+
+    ``machine``: the folder with what it shows and the default machine lacks.
+    """
 
     file: str
     title: str
@@ -72,6 +75,7 @@ class Lab:
     minutes: int
     part: int
     treats: tuple[str, ...] = ()  # fixes of the report reader's advice
+    machine: str = DEFAULT_MACHINE  # whose recordings it shows
 
     @property
     def number(self) -> int:
@@ -107,6 +111,7 @@ STEPS = (
 )
 # fmt: on
 
+ON_HOPPER = ("bench_rungs.py", "count_rungs.py")  # whose kernels, too, are for that generation alone
 # Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
 IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 
@@ -139,7 +144,7 @@ ROUTES = (
     Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
     Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
-    Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives"),
+    Route("Everything", tuple(range(1, 30)), "parts 2 to 5 are electives"),
 )
 
 # fmt: off
@@ -200,6 +205,8 @@ LABS = (
         "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe", 20, 5),
+    Lab("29_matrix_product.ipynb", "A matrix product, rung by rung",
+        "CUDA C++ from one thread an element to cuBLAS", 20, 5, machine="h100"),
 )
 # fmt: on
 

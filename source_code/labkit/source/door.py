@@ -167,7 +167,7 @@ class Live:
             raise NotHere(f"{count_of(wanted, 'GPU')} are wanted, and this machine has {here or 'none'}.")
         scripts = {Path(word).name for job in jobs for word in job.words.split()}
         bf16 = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
-        hopper = sorted(scripts & {step.script for step in course.STEPS if step.needs_hopper})
+        hopper = sorted(scripts & {*course.ON_HOPPER, *(step.script for step in course.STEPS if step.needs_hopper)})
         if hopper and gpu and not self.facts.hopper:
             raise NotHere(f"{hopper[0]} needs a Hopper GPU (H100, H200, GH200), and {gpu} is none.")
         if bf16 and gpu and not self.facts.bf16:
