@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -73,7 +74,7 @@ def ladder(records: Sequence[dict]) -> Figure:
 
 
 def speeds(records: Sequence[dict]) -> Table:
-    """By way: TFLOP/s, the share of cuBLAS in the same rounds with its range, and how often as fast as the way above."""
+    """By way: TFLOP/s, the share of cuBLAS in the same rounds with its range, how many times as fast as the rung above."""
     found = rates(records)
     ranges = [f"{100 * low:.1f} to {100 * high:.1f}" for low, high in found["of_cublas_range"]]
     rungs = found["tflops"].where(found.index.isin(RUNGS))
@@ -106,7 +107,7 @@ def count() -> Counted:
 
 
 def by_rung(counted: Counted) -> pd.DataFrame:
-    """The counters of each way, by its name, summed over its kernels; ``tensor_us``: how long its tensor pipe worked."""
+    """The counters of each way's product, by its name; ``tensor_us``: how long the tensor pipe was active."""
     found = counted.kernels.drop_duplicates("phase").set_index("phase")
     return found.assign(tensor_us=found["time_us"] * found["tensor_pct"] / 100)
 
@@ -131,7 +132,7 @@ def near_cublas(found: pd.DataFrame) -> Iterator[Claim | str]:
     """Every product is right, each of the first rungs much faster than the one before; ``found``: by ``rates``."""
     rate, share = found["tflops"], found["of_cublas"]
     yield Claim("every product keeps its error bound", bool((found["error_of_bound"] <= 1).all()))
-    least = min(rate[after] / rate[before] for before, after in zip(RUNGS, RUNGS[1:5], strict=False))
+    least = min(rate[after] / rate[before] for before, after in pairwise(RUNGS[:5]))
     yield Claim(
         "up to TMA, each rung is at least 1.3 times as fast as the one before", least > 1.3, least,
         because="another clock or another memory moves the limits",

@@ -106,9 +106,9 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
     ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_pct`` (of the cycles, the tensor pipe at work), ``blocks``
     and ``waves`` of the launch. Where they were counted: ``tensor_instructions`` (matrix instructions),
     ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""), ``fp32_flops`` (of the CUDA
-    cores), how busy other units were (BUSY), and INSIDE. Lines that are no CSV (ncu's own ``==PROF==``, the program's output)
-    are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN. Raises
-    ReportError where there is no kernel in it.
+    cores), how busy other units were (BUSY), and INSIDE. Lines that are no CSV (ncu's own ``==PROF==``, the program's
+    output) are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN.
+    Raises ReportError where there is no kernel in it.
     """
     found = _counted(text, name)
     operations = found[list(OPERATIONS)]
