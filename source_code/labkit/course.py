@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labkit.paths import RECORDED, ROOT
 
-REPOSITORY = "OWNER/NAME"  # at github.com: where the course is published, which Colab and Binder open
+REPOSITORY = ""  # OWNER/NAME at github.com, where the course is published: buttons for Colab and Binder lead there
 DEFAULT_MACHINE = "h200"  # the machine whose recordings the text is written from
 _MACHINES = {
     "h200": "one H200, 16 cores",
@@ -20,8 +20,8 @@ _MACHINES = {
     "h200-4cores": "one H200, 4 cores",
     "h200-2cores": "one H200, 2 cores",
 }
-# Recorded machines in the order in which tables show them: folder → what it is.
-MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "provenance.json").is_file()}
+# Machines on which the ladder was recorded, in the order in which tables show them: folder → what it is.
+MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "runs").is_dir()}
 HOSTS = {  # hosts whose GPUs are recorded together, and nothing else of them: folder → what it is
     "h200-x2": "two H200s of one host, 32 cores",
 }
@@ -65,7 +65,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches."""
+    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches.
+
+    ``machine``: the folder with what it shows and the default machine lacks.
+    """
 
     file: str
     title: str
@@ -74,6 +77,7 @@ class Lab:
     part: int
     treats: tuple[str, ...] = ()  # fixes of the report reader's advice
     on_nsight: bool = False  # about what Nsight Systems alone records: no trace takes its place
+    machine: str = DEFAULT_MACHINE  # whose recordings it shows
 
     @property
     def number(self) -> int:
@@ -109,6 +113,7 @@ STEPS = (
 )
 # fmt: on
 
+ON_HOPPER = ("bench_rungs.py", "count_rungs.py")  # whose kernels, too, are for that generation alone
 # Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
 IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 
@@ -141,7 +146,7 @@ ROUTES = (
     Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
     Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
-    Route("Everything", tuple(range(1, 29)), "parts 2 to 5 are electives"),
+    Route("Everything", tuple(range(1, 30)), "parts 2 to 5 are electives"),
 )
 
 # fmt: off
@@ -202,6 +207,8 @@ LABS = (
         "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe", 20, 5),
+    Lab("29_matrix_product.ipynb", "A matrix product, rung by rung",
+        "CUDA C++ from one thread an element to cuBLAS", 20, 5, machine="h100"),
 )
 # fmt: on
 

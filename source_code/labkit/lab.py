@@ -47,7 +47,8 @@ def start(number: int | None = None) -> None:
     without_torch.begin()
     warnings.filterwarnings("ignore", "CUDA initialization")  # of a driver too old, said once: by the doctor
     answers.teach(course.TREATED_IN)
-    print(source.current().greeting)
+    here = source.current()
+    print((here.of(course.LABS[number - 1]) if number else here).greeting)
     bring_rules()
 
 

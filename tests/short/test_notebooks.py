@@ -204,6 +204,7 @@ WITHOUT = {
     # single kernels beside libraries', by a benchmark of their own: no step of the ladder
     "26_attention": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     "27_inside": {"nsys profile", "lab.wall_clock(", "lab.diff("},
+    "29_matrix_product": {"nsys profile", "lab.wall_clock(", "lab.diff("},
     # another recipe, with a referee's clock and tables of its own: no step of the ladder
     "28_time_to_99": {"nsys profile", "lab.wall_clock(", "lab.diff("},
 }

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from labkit.display import code
-from labkit.display.pieces import part
+from labkit.display.pieces import part, statement
 from labkit.errors import LabError, near
 from labkit.paths import ROOT
 
@@ -31,7 +31,7 @@ class Listing:
 def listing(file: str, *names: str) -> Listing:
     """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``.
 
-    Of constants that hold a program in CUDA C++, that program.
+    Of constants that hold a program in CUDA C++, that program; of a ``.cu`` file, statements that begin so.
     LabError where there is no such file, or no such piece in it.
     """
     path = ROOT / file
@@ -39,6 +39,8 @@ def listing(file: str, *names: str) -> Listing:
         there = [one.relative_to(ROOT).as_posix() for one in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise LabError(f"there is no file {file} in the checkout. {near(file, sorted(there))}")
     source = path.read_text(encoding="utf-8")
+    if path.suffix == ".cu":
+        return Listing(file, "".join(statement(source, name) for name in names).rstrip(), "cuda")
     pieces = [part(source, name) for name in names]
     kernels = [_kernel(piece) for piece in pieces]
     if all(kernels):

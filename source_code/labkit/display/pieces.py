@@ -1,4 +1,4 @@
-"""What does a named piece of a source file read like? A function, a class or a constant."""
+"""What does a named piece of a source file read like? A function, a class or a constant; in C++, a statement."""
 
 from __future__ import annotations
 
@@ -19,6 +19,24 @@ def part(source: str, name: str) -> str:
             raise LabError(f"there is nothing called {name} in this source. {near(word, there)}")
         node = there[word]
     return text_of(source, node)
+
+
+def statement(source: str, begins: str) -> str:
+    """The first statement of a source in C++ that begins so, with its block: ``"for (int step"``, ``"auto fetch"``.
+
+    LabError where none does.
+    """
+    lines = source.splitlines()
+    there = (number for number, line in enumerate(lines) if line.lstrip().startswith(begins))
+    if (first := next(there, None)) is None:
+        raise LabError(f"no statement begins with {begins} in this source.")
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    code, last = lines[first].split("//")[0], first
+    while code.count("{") > code.count("}") or not code.rstrip().endswith((";", "}")):
+        last += 1
+        code += lines[last].split("//")[0].replace("} else {", "}")
+    shown = [line[min(indent, len(line) - len(line.lstrip())) :] for line in lines[first : last + 1]]
+    return "\n".join(shown).removesuffix(" else {") + "\n"
 
 
 def text_of(source: str, node: ast.AST) -> str:

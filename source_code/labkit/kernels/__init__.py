@@ -16,6 +16,7 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 ``hopper`` does what both do in two kernels of CUDA C++, whose source is ``convolutions``: main_opt8's.
 
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
-one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma. ``adam``, ``muon``,
-``smooth_head`` and ``shifted`` are the speedrun's.
+one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma; ``rungs`` is the same
+product for Hopper, in seven steps up to cuBLAS, measured by bench_rungs. ``adam``, ``muon``, ``smooth_head`` and
+``shifted`` are the speedrun's.
 """

@@ -73,10 +73,12 @@ class Kernel:
     shared_bytes: int  # of a block, as its source declares them
     more_bytes: int = 0  # of a block, as asked for: the kernel's ``extern __shared__``
 
-    def __call__(self, grid: tuple[int, int], block: tuple[int, int], *arguments: torch.Tensor | int | float) -> None:
+    def __call__(
+        self, grid: tuple[int, int], block: tuple[int, int], *arguments: torch.Tensor | int | float | ctypes.Structure
+    ) -> None:
         """Start ``grid`` blocks of ``block`` threads on PyTorch's current stream.
 
-        A tensor becomes its address, an ``int`` C's int, a ``float`` C's float.
+        A tensor becomes its address, an ``int`` C's int, a ``float`` C's float; a structure goes by value.
         """
         from cuda.bindings import driver
 
@@ -84,6 +86,8 @@ class Kernel:
         kinds = tuple(
             ctypes.c_void_p
             if isinstance(one, torch.Tensor)
+            else None  # as cuda-bindings has it: the structure says its own size
+            if isinstance(one, ctypes.Structure)
             else ctypes.c_int
             if isinstance(one, int)
             else ctypes.c_float

@@ -56,7 +56,7 @@ class Cpu(Replay):
     told: ClassVar[dict] = {"gpu": None, "capability": None, "driver": None, "ncu": False, "counters": False}
     needs_gpu = ("bench_timing", "bench_transfers", "bench_peaks", "bench_matmul", "bench_shapes", "bench_tf32")
     needs_gpu += ("bench_nvml", "one_kernel", "bench_formats", "bench_fp8", "bench_attention", "bench_lstm")
-    needs_gpu += ("bench_wmma", "bench_kernels", "bench_stages", "bench_roofs", "speedrun")
+    needs_gpu += ("bench_wmma", "bench_kernels", "bench_rungs", "bench_stages", "bench_roofs", "speedrun")
     slower = 5  # than the baseline's epoch on a machine with a GPU, whatever the step
 
     def run(self, words: str, file: Path) -> dict:

@@ -82,7 +82,12 @@ def routes() -> str:
 
 
 def buttons() -> str:
-    """The front page without an installation: in Colab, as its workflow wrote the branch ``colab``, and on Binder."""
+    """The front page without an installation: in Colab, as its workflow wrote the branch ``colab``, and on Binder.
+
+    Nothing so long as nobody has said where the course is published.
+    """
+    if not course.REPOSITORY:
+        return ""
     colab = f"https://colab.research.google.com/github/{course.REPOSITORY}/blob/colab/{FRONT_PAGE.name}"
     binder = f"https://mybinder.org/v2/gh/{course.REPOSITORY}/HEAD?urlpath=lab/tree/{FRONT_PAGE.name}"
     return f"**[▶ Open in Colab]({colab})** · **[▶ Read on Binder]({binder})**\n"

@@ -19,7 +19,7 @@ from labkit.source.sweep import worker_counts
 
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
-    "shapes", "loss_scaling", "formats", "kernels", "speedrun",
+    "shapes", "loss_scaling", "formats", "kernels", "rungs", "speedrun",
     "clinic", "findings", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
@@ -107,6 +107,10 @@ FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm
 
 # Labs 26 and 27: once, with its rounds inside.
 KERNELS = ["bench_kernels.py"]
+
+# Lab 29: once, with its rounds inside; and a product of each rung under Nsight Compute.
+PRODUCT = "bench_rungs.py"
+PRODUCT_COUNTED = counting.count_command("rungs_units", "count_rungs.py --profile", in_depth=True, inside=True)
 
 # Lab 28: entries of the speedrun, each once, with its seeds inside, and the searches that chose their recipes.
 SPEEDRUN = [f"speedrun.py {entry}" for entry in ("own_kernels", "course_net", "any_net")]
@@ -259,6 +263,8 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
         *(_timed("kernels", script, "benchmarks", 1) for script in KERNELS),
+        _timed("rungs", PRODUCT, "benchmarks", 1),
+        Item("rungs", "count", PRODUCT_COUNTED, "counters/rungs_units.csv", "rungs_units"),
         *(_timed("speedrun", entry, "benchmarks", 1) for entry in SPEEDRUN),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from labkit import course, lines
 from labkit.errors import LabError, NotHere, NotRecorded
-from labkit.paths import REPORTS
+from labkit.paths import RECORDED, REPORTS
 from labkit.source import container, originals, quick, recorded, running
 from labkit.source.command import check_writable
 from labkit.source.facts import Machine, torch_version
@@ -47,6 +47,10 @@ class Recorded:
     def is_strict(self) -> bool:
         """Are these the course's own recordings, of which every sentence of the text must hold?"""
         return self.folder.name == recorded.DEFAULT
+
+    def of(self, lab: course.Lab) -> Recorded:
+        """The same, or what a lab shows of another machine, where these are the course's own recordings."""
+        return replace(self, folder=RECORDED / lab.machine) if self.is_strict else self
 
     @property
     def facts(self) -> Machine:
@@ -97,6 +101,10 @@ class Live:
 
     def __init__(self, programs: Programs, reports: Path = REPORTS) -> None:
         self.programs, self.reports, self.pace = programs, reports, Pace()
+
+    def of(self, lab: course.Lab) -> Live:
+        """Itself: it runs on this machine."""
+        return self
 
     @property
     def facts(self) -> Machine:
@@ -168,7 +176,7 @@ class Live:
             raise NotHere(f"{count_of(wanted, 'GPU')} are wanted, and this machine has {here or 'none'}.")
         scripts = {Path(word).name for job in jobs for word in job.words.split()}
         bf16 = sorted(scripts & {*course.IN_BF16, *(step.script for step in course.STEPS if step.needs_bf16)})
-        hopper = sorted(scripts & {step.script for step in course.STEPS if step.needs_hopper})
+        hopper = sorted(scripts & {*course.ON_HOPPER, *(step.script for step in course.STEPS if step.needs_hopper)})
         if hopper and gpu and not self.facts.hopper:
             raise NotHere(f"{hopper[0]} needs a Hopper GPU (H100, H200, GH200), and {gpu} is none.")
         if bf16 and gpu and not self.facts.bf16:

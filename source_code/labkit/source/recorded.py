@@ -53,12 +53,13 @@ def folder() -> Path:
 
 
 def machines(where: Path | None = None) -> list[Path]:
-    """The folders to look in: the one in use, or ``where``, then the default machine's and the hosts'.
+    """The folders to look in: the one in use, or ``where``, then the default machine's, the hosts', and a lab's own.
 
     Not every machine was recorded in full, and what takes several GPUs is a host's.
     """
     where = where or folder()
-    others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
+    names = dict.fromkeys((DEFAULT, *course.HOSTS, *(lab.machine for lab in course.LABS)))
+    others = [RECORDED / name for name in names]
     return [where, *(other for other in others if other != where and other.is_dir())]
 
 

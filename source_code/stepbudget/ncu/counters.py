@@ -55,12 +55,20 @@ BUSY = {  # how busy, in per cent of the most that is possible
     "l2_pct": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "warps_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",  # achieved occupancy
 }
+INSIDE = {  # what a multiprocessor did, and asked of the L2 cache
+    "instructions": "smsp__inst_executed.sum",  # a warp's each
+    "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",  # a warp's load from memory; not TMA's
+    "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",  # of 32 bytes each
+    "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",  # passes through shared memory
+    "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "l2_bytes": "lts__t_bytes.sum",
+}
 LAUNCH = {  # ncu says these of every launch, unasked
     "blocks": "launch__grid_size",
     "waves": "launch__waves_per_multiprocessor",  # how often the launch fills the whole GPU with blocks
 }
-IN_DEPTH = METRICS | INSTRUCTIONS | OPERATIONS | FP32 | BUSY  # what count_command can ask for
-ALL = IN_DEPTH | LAUNCH
+IN_DEPTH = METRICS | INSTRUCTIONS | OPERATIONS | FP32 | BUSY  # what count_command can ask for, with INSIDE or without
+ALL = IN_DEPTH | INSIDE | LAUNCH
 ONCE_AN_EPOCH = "shuffle"  # the range whose kernels belong to an epoch, not to a step
 KERNEL, RANGES, PHASE = "Kernel Name", "Push/Pop_Range", "Phase"
 COMMAND, ORIGIN = "# command: ", "# counted on: "
@@ -69,7 +77,7 @@ NUMBER = re.compile(r"[-+]?[\d.,'\u00a0\u202f ]*\d[\d.]*(?:[eE][-+]?\d+)?")
 
 # Unit → factor to nanoseconds, bytes, per cent or plain counts, in the spellings of ncu since 2019.
 UNITS = {
-    **dict.fromkeys(("", "%", "inst", "ns", "nsecond", "byte", "B"), 1.0),
+    **dict.fromkeys(("", "%", "inst", "sector", "ns", "nsecond", "byte", "B"), 1.0),
     **dict.fromkeys(("us", "usecond"), 1e3),
     **dict.fromkeys(("ms", "msecond"), 1e6),
     **dict.fromkeys(("s", "second"), 1e9),
@@ -98,9 +106,9 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
     ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_pct`` (of the cycles, the tensor pipe at work), ``blocks``
     and ``waves`` of the launch. Where they were counted: ``tensor_instructions`` (matrix instructions),
     ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""), ``fp32_flops`` (of the CUDA
-    cores), and how busy other units were (BUSY). Lines that are no CSV (ncu's own ``==PROF==``, the program's output)
-    are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN. Raises
-    ReportError where there is no kernel in it.
+    cores), how busy other units were (BUSY), and INSIDE. Lines that are no CSV (ncu's own ``==PROF==``, the program's
+    output) are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN.
+    Raises ReportError where there is no kernel in it.
     """
     found = _counted(text, name)
     operations = found[list(OPERATIONS)]
@@ -119,7 +127,7 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
             "tensor_flops": operations.sum(axis=1, min_count=1),
             "tensor_type": [types[row.argmax()] if row.any() else "" for row in used],
             "fp32_flops": found["fp32_add"] + found["fp32_mul"] + 2 * found["fp32_fma"],
-            **{name: found[name] for name in (*BUSY, *LAUNCH)},
+            **{name: found[name] for name in (*BUSY, *INSIDE, *LAUNCH)},
         }
     )
 
@@ -261,7 +269,7 @@ def slim(text: str, command: str, origin: str) -> str:
     counted = _counted(text, "ncu's output")
     metrics = {key: metric for key, metric in ALL.items() if key in METRICS or counted[key].notna().any()}
     units = {**dict.fromkeys(INSTRUCTIONS | FP32, "inst"), **dict.fromkeys(("tensor_pct", *BUSY), "%"), "time_ns": "ns"}
-    units |= dict.fromkeys(("read_bytes", "written_bytes"), "byte")
+    units |= dict.fromkeys(("read_bytes", "written_bytes", "l2_bytes"), "byte")
     out = io.StringIO()
     out.write(f"{COMMAND}{shlex.join(shlex.split(command))}\n{ORIGIN}{origin}\n")
     rows = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")

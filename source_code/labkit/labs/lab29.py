@@ -1,0 +1,357 @@
+"""Lab 29: a matrix product in CUDA C++, rung by rung, and the counter that explains each rung."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from labkit import source
+from labkit.checks import Claim
+from labkit.display import style
+from labkit.exercises.kinds import BOUND, READ, Code, Number, NotWanted, each_of, quietly
+from labkit.predictions import Guess
+from labkit.pretend import ring
+from labkit.source import kinds
+from labkit.source.counting import count_command
+from labkit.training import machine
+from stepbudget.ncu.counters import Counted
+from stepbudget.show.table import Table, table
+
+NAIVE, SHARED, MMA, WGMMA, TMA, SPECIALISED, CLUSTER = RUNGS = (
+    "naive", "shared memory", "mma.sync", "wgmma", "TMA", "warp-specialised", "cluster"
+)  # fmt: skip
+CUBLAS = "cuBLAS"
+SIZE = 4096
+DATA_SHEET = 989  # TFLOP/s of an H100 or H200 (SXM) in BF16: NVIDIA's data sheets, without sparsity
+CUDA_CORES = 67  # the same in FP32
+SECTOR, LINE = 32, 128  # bytes
+COLUMNS = {  # column → what a table calls it, factor, digits
+    "time_us": ("µs", 1, "{:,.0f}"),
+    "instructions": ("instructions, M", 1e-6, "{:,.0f}"),
+    "load_requests": ("loads, M", 1e-6, "{:,.0f}"),
+    "load_sectors": ("sectors, M", 1e-6, "{:,.0f}"),
+    "l1_pct": ("L1 busy %", 1, "{:.0f}"),
+    "issue_pct": ("issuing %", 1, "{:.0f}"),
+    "l2_bytes": ("from and to L2, GB", 1e-9, "{:.2f}"),
+    "tensor_pct": ("tensor pipe active %", 1, "{:.0f}"),
+    "tensor_us": ("tensor pipe active µs", 1, "{:.0f}"),
+    "shared_wavefronts": ("shared-memory passes, M", 1e-6, "{:.0f}"),
+    "bank_conflicts": ("bank conflicts, M", 1e-6, "{:.2f}"),
+}
+
+
+# --- how fast ------------------------------------------------------------------------------------------------
+
+
+def rates(records: Sequence[dict]) -> pd.DataFrame:
+    """TFLOP/s, its share of cuBLAS and its error as a share of the bound, by way: records of ``bench_rungs.py``."""
+    return pd.DataFrame(records[0]["rows"]).set_index("way")
+
+
+def ladder(records: Sequence[dict]) -> Figure:
+    """TFLOP/s of every way as bars, the slowest rung on top; cuBLAS and the data sheet as lines."""
+    found = rates(records)["tflops"]
+    colours = {CUBLAS: style.GREEN, "Triton": style.SKY}
+    with style.house_style():
+        fig = style.figure(3.6)
+        ax = fig.subplots()
+        names = [f"{RUNGS.index(way) + 1}  {way}" if way in RUNGS else way for way in found.index]
+        ax.barh(names, found, color=[colours.get(way, style.BLUE) for way in found.index])
+        ax.axvline(found[CUBLAS], color=style.GREEN, lw=1.2, ls="--", zorder=0)
+        ax.axvline(DATA_SHEET, color=style.INK, lw=1.2, ls=":")
+        ax.annotate(f"data sheet: {DATA_SHEET}", (DATA_SHEET, 0), (-4, 0), textcoords="offset points", ha="right")
+        for place, value in enumerate(found):
+            ax.annotate(f"{value:,.3g}", (value, place), (4, 0), textcoords="offset points", va="center")
+        ax.invert_yaxis()
+        ax.set(xlim=(0, 1.06 * DATA_SHEET), xlabel="TFLOP/s")
+        ax.set_title(f"The same product, {SIZE:,} × {SIZE:,} × {SIZE:,} in BF16")
+    return fig
+
+
+def speeds(records: Sequence[dict]) -> Table:
+    """By way: TFLOP/s, the share of cuBLAS in the same rounds with its range, how many times as fast as the rung above."""
+    found = rates(records)
+    ranges = [f"{100 * low:.1f} to {100 * high:.1f}" for low, high in found["of_cublas_range"]]
+    rungs = found["tflops"].where(found.index.isin(RUNGS))
+    frame = pd.DataFrame(
+        {
+            "product": found.index,
+            "TFLOP/s": found["tflops"],
+            "% of cuBLAS": 100 * found["of_cublas"],
+            "range": ranges,
+            "times the rung above": rungs / rungs.shift(),
+            "error / bound": found["error_of_bound"],
+        }
+    )
+    formats = {
+        "TFLOP/s": "{:,.3g}",
+        "% of cuBLAS": "{:.1f}",
+        "times the rung above": "{:.2f}",
+        "error / bound": "{:.2f}",
+    }
+    return table(frame, f"{records[0]['gpu']}: medians of {len(found['tflops_rounds'].iloc[0])} rounds", formats)
+
+
+# --- why -----------------------------------------------------------------------------------------------------
+
+
+def count() -> Counted:
+    """What Nsight Compute counted of one product of each rung."""
+    command = count_command("rungs_units", "count_rungs.py --profile", in_depth=True, inside=True)
+    return source.current().get(kinds.counts(command))
+
+
+def by_rung(counted: Counted) -> pd.DataFrame:
+    """The counters of each way's product, by its name; ``tensor_us``: how long the tensor pipe was active."""
+    found = counted.kernels.drop_duplicates("phase").set_index("phase")
+    return found.assign(tensor_us=found["time_us"] * found["tensor_pct"] / 100)
+
+
+def counters(found: pd.DataFrame, ways: Sequence[str], columns: Sequence[str]) -> Table:
+    """Some counters (of COLUMNS) of some ways; ``found`` by ``by_rung``."""
+    shown = {COLUMNS[name][0]: found.loc[list(ways), name] * COLUMNS[name][1] for name in columns}
+    frame = pd.DataFrame(shown).rename_axis("rung").reset_index()
+    return table(frame, "One product under Nsight Compute", {name: form for name, _, form in map(COLUMNS.get, columns)})
+
+
+def tile_bytes(rows: int, columns: int, size: int = SIZE) -> float:
+    """Bytes that tiles of ``rows`` x ``columns`` results read of BF16 factors, and write: each tile its own."""
+    tiles = (size / rows) * (size / columns)
+    return 2 * (tiles * (rows + columns) * size + size**2)
+
+
+# --- what it claims ------------------------------------------------------------------------------------------
+
+
+def near_cublas(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """Every product is right, each of the first rungs much faster than the one before; ``found``: by ``rates``."""
+    rate, share = found["tflops"], found["of_cublas"]
+    yield Claim("every product keeps its error bound", bool((found["error_of_bound"] <= 1).all()))
+    least = min(rate[after] / rate[before] for before, after in pairwise(RUNGS[:5]))
+    yield Claim(
+        "up to TMA, each rung is at least 1.3 times as fast as the one before", least > 1.3, least,
+        because="another clock or another memory moves the limits",
+        so=f"the smallest of these gains is {least:.2f} times here",
+    )  # fmt: skip
+    yield Claim(
+        "the last rung has over 90 % of cuBLAS's speed", share[CLUSTER] > 0.9, share[CLUSTER],
+        because="another cuBLAS chooses another kernel",
+        so=f"it has {100 * share[CLUSTER]:.0f} % here",
+    )  # fmt: skip
+
+
+def lines_queue(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """Why the first rung is so slow: its loads touch many lines, and L1 looks up one a clock; ``found``: counters."""
+    one = found.loc[NAIVE]
+    touched = one["load_sectors"] / one["load_requests"]
+    yield Claim("a load of the first rung touches more than eight sectors", touched > 8, touched)
+    yield Claim(
+        "L1 is busy over 95 % of the time, and the schedulers issue in less than a tenth",
+        one["l1_pct"] > 95 and one["issue_pct"] < 10, one["l1_pct"],
+        because="another L1 looks up more lines at once",
+        so=f"L1 is busy {one['l1_pct']:.0f} % of the time here",
+    )  # fmt: skip
+    sms = found.loc[SPECIALISED, "blocks"]  # it has a block for each
+    lines = one["load_requests"] * touched / sms / one["time_us"]
+    yield f"Lines that each SM's L1 looks up: {lines:,.0f} a microsecond."
+
+
+def shared_saves(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """Tiles in shared memory save loads, and then the schedulers are busy."""
+    fewer = found.loc[NAIVE, "load_requests"] / found.loc[SHARED, "load_requests"]
+    yield Claim("with tiles there are over 500 times fewer loads from memory", fewer > 500, fewer)
+    multiplying = found.loc[SHARED, "fp32_flops"] / 64 / found.loc[SHARED, "instructions"]  # 32 threads, 2 operations
+    yield f"Of the instructions, {100 * multiplying:.0f} % are multiply-adds; the schedulers issue in " + (
+        f"{found.loc[SHARED, 'issue_pct']:.0f} % of the clocks."
+    )
+
+
+def same_share(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """With wgmma the tensor pipe is active for as large a share of the time, and done sooner."""
+    yield Claim(
+        "mma.sync and wgmma do the same operations",
+        found.loc[MMA, "tensor_flops"] == found.loc[WGMMA, "tensor_flops"] > 0,
+    )
+    apart = abs(found.loc[MMA, "tensor_pct"] - found.loc[WGMMA, "tensor_pct"])
+    yield Claim(
+        "the tensor pipe's shares differ by less than 5 points", apart < 5, apart,
+        because="the copies take another part of the time",
+        so=f"they differ by {apart:.0f} points here",
+    )  # fmt: skip
+    longer = found.loc[MMA, "tensor_us"] / found.loc[list(RUNGS[3:]), "tensor_us"].max()
+    yield Claim(
+        "mma.sync keeps the tensor pipe active at least 1.2 times as long as any later rung", longer > 1.2, longer,
+        because="before Hopper, mma.sync has the whole speed of the Tensor Cores",
+        so=f"its operations keep the pipe {longer:.2f} times as long here",
+    )  # fmt: skip
+
+
+def nobody_computes_addresses(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """TMA saves instructions, and the tensor pipe works more of the time."""
+    fewer = found.loc[WGMMA, "instructions"] / found.loc[TMA, "instructions"]
+    yield Claim("TMA takes less than a third of the instructions", fewer > 3, fewer)
+    more = found.loc[TMA, "tensor_pct"] / found.loc[WGMMA, "tensor_pct"]
+    yield Claim(
+        "the tensor pipe is active at least 1.4 times as large a share of the time", more > 1.4, more,
+        because="the matrices come more slowly from this memory",
+        so=f"its share grows {more:.2f} times here",
+    )  # fmt: skip
+
+
+def last_gains(found: pd.DataFrame) -> Iterator[Claim | str]:
+    """The last rung reads less from L2, and its tensor pipe hardly waits."""
+    less = 1 - found.loc[CLUSTER, "l2_bytes"] / found.loc[SPECIALISED, "l2_bytes"]
+    yield Claim(
+        "with B shared by two blocks, L2 moves less", less > 0.03, less,
+        because="the L2 answers two blocks at once anyway",
+        so=f"it moves {100 * less:.0f} % less here",
+    )  # fmt: skip
+    active = found.loc[CLUSTER, "tensor_pct"]
+    yield Claim(
+        "the last rung's tensor pipe is active over 80 % of the time", active > 80, active,
+        because="the power limit, or the memory, is another one",
+        so=f"it is active {active:.0f} % of the time here",
+    )  # fmt: skip
+
+
+# --- predictions ---------------------------------------------------------------------------------------------
+
+PREDICTIONS = {
+    "naive": Guess(
+        "the first rung's share of cuBLAS", " %", lambda found: 100 * float(found.loc[NAIVE, "of_cublas"]),
+        wrong={
+            "That's the CUDA cores' peak over cuBLAS. It would have to keep them busy.": (
+                lambda found: 100 * CUDA_CORES / float(found.loc[CUBLAS, "tflops"])
+            ),
+            "That's the next rung, with tiles in shared memory.": (
+                lambda found: 100 * float(found.loc[SHARED, "of_cublas"])
+            ),
+        },
+    ),
+    "instructions": Guess(
+        "instructions of wgmma with cp.async, over those with TMA", " times",
+        lambda found: float(found.loc[WGMMA, "instructions"] / found.loc[TMA, "instructions"]),
+        wrong={
+            "That's how much faster it gets. Instructions aren't what takes the time.": (
+                lambda found: float(found.loc[WGMMA, "time_us"] / found.loc[TMA, "time_us"])
+            ),
+            "That's the threads of a block. The copies are only a part of the instructions.": lambda _: 256.0,
+        },
+    ),
+}  # fmt: skip
+
+
+# --- exercises -----------------------------------------------------------------------------------------------
+
+
+def _passes(found: pd.DataFrame, before: str = SHARED, after: str = MMA, of: str = "shared_wavefronts") -> float:
+    return float(found.loc[before, of] / found.loc[after, of])
+
+
+PASSES = Number(
+    READ,
+    "Two rows of the table, column shared-memory passes: the upper one over the lower one.",
+    right=_passes,
+    wrong={
+        "that is turned over": lambda found: 1 / _passes(found),
+        "that is wgmma against mma.sync": lambda found: _passes(found, MMA, WGMMA),
+        "that is shared memory against wgmma": lambda found: _passes(found, SHARED, WGMMA),
+        "those are the instructions": lambda found: _passes(found, of="instructions"),
+        "that is the time": lambda found: _passes(found, of="time_us"),
+    },
+    within=0.05,
+)
+
+
+def _gigabytes(rows: int = 128, columns: int = 256, factor: float = 1.0) -> float:
+    return factor * tile_bytes(rows, columns) / 1e9
+
+
+TRAFFIC = Number(
+    BOUND,
+    "512 tiles; each reads 128 rows of A and 256 of B, of 4,096 numbers of 2 bytes; and C is written once.",
+    right=_gigabytes,
+    wrong={
+        "that is without writing C": lambda: _gigabytes() - 2 * SIZE**2 / 1e9,
+        "that is as if each number were read once": lambda: 3 * 2 * SIZE**2 / 1e9,
+        "that is with tiles of 128 × 128": lambda: _gigabytes(128, 128),
+        "that is with tiles of 256 × 256": lambda: _gigabytes(256, 256),
+        "that is with numbers of four bytes": lambda: _gigabytes(factor=2),
+        "those are numbers: two bytes each": lambda: _gigabytes(factor=0.5),
+    },
+)
+
+FILE = "5_tma.cu"
+HOLES = {"PHASE": "step / STAGES % 2", "PENDING": "1", "NEXT": "step - 1 + STAGES"}  # what stands in the file
+IN_FILE = {"PHASE": "{}", "PENDING": "wgmma_wait<{}>", "NEXT": "{}"}
+WANTED = "three texts, PHASE, PENDING and NEXT, are"
+AS_FAST = 0.9  # of our own rung, at least
+
+
+def filled(text: str, phase: str, pending: str, following: str) -> str:
+    """The fifth rung, with these expressions in its three holes."""
+    for (name, own), said in zip(HOLES.items(), (phase, pending, following), strict=True):
+        form = IN_FILE[name]
+        text = text.replace(form.format(own), form.format(f"({said})" if name == "NEXT" else said))
+    return text
+
+
+@quietly
+def _try_ring(write: Callable) -> str | None:
+    said = each_of(write(), WANTED)
+    if len(said) != 3 or not all(isinstance(one, str) for one in said):
+        raise NotWanted(f"{WANTED} wanted")
+    try:
+        wrong = ring.trouble(*said)
+    except ValueError as error:
+        raise NotWanted(str(error)) from None
+    if wrong:
+        return wrong
+    if ring.value(said[1], {"step": 1, "STAGES": 4}) == 0:
+        return "that is right, but slow: with PENDING 0 the Tensor Cores wait between two steps"
+    return _on_gpu(*said) if "H100" in (gpu := machine.gpu_name() or "") or "H200" in gpu else None
+
+
+def _on_gpu(*said: str) -> str | None:
+    """The reader's rung on this Hopper: within its bound at two sizes, and as fast as ours?"""
+    import torch
+
+    from labkit.kernels.matmul import error_bound
+    from labkit.kernels.rungs import FOLDER, RUNGS, Rung, rung_matmul
+    from labkit.training.clock import gpu_times
+
+    (ours,) = (rung for rung in RUNGS if rung.path.name == FILE)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / FILE
+        path.write_text(filled((FOLDER / FILE).read_text(encoding="utf-8"), *said), encoding="utf-8")
+        yours = Rung(path, "yours", ours.maps, ours.persistent)
+        for m, n, k in ((512, 768, 640), (SIZE,) * 3):
+            a, b = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
+            error = (rung_matmul(a, b, yours).double() - a.double() @ b.double().T).abs()
+            if bool((error > error_bound(a, b.T)).any()):
+                return f"at {m} × {n} × {k} the result is beyond its error bound"
+        took = [min(gpu_times(lambda rung=rung: rung_matmul(a, b, rung), 5, 12)) for rung in (ours, yours)]
+    share = took[0] / took[1]
+    return None if share > AS_FAST else f"that is right, but slow: {100 * share:.0f} % of our rung's speed"
+
+
+RING = Code(
+    "How often has step's place been filled before? PHASE is whether that's odd. Then: whose place is free now?",
+    _try_ring,
+    wrong={
+        "step 1 does not wait": lambda: ("step % 2", "1", "step - 1 + STAGES"),
+        "step 0 does not wait": lambda: ("step / STAGES % 2 ^ 1", "1", "step - 1 + STAGES"),
+        "step 4 does not wait": lambda: ("0", "1", "step - 1 + STAGES"),
+        "step 4 waits for ever": lambda: ("step / STAGES % 2", "0", "step + STAGES"),
+        "at step 0 PHASE is -1": lambda: ("step / STAGES - 1", "1", "step - 1 + STAGES"),
+        "new tiles land where this step's products still read": lambda: ("step / STAGES % 2", "1", "step + STAGES"),
+        "are fetched a second time": lambda: ("step / STAGES % 2", "1", "step + 1"),
+        "that is right, but slow": lambda: ("step / STAGES % 2", "0", "step - 1 + STAGES"),
+    },
+)
+EXERCISES = {"29.1": PASSES, "29.2": TRAFFIC, "29.3": RING}
