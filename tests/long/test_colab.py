@@ -17,8 +17,8 @@ from nbclient import NotebookClient
 
 import pages
 from labkit import course, doctor
-from labkit.recording import pages as written
 from labkit.paths import ROOT
+from labkit.recording import pages as written
 from stepbudget.export import nsys
 
 REPOSITORY = "https://github.com/somebody/gpu-performance-lab"
