@@ -16,7 +16,7 @@ from labkit import cases
 from labkit.cases import CASES
 from labkit.errors import LabError
 from labkit.recording import __main__ as command_line
-from labkit.recording import make, plan, status, tools
+from labkit.recording import both, make, plan, status, tools
 from labkit.recording.status import CURRENT, OUTDATED
 from labkit.subjects.diagnosis import answers, tables, words
 from labkit.subjects.diagnosis.answers import Answer
@@ -24,6 +24,7 @@ from labkit.training import machine, traced
 from stepbudget.export import nsys
 from stepbudget.report import open_report
 from synthetic import SyntheticReport
+from traces import SyntheticTrace
 
 GEMM, POINTWISE = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", "void at::native::vectorized_elementwise_kernel<float>"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -429,6 +430,35 @@ def test_a_case_s_manifest_names_its_script(folder, monkeypatch):
     record = json.loads((folder / item.record).read_text())
     assert set(record["manifest"]["modules"]) == {"clinic/text.py"} and record["command"] == item.command
     assert status.judge(folder, item).state == CURRENT
+
+
+def test_a_program_is_looked_at_by_both_profilers_in_turn(folder, monkeypatch):
+    """Nsight Systems' program waits for its loader, the traced one computes: each budget is of its own."""
+    monkeypatch.setattr(make, "REPORTS", folder)
+    monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
+    monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
+    monkeypatch.setattr(nsys, "export", lambda report: report.with_suffix(".sqlite"))
+    recorded = folder / "a machine"
+    item = next(item for item in plan.plan() if item.file == "both/main_opt2.json")
+
+    def profiled(words, report, show):
+        waiting_for(SyntheticReport(report.with_suffix(".sqlite")), "data loading").write()
+
+    def traced(words, show):
+        made = SyntheticTrace(folder / "main_opt2.trace.json").range(0, 10 * MS, "training")
+        made.launch(100, 200, 9800, GEMM).write()
+        return 0, ""
+
+    monkeypatch.setattr(make.command, "run_profile", profiled)
+    monkeypatch.setattr(make.command, "stream", traced)
+    assert make.make(recorded, [item], lambda item: (recorded / item.file).is_file()) == []
+    record = json.loads((recorded / item.file).read_text())
+    by_nsys, by_torch = record["nsys_budget"], record["torch_budget"]
+    assert by_nsys["ms"]["loader"] == pytest.approx(80, abs=1)
+    assert by_torch["ms"]["tensor_core_kernels"] == pytest.approx(9.6)
+    (row,) = [line for line in both.table(folder).splitlines() if line.startswith("| main_opt2 |")]
+    assert row.startswith("| main_opt2 | 100 / 10 | 19 / 96 | waiting for the loader 80 / ")
+    assert row.endswith("| waiting for the loader -80 |")
 
 
 def test_what_a_machine_lacks_is_left_out_and_said(monkeypatch, capsys):

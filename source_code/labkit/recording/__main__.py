@@ -28,7 +28,7 @@ from labkit.source import command, originals, quick
 from labkit.training import keras_run, machine
 
 WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS)  # kinds
-ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.OF_RANKS)
+ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.BOTH, *plan.OF_RANKS)
 
 
 def parse_args() -> argparse.Namespace:
@@ -106,10 +106,10 @@ def gpus() -> int:
 def without_missing(items: list[plan.Item]) -> list[plan.Item]:
     """The items without those cases of the clinic for which GPUs or another tool are missing here, which is said."""
     kinds = {item.kind for item in items}
-    if "clinic" in kinds and gpus() < 2:
+    if kinds & {"clinic", "both"} and gpus() < 2:
         print("one GPU here: the clinic's programs for two are left out")
         several = {case.report for case in cases.CASES if case.gpus > 1}
-        items = [item for item in items if item.kind != "clinic" or item.label not in several]
+        items = [item for item in items if item.kind not in ("clinic", "both") or item.label not in several]
     if "findings" in kinds:
         for name, tool in TOOLS.items():
             if tool.version() is None:

@@ -28,6 +28,7 @@ from labkit.recording import anonymous
 from labkit.recording.plan import ON_CPU, SIDE_BY_SIDE, Item
 from labkit.recording.tools import TOOLS, TRACE
 from labkit.source import command, counting, running, turns
+from labkit.source.facts import torch_version
 from labkit.source.originals import checksum
 from labkit.training import machine, manifest
 from labkit.training.data import raw_folder
@@ -113,11 +114,29 @@ def case(item: Item, file: Path) -> None:
         print(f"no trace of {item.label}: {said.strip().splitlines()[-1:]}", flush=True)
 
 
+def both(item: Item, file: Path) -> None:
+    """A program's budget by Nsight Systems and, of a run right after it, by PyTorch's profiler; a rank's, of several.
+
+    ``nsys_budget`` and ``torch_budget``, each as of ``_budget``.
+    """
+    report = REPORTS / f"{file.stem}.nsys-rep"
+    with _record_beside(item, file, nsys=nsys.need_nsys().version_text, torch=torch_version()) as about:
+        with _cold_caches():
+            command.run_profile(shlex.split(item.command), report, show=lambda line: None)
+        about["nsys_budget"] = _budget(nsys.export(report))
+        with _cold_caches():
+            status, said = command.stream(traced_words(item), show=lambda line: None)
+        if status:
+            raise LabError(f"PyTorch's profiler did not see {item.label}: {said.strip().splitlines()[-1:]}")
+        about["torch_budget"] = _budget(min(REPORTS.glob(f"{file.stem}{TRACE}*.json")))
+
+
 def traced_words(item: Item) -> list[str]:
     """The program of a case's profiling command, under PyTorch's profiler instead."""
-    for left_behind in REPORTS.glob(f"{item.label}{TRACE}*.json"):
+    name = Path(item.file).name.partition(".")[0]
+    for left_behind in REPORTS.glob(f"{name}{TRACE}*.json"):
         left_behind.unlink()
-    return command.traced_words(shlex.split(item.command), REPORTS / f"{item.label}{TRACE}.json")
+    return command.traced_words(shlex.split(item.command), REPORTS / f"{name}{TRACE}.json")
 
 
 def findings(item: Item, file: Path) -> None:
@@ -207,7 +226,7 @@ def reference(item: Item, file: Path, script: Path) -> None:
 
 WAYS = {
     way.__name__: way
-    for way in (run, warm, cold, torch_profile, profile, whole_report, case, rank_reports, findings, count, stats)
+    for way in (run, warm, cold, torch_profile, profile, whole_report, case, rank_reports, findings, both, count, stats)
 }
 
 

@@ -19,7 +19,7 @@ from labkit.course import Lab
 from labkit.display.spread import spread
 from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT, SOURCE_CODE
-from labkit.recording import api, links, live_check
+from labkit.recording import api, both, links, live_check
 from labkit.source import quick, recorded
 from labkit.source.recorded import NotRecorded
 
@@ -170,6 +170,7 @@ WRITTEN: dict[str, Callable[[], str]] = {
     "last run live": last_live,
     "timing by lab": timing,
     "functions": api.page,
+    "both profilers": both.table,
 }
 
 

@@ -20,7 +20,7 @@ from labkit.source.sweep import worker_counts
 KINDS = (
     "runs", "reference", "benchmarks", "profiles", "operators", "nsys_stats", "counters", "torch_profiler", "nvml",
     "shapes", "loss_scaling", "formats", "kernels", "rungs", "speedrun",
-    "clinic", "findings", "examples", "nsight",
+    "clinic", "findings", "both", "examples", "nsight",
     "keras", "keras_seeds", "keras_cpu",
     "accuracy",
     "ranks", "ranks_graphs", "ranks_memory", "ranks_accuracy",
@@ -29,6 +29,8 @@ KINDS = (
 SIDE_BY_SIDE = ("accuracy", "keras_seeds", "findings", "ranks_accuracy")
 ON_CPU = ("keras_cpu",)  # made on the CPU, only where --only names it
 FROM_REPORTS = ("findings",)  # made of the whole reports that --only clinic leaves, likewise only where named
+BOTH = ("both",)  # profilers, one after the other on each of these programs, and on the clinic's: where named
+BOTH_STEPS = ("main_baseline_nvtx", "main_opt1", "main_opt2", "main_opt3", "main_opt4", "main_opt5")
 OF_RANKS = (
     "ranks",
     "ranks_graphs",
@@ -268,6 +270,7 @@ def plan(
         *(_timed("speedrun", entry, "benchmarks", 1) for entry in SPEEDRUN),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),
+        *_both(),
         *_in_turn("examples", EXAMPLE_ENDS, "runs", rounds),
         *_in_turn("examples", list(EXAMPLE_STEPS.values()), "runs", rounds),
         *_profiles("examples", {name: f"{step} --profile --steps 10" for name, step in EXAMPLE_STEPS.items()}),
@@ -396,6 +399,12 @@ def _nsight() -> Item:
 def _findings(case: cases.Case, tool: str) -> Item:
     words = TOOLS[tool].command.format(report=f"reports/{case.report}{TOOLS[tool].reads}")
     return Item("findings", "findings", words, f"findings/{tool}--{case.name}.json", f"{tool} on {case.report}")
+
+
+def _both() -> Iterator[Item]:
+    steps = [(name, profile_command(name, PROFILES[name])) for name in BOTH_STEPS]
+    for name, words in [*steps, *((item.label, item.command) for item in map(_case, cases.CASES))]:
+        yield Item("both", "both", words, f"both/{name}.json", f"{name}, both profilers")
 
 
 def _torch_profile(program: str) -> Item:
