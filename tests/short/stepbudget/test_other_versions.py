@@ -98,3 +98,16 @@ def test_rows_may_come_in_any_order(whole, tmp_path, capsys):
         )
     ]
     assert answer(changed(whole, tmp_path, *mixed), capsys) == answer(whole, capsys)
+
+
+def test_pytorchs_own_ranges_tell_steps_and_loader_without_a_line_of_code(tmp_path, capsys):
+    """What is left of a report where the program names nothing: the operators' ranges alone, as of nsys --pytorch."""
+    (tmp_path / "whole").mkdir()
+    path = tmp_path / "whole" / "main_opt2_ops.sqlite"
+    path.write_bytes(lzma.decompress((SLIM.parent / "main_opt2_ops.sqlite.xz").read_bytes()))
+    named = answer(path, capsys)
+    bare = answer(changed(path, tmp_path, "DELETE FROM NVTX_EVENTS WHERE text NOT LIKE '%, op_id = %'"), capsys)
+    assert (named["range"], bare["range"]) == ("training", "whole capture")
+    assert bare["steps"] == named["steps"] == 59
+    assert bare["advice"][0]["cause"] == named["advice"][0]["cause"] == "loader"
+    assert [row["tflops"] for row in bare["flops"] if row["tflops"]]
