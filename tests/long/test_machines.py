@@ -142,7 +142,8 @@ def test_cores_and_gpu_are_the_machines_own(ran_on, machine, notebook):
             assert all(int(cores) == facts.cores for cores in re.findall(r"\b(\d+) (?:CPU )?cores\b", line)), line
         named = set(re.findall(r"\b(?:NVIDIA [A-Z]+\d+\w*(?: MIG \S+)?|Tesla \w+)", line))
         own = {facts.gpu, facts.gpu.partition(" MIG")[0]} if facts.gpu else {RECORDED_GPU}
-        own |= {RECORDED_GPU} if "counters are those of" in line and not facts.ncu else set()
+        counted_there = not facts.ncu and re.search(r"the counters are those of|^→ On the NVIDIA", line)
+        own |= {RECORDED_GPU} if counted_there else set()
         assert named <= own, line
 
 
