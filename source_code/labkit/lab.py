@@ -47,8 +47,8 @@ def start(number: int | None = None) -> None:
     without_torch.begin()
     warnings.filterwarnings("ignore", "CUDA initialization")  # of a driver too old, said once: by the doctor
     answers.teach(course.TREATED_IN)
-    here = source.current()
-    print((here.of(course.LABS[number - 1]) if number else here).greeting)
+    here, own = source.current(), [one for one in course.LABS if one.number == number]
+    print((here.of(*own) if own else here).greeting)
     bring_rules()
 
 

@@ -49,22 +49,14 @@ def test_the_provenance_is_derived_from_the_recordings(folder):
 @by_folder
 def test_provenance_is_complete(folder):
     source = json.loads((folder / "provenance.json").read_text())
-    for name in (
-        "gpu",
-        "driver",
-        "cpu",
-        "cpu_cores",
-        "nsys",
-        "recorded",
-        "finished",
-        "commits",
-        "commands",
-        "profiles",
-    ):
+    names = ["gpu", "driver", "cpu", "cpu_cores", "recorded", "finished", "commits", "commands"]
+    if folder in (*MACHINES, *HOSTS):  # not one that a lab alone shows something of
+        names += ["nsys", "profiles"]
+        assert source["repetitions"] >= 2
+        assert source["data_source"] == ["MNIST"]
+    for name in names:
         assert source[name], name
     assert {"python", "torch", "cuda", "cudnn"} <= set(source["versions"])
-    assert source["repetitions"] >= 2
-    assert source["data_source"] == ["MNIST"]
     commits = [commit for found in source["commits"].values() for commit in found]
     assert all(re.fullmatch(r"[0-9a-f]{40}", commit) for commit in commits), "each of a clean tree"
 
