@@ -177,6 +177,12 @@ def shared_saves(found: Counts) -> Iterator[Claim | str]:
     )
 
 
+def warps_multiply(found: Counts) -> Iterator[Claim | str]:
+    """A matrix instruction of a warp replaces many multiply-adds."""
+    fewer = found["instructions"][SHARED] / found["instructions"][MMA]
+    yield Claim("mma.sync takes less than a tenth of the instructions", fewer > 10, fewer)
+
+
 def same_share(found: Counts) -> Iterator[Claim | str]:
     """With wgmma the tensor pipe is active for as large a share of the time, and done sooner."""
     apart = abs(found["tensor_pct"][MMA] - found["tensor_pct"][WGMMA])
