@@ -14,6 +14,7 @@ from labkit.kernels.matmul import MULTIPLIES, error_bound
 from labkit.kernels.rungs import FOLDER, HOPPER, RUNGS, Rung, rung_matmul
 from labkit.kernels.rungs.in_triton import TILE, triton_matmul
 from labkit.kernels.wmma import headers
+from labkit.labs import lab29
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
 
@@ -115,3 +116,19 @@ def test_the_product_keeps_its_bound(multiply, sizes):
     a, b = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
     error = (multiply(a, b).double() - a.double() @ b.double().T).abs()
     assert (error <= error_bound(a, b.T)).all()
+
+
+def test_the_rung_with_a_reader_s_expressions_compiles(compiler, tmp_path):
+    path = tmp_path / lab29.FILE
+    path.write_text(lab29.filled((FOLDER / lab29.FILE).read_text(), "step / STAGES & 1", "2 - 1", "step + STAGES - 1"))
+    assert compiled(Rung(path, "yours", maps=2)).cubin
+
+
+@hopper_only
+def test_a_reader_s_rung_is_held_against_fp64_and_ours(monkeypatch):
+    said = ("step / STAGES & 1", "2 - 1", "step + STAGES - 1")
+    assert lab29._on_gpu(*said) is None
+    monkeypatch.setattr(lab29, "AS_FAST", 2)
+    assert "that is right, but slow" in lab29._on_gpu(*said)
+    monkeypatch.setattr("labkit.kernels.matmul.error_bound", lambda a, b: torch.zeros((), device=a.device))
+    assert "beyond its error bound" in lab29._on_gpu(*said)

@@ -276,6 +276,16 @@ def test_counters_that_a_gpu_lacks_are_left_out_and_no_others():
     assert counting.without_unknown(few, f"==ERROR== Failed to find metric {TIME}") == few, "there is no less"
 
 
+def test_what_a_multiprocessor_did_is_counted_on_request_and_kept():
+    words = shlex.split(counting.count_command("step", "main_opt7.py", inside=True))
+    asked = words[words.index("--metrics") + 1].split(",")
+    assert asked == list((counters.METRICS | counters.INSIDE).values())
+    units = {counters.INSIDE["load_sectors"]: "sector", counters.INSIDE["l2_bytes"]: "Kbyte"}
+    text = output([row | dict.fromkeys(counters.INSIDE.values(), "1,024") for row in STEP], units)
+    for read in (counters.parse(text), counters.parse(counters.slim(text, COMMAND, "a GPU"))):
+        assert (read["load_sectors"] == 1024).all() and (read["l2_bytes"] == 1_024_000).all()
+
+
 def test_every_counted_program_is_a_script_of_the_course():
     assert all((SOURCE_CODE / program.split()[0]).is_file() for program in (step.counted for step in course.STEPS))
 
