@@ -125,7 +125,7 @@ def test_every_name_of_the_list_is_there():
     for path, names in manifest.PARTS.items():
         tree = ast.parse((manifest.SOURCE_CODE / path).read_text())
         assert [name for name in names if not manifest._defined(tree, name)] == [], path
-    there = [file.relative_to(manifest.SOURCE_CODE).as_posix() for file in manifest.SOURCE_CODE.rglob("*.py")]
+    there = [file.relative_to(manifest.SOURCE_CODE).as_posix() for file in manifest.SOURCE_CODE.rglob("*.*")]
     unused = [pattern for pattern in manifest.MEASURED if not any(fnmatchcase(path, pattern) for path in there)]
     assert unused == [] and set(manifest.STAND_INS) <= set(there)
 
@@ -139,6 +139,24 @@ def test_a_watched_program_names_the_measured_modules_of_all_its_processes(tmp_p
     subprocess.run([sys.executable, script], env=os.environ | manifest.watched(tmp_path), check=True)
     modules = manifest.gathered(tmp_path)["modules"]
     assert set(modules) == {str(script), "labkit/training/ranges.py", "labkit/training/model.py"}
+
+
+def test_the_kernels_that_lie_beside_a_module_are_measured_with_it(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text("import labkit.kernels.rungs, labkit.training.ranges")
+    environment = os.environ | manifest.watched(tmp_path) | {"PYTHONPATH": str(manifest.SOURCE_CODE)}
+    subprocess.run([sys.executable, script], env=environment, check=True)
+    modules = manifest.gathered(tmp_path)["modules"]
+    assert {"labkit/kernels/rungs/__init__.py", "labkit/kernels/rungs/5_tma.cu", "labkit/kernels/rungs/ptx.cuh"} <= {
+        *modules
+    }
+    kernel = tmp_path / "labkit/kernels/rungs/5_tma.cu"
+    kernel.parent.mkdir(parents=True)
+    now = (manifest.SOURCE_CODE / "labkit/kernels/rungs/5_tma.cu").read_text()
+    own = {name: value for name, value in modules.items() if name.endswith("5_tma.cu")}
+    for text, outdated in ((f"// a word\n{now}  /* two\nlines */", False), (now.replace("step", "stage"), True)):
+        kernel.write_text(text)
+        assert bool(manifest.changed(own, tmp_path)) == outdated
 
 
 def test_nobody_watched_leaves_nothing(tmp_path):

@@ -13,6 +13,7 @@ import atexit
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ SCRIPT = getattr(sys.modules["__main__"], "__file__", None)  # asked now: Python
 # What can change a measurement: all else that a process loads prints, checks, records or reads. Patterns of modules …
 MEASURED = (
     *("benchmarks/*.py", "clinic/*.py", "examples/*.py", "speedrun/*.py"),
-    *("labkit/kernels/*.py", "labkit/speedrun/*.py"),
+    *("labkit/kernels/*.py", "labkit/kernels/*.cu", "labkit/kernels/*.cuh", "labkit/speedrun/*.py"),
     *(f"labkit/training/{name}.py" for name in ("model", "clock", "text", "sizes", "number_types")),
     *("labkit/training/keras_net.py", "labkit/training/keras_step.py"),
 )
@@ -72,6 +73,7 @@ def _loaded_paths() -> list[str]:
     inside = {folder for folder in folders if Path(folder).resolve().is_relative_to(SOURCE_CODE)}
     near = (Path(name) for name in named if name == SCRIPT or os.path.dirname(name) in inside)  # noqa: PTH120
     files = {file.resolve() for file in near if file.is_absolute()}  # torch makes some names up
+    files |= {kernel for folder in {file.parent for file in files} for kernel in folder.glob("*.cu*")}  # CUDA C++
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
     return sorted(path for path in ours | own if is_measured(path))
@@ -125,7 +127,12 @@ def is_outdated(record: dict) -> bool:
 def file_hash(file: Path, path: str | None = None) -> str | None:
     """The hash of a module's code, or None where there is no such file; ``path``: its name in a manifest."""
     name = path or (file.relative_to(SOURCE_CODE).as_posix() if file.is_relative_to(SOURCE_CODE) else str(file))
-    return hash_of(file.read_bytes(), PARTS.get(name, ())) if file.is_file() else None
+    if not file.is_file():
+        return None
+    if file.suffix != ".py":  # CUDA C++: neither comments nor how it is laid out
+        code = re.sub(rb"//[^\n]*|/\*.*?\*/", b"", file.read_bytes(), flags=re.DOTALL)
+        return hashlib.sha256(b" ".join(code.split())).hexdigest()[:16]
+    return hash_of(file.read_bytes(), PARTS.get(name, ()))
 
 
 @cache
