@@ -27,6 +27,8 @@ NAIVE, SHARED, MMA, WGMMA, TMA, SPECIALISED, CLUSTER = RUNGS = (
 )  # fmt: skip
 CUBLAS = "cuBLAS"
 SIZE = 4096
+OPERATIONS = 2 * SIZE**3
+TENSOR_OPERATIONS = 4096  # dense BF16, a clock and SM, of wgmma: the data sheet over 132 SMs and 1.83 GHz
 DATA_SHEET = 989  # TFLOP/s of an H100 or H200 (SXM) in BF16: NVIDIA's data sheets, without sparsity
 CUDA_CORES = 67  # the same in FP32
 SECTOR, LINE = 32, 128  # bytes
@@ -76,7 +78,7 @@ def ladder(records: Sequence[dict]) -> Figure:
 def speeds(records: Sequence[dict]) -> Table:
     """By way: TFLOP/s, the share of cuBLAS in the same rounds with its range, times the rung above."""
     found = rates(records)
-    ranges = [f"{100 * low:.1f} to {100 * high:.1f}" for low, high in found["of_cublas_range"]]
+    ranges = [f"{100 * low:.3g} to {100 * high:.3g}" for low, high in found["of_cublas_range"]]
     rungs = found["tflops"].where(found.index.isin(RUNGS))
     frame = pd.DataFrame(
         {
@@ -90,7 +92,7 @@ def speeds(records: Sequence[dict]) -> Table:
     )
     formats = {
         "TFLOP/s": "{:,.3g}",
-        "% of cuBLAS": "{:.1f}",
+        "% of cuBLAS": "{:.3g}",
         "times the rung above": "{:.2f}",
         "error / bound": "{:.2f}",
     }
@@ -153,18 +155,18 @@ def near_cublas(found: Counts) -> Iterator[Claim | str]:
 
 
 def lines_queue(found: Counts) -> Iterator[Claim | str]:
-    """Why the first rung is so slow: its loads touch many lines, and L1 looks up one a clock; ``found``: counters."""
+    """Why the first rung is so slow: its loads touch many lines, and L1 gets through one a clock."""
     loads, sectors = found["load_requests"][NAIVE], found["load_sectors"][NAIVE]
     yield Claim("a load of the first rung touches more than eight sectors", sectors > 8 * loads, sectors / loads)
     busy = found["l1_pct"][NAIVE]
     yield Claim(
         "L1 is busy over 95 % of the time, and the schedulers issue in less than a tenth",
         busy > 95 and found["issue_pct"][NAIVE] < 10, busy,
-        because="another L1 looks up more lines at once",
+        because="another L1 gets through more lines at once",
         so=f"L1 is busy {busy:.0f} % of the time here",
     )  # fmt: skip
     sms = found["blocks"][SPECIALISED]  # it has a block for each
-    yield f"Lines that each SM's L1 looks up: {sectors / sms / found['time_us'][NAIVE]:,.0f} a microsecond."
+    yield f"Lines that each SM's L1 gets through: {sectors / sms / found['time_us'][NAIVE]:,.0f} a microsecond."
 
 
 def shared_saves(found: Counts) -> Iterator[Claim | str]:
@@ -197,6 +199,8 @@ def same_share(found: Counts) -> Iterator[Claim | str]:
         because="before Hopper, mma.sync has the whole speed of the Tensor Cores",
         so=f"its operations keep the pipe {longer:.2f} times as long here",
     )  # fmt: skip
+    never_waiting = OPERATIONS / found["tensor_us"][MMA] / 1e6
+    yield f"With a pipe that never waits, mma.sync would reach {never_waiting:.0f} TFLOP/s."
 
 
 def nobody_computes_addresses(found: Counts) -> Iterator[Claim | str]:
@@ -225,6 +229,11 @@ def last_gains(found: Counts) -> Iterator[Claim | str]:
         because="the power limit, or the memory, is another one",
         so=f"it is active {active:.0f} % of the time here",
     )  # fmt: skip
+    a_clock = TENSOR_OPERATIONS * found["blocks"][SPECIALISED]  # it has a block for each SM
+    ghz = {way: OPERATIONS / a_clock / found["tensor_us"][way] / 1e3 for way in (WGMMA, CLUSTER)}
+    yield f"If wgmma's operations take the pipe's full speed, its clock was {ghz[WGMMA]:.2f} GHz in rung 4, " + (
+        f"{ghz[CLUSTER]:.2f} in rung 7."
+    )
 
 
 # --- predictions ---------------------------------------------------------------------------------------------
