@@ -252,7 +252,8 @@ def _calls(work: pd.DataFrame) -> pd.DataFrame:
     calls = known.groupby(["api_thread", "api_start"], sort=False)
     number = calls.ngroup().to_numpy()
     first = ~known.duplicated(["api_thread", "api_start"]).to_numpy()
-    groups = rows_where(known, first).assign(**free)  # of its own rows: they are found by their index
+    groups = rows_where(known, first)
+    groups = groups.assign(**{name: when.loc[groups.index] for name, when in free.items()})  # none where there is none
     count = len(groups)
     last = np.full(count, never)
     np.maximum.at(last, number, known["end"].to_numpy(dtype=np.int64))

@@ -12,6 +12,8 @@ import pytest
 
 from labkit.source import recorded
 from stepbudget.__main__ import main
+from stepbudget.ask.launch import launches
+from stepbudget.report import open_report
 
 SLIM = recorded.folder() / "profiles" / "main_opt3.sqlite.xz"
 # A table that some version does not write, or that nobody asked for: what is said, and which causes can then be no more
@@ -56,6 +58,11 @@ def test_a_table_that_a_version_does_not_write_is_said_to_be_missing(table, whol
     assert any(line.startswith(words) for line in found["not_looked_at"])
     assert not any(found["budget"].get(cause) for cause in untold)
     assert sum(share or 0 for share in found["budget"].values()) == pytest.approx(1)
+
+
+def test_without_calls_no_launch_is_made_up(whole, tmp_path):
+    with open_report(changed(whole, tmp_path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")) as report:
+        assert launches(report).empty
 
 
 def test_what_says_who_made_it_may_be_absent(whole, tmp_path, capsys):
