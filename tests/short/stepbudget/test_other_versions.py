@@ -60,6 +60,7 @@ def test_a_table_that_a_version_does_not_write_is_said_to_be_missing(table, whol
     assert sum(share or 0 for share in found["budget"].values()) == pytest.approx(1)
 
 
+@pytest.mark.filterwarnings("error")
 def test_without_calls_no_launch_is_made_up(whole, tmp_path):
     with open_report(changed(whole, tmp_path, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")) as report:
         assert launches(report).empty
