@@ -83,7 +83,8 @@ class Recorded:
         if not results:
             show(f"{request.not_recorded} ({recorded.origin(where)})")
             return request.read(results)
-        if where != self.folder:
+        named = self.is_strict and any(where.name == lab.machine for lab in course.LABS)  # in the lab's first line
+        if where != self.folder and not named:
             show(f"| not recorded on {self.folder.name}, so from {where.name}:")
         amount, file = request.amount(results), results[0].file
         at = recorded.shown(file if request.names_files else file.parent)
