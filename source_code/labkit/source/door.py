@@ -62,6 +62,7 @@ class Recorded:
         """In one line, where the numbers of a notebook come from."""
         where, cores = recorded.shown(self.folder), self.facts.cores
         gpu, day = recorded.origin(self.folder).split(", ", 1)
+        gpu = gpu.partition(" 80GB")[0]  # a line is as wide as a page
         rest = f"unless a line says otherwise ({where}). {self.why}".rstrip()
         return f"Recorded mode: the numbers below are from an {gpu} with {cores} CPU cores, {day}, {rest}"
 
