@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -20,10 +21,14 @@ def no_dropout() -> None:
 def dying_once() -> None:
     """No dropout; and rank 1 is killed in the second epoch, or in the transformer's step, unless torchrun restarted it.
 
-    The second epoch is the first call of the loss after ``--checkpoint`` was written.
+    The second epoch is the first call of the loss after ``--checkpoint`` was written. Restarted, it comes last, so that
+    rank 0 has looked for it in the meantime.
     """
     no_dropout()
-    if os.environ["RANK"] != "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
+    if os.environ["RANK"] != "1":
+        return
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") != "0":
+        time.sleep(3)
         return
     kept = Path(sys.argv[sys.argv.index("--checkpoint") + 1])
 

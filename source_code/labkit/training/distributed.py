@@ -116,10 +116,26 @@ class Ranks:
         if not self.own:
             return
         gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
-        alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         group = gpu if device.type == "cuda" else {"backend": "gloo"}
-        dist.init_process_group(**group, **alone, timeout=timedelta(seconds=patience_s))
+        store = self.store()
+        met = {"store": store, "rank": self.rank, "world_size": self.ranks} if store else {}
+        dist.init_process_group(**group, **met, timeout=timedelta(seconds=patience_s))
         print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {dist.get_backend()}", flush=True)
+
+    def store(self) -> dist.Store | None:
+        """Where the ranks tell each other their addresses, if not where ``init_process_group`` would look.
+
+        torchrun keeps one store for all restarts, so a rank could find there the address of one that has died
+        (pytorch issue 135712). Several machines count their restarts apart, so theirs stays shared.
+        """
+        said = os.environ.get
+        if "WORLD_SIZE" not in os.environ:
+            return dist.HashStore()
+        restart, one_machine = int(said("TORCHELASTIC_RESTART_COUNT", "0")), said("LOCAL_WORLD_SIZE") == str(self.ranks)
+        if not (restart and one_machine and said("TORCHELASTIC_USE_AGENT_STORE") == "True"):
+            return None
+        shared = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        return dist.PrefixStore(f"restart {restart}", shared)
 
     def of_each(self, own: object) -> list:
         """What every rank has to say, in order of the ranks."""
