@@ -23,7 +23,7 @@ from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
 from labkit.labs import lab14, lab15
 from labkit.labs.lab14 import cubic
-from labkit.labs.lab15.exercises import smallest_scale
+from labkit.labs.lab15 import smallest_scale
 from labkit.paths import ROOT
 from labkit.source import recorded
 from labkit.subjects import loss_scaling

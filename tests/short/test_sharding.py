@@ -9,8 +9,7 @@ import pytest
 import stepbudget
 from labkit.errors import NotRecorded
 from labkit.labs import lab22
-from labkit.labs.lab22 import memory, ways
-from labkit.labs.lab22.measured import steps
+from labkit.labs.lab22 import memory, steps, ways
 from labkit.labs.lab22.memory import Network, Way
 from labkit.paths import ROOT
 from labkit.subjects.scaling.readings import MACHINE_FOLDER, frame, records
