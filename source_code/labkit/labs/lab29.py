@@ -31,7 +31,6 @@ OPERATIONS = 2 * SIZE**3
 TENSOR_OPERATIONS = 4096  # dense BF16, a clock and SM, of wgmma: the data sheet over 132 SMs and 1.83 GHz
 DATA_SHEET = 989  # TFLOP/s of an H100 or H200 (SXM) in BF16: NVIDIA's data sheets, without sparsity
 CUDA_CORES = 67  # the same in FP32
-SECTOR, LINE = 32, 128  # bytes
 COLUMNS = {  # column → what a table calls it, factor, digits
     "time_us": ("µs", 1, "{:,.0f}"),
     "instructions": ("instructions, M", 1e-6, "{:,.0f}"),

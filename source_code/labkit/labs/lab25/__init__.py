@@ -185,10 +185,6 @@ class Scored:
         return self.before.median * (1 - self.share)
 
     @property
-    def promised_ms(self) -> float:
-        return self.before.median * self.share
-
-    @property
     def gained_ms(self) -> float:
         return self.before.median - self.after.median
 
