@@ -102,9 +102,7 @@ def exponents(rows: Sequence[dict], first: int, scale: float, title: str) -> Fig
     drawn = [(0, ("fp32", 1.0)), (1, ("fp16", 1.0)), (2, ("fp16", scale))]
     used = [at[np.nonzero(found[(layer, *kind)]["histogram"])] for layer in layers for _, kind in drawn]
     low, high = min(own.min() for own in used if len(own)) - 1, max(TOP, max(own.max() for own in used if len(own)))
-    with style.house_style():
-        fig = style.figure(4.4, w_pad=0.1)
-        axes = fig.subplots(2, -(-len(layers) // 2), sharex=True, squeeze=False).ravel()
+    with style.chart(4.4, 2, -(-len(layers) // 2), sharex=True, w_pad=0.1) as (fig, axes):
         for ax, layer in zip(axes, layers, strict=False):
             ax.axvspan(low, ZERO, color=style.VERMILION, alpha=0.22, lw=0)
             ax.axvspan(ZERO, NORMAL, color=style.YELLOW, alpha=0.28, lw=0)
@@ -222,9 +220,7 @@ def loss_bands(rows: Sequence[dict], losses: Mapping[str, str], every: int, titl
     line ends there). ``losses``: which of them to draw → what it is called.
     """
     names = list(dict.fromkeys(row["variant"] for row in rows))
-    with style.house_style():
-        fig = style.figure(3.4, w_pad=0.1)
-        axes = fig.subplots(1, len(losses), squeeze=False)[0]
+    with style.chart(3.4, 1, len(losses), w_pad=0.1) as (fig, axes):
         for ax, (loss, words) in zip(axes, losses.items(), strict=True):
             base = _curves(rows, "fp32", loss)
             at = every * np.arange(base.shape[1])

@@ -224,9 +224,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
     """
     highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
     longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
-    with style.house_style():
-        fig = style.figure(0.9 + 1.9 * len(named))
-        axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
+    with style.chart(0.9 + 1.9 * len(named), len(named), 1) as (fig, axes):
         used = {}
         for ax, (name, memory) in zip(axes, named.items(), strict=True):
             ms = np.array(memory["us"]) / 1e3

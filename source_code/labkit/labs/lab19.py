@@ -80,9 +80,7 @@ def utilisation(programs: Sequence[dict]) -> Figure:
     """
     programs = _at_work(programs)
     longest = max(program["process_s"] for program in programs)
-    with style.house_style():
-        fig = style.figure(0.7 + 0.85 * len(programs))
-        axes = fig.subplots(len(programs), 1, sharex=True, squeeze=False)[:, 0]
+    with style.chart(0.7 + 0.85 * len(programs), len(programs), 1, sharex=True) as (fig, axes):
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
             ax.fill_between(samples["t_s"], samples["gpu_pct"], step="post", color=style.SKY, linewidth=0)
@@ -152,9 +150,7 @@ def meaning_bars(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     ``rows`` maps a program to {meaning: per cent}, with the meanings of MEANINGS; what was not measured is left out.
     """
     high = 0.8 / len(MEANINGS)
-    with style.house_style():
-        fig = style.figure(1.0 + 0.62 * len(rows))
-        ax = fig.subplots()
+    with style.chart(1.0 + 0.62 * len(rows)) as (fig, ax):
         for place, found in enumerate(rows.values()):
             for number, (meaning, colour) in enumerate(MEANINGS.items()):
                 value = found.get(meaning)

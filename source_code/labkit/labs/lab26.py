@@ -63,9 +63,7 @@ def softmax_table(records: Sequence[dict], peaks: Peaks) -> Table:
 def softmax_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
     """TB/s of what a softmax has to move, by the length of a row, a line a way, under the memory's roof."""
     shares = softmax_shares(records, peaks) * peaks.tb_per_s
-    with style.house_style():
-        fig = style.figure(3.8)
-        ax = fig.subplots()
+    with style.chart(3.8) as (fig, ax):
         kernels_charts.lines(ax, shares)
         ax.axhline(peaks.tb_per_s, color=style.INK, lw=1.4)
         kernels_charts.word(ax, f"the memory's roof: {peaks.tb_per_s:.2f} TB/s", 0, peaks.tb_per_s)
@@ -175,9 +173,7 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
 def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
     """Milliseconds of attention by length, full and causal, each way, and the bounds of both forms."""
     times, floors = attention_times(records), attention_floors(records, peaks)
-    with style.house_style():
-        fig = style.figure(4.2)
-        axes = fig.subplots(1, 2, sharey=True)
+    with style.chart(4.2, 1, 2, sharey=True) as (fig, axes):
         for ax, causal in zip(axes, (False, True), strict=True):
             own = times.xs(causal, level="causal") / 1e3
             floor = floors.xs(causal, level="causal") / 1e3

@@ -58,9 +58,7 @@ def ladder(records: Sequence[dict]) -> Figure:
     """TFLOP/s of every way as bars, the slowest rung on top; cuBLAS and the data sheet as lines."""
     found = rates(records)["tflops"]
     colours = {CUBLAS: style.GREEN, "Triton": style.SKY}
-    with style.house_style():
-        fig = style.figure(3.6)
-        ax = fig.subplots()
+    with style.chart(3.6) as (fig, ax):
         names = [f"{RUNGS.index(way) + 1}  {way}" if way in RUNGS else way for way in found.index]
         ax.barh(names, found, color=[colours.get(way, style.BLUE) for way in found.index])
         ax.axvline(found[CUBLAS], color=style.GREEN, lw=1.2, ls="--", zorder=0)

@@ -299,9 +299,7 @@ MARKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)  # per cent of wrong digits
 def seeds_chart(records: Sequence[dict]) -> Figure:
     """A row an entry, a dot a seed, in their order from above: its test accuracy; the mean as a line."""
     lines = [line(record) for record in records]
-    with style.house_style():
-        fig = style.figure(1.2 + 0.9 * len(records))
-        ax = fig.subplots()
+    with style.chart(1.2 + 0.9 * len(records)) as (fig, ax):
         for place, (record, own) in enumerate(zip(records, lines, strict=True)):
             rows = record["rows"]
             heights = [place + ROW * ((number + 0.5) / len(rows) - 0.5) for number in range(len(rows))]
@@ -324,9 +322,7 @@ def tries(search: dict) -> Figure:
     Upwards the wrong digits halve from mark to mark, for near the goal a tenth of a per cent is much.
     """
     first, second, best = tried(search, 1), tried(search, 2), chosen(search)
-    with style.house_style():
-        fig = style.figure(3.8)
-        ax = fig.subplots()
+    with style.chart(3.8) as (fig, ax):
         ax.scatter(*_places(first), s=18, color=style.MUTED, alpha=0.7, lw=0, label=_label("first round", first))
         across, wrong = _places(second)
         ax.scatter(across, wrong, s=26, color=style.BLUE, lw=0, label=_label("second round", second))
