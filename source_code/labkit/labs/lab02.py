@@ -24,6 +24,7 @@ from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
 from labkit.source import kinds, sweep
 from labkit.subjects import bounds
+from labkit.subjects.bounds import idle_ms, row_ms, without
 from labkit.subjects.ladder import WallClock
 from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import budget
@@ -53,13 +54,11 @@ PREDICTIONS = {
     ),
     "stranger": Guess(
         "the stranger's bound without waiting for the loader", " times",
-        lambda report: bounds.at_most(report, "loader"),
+        bounds.at_most("loader"),
         wrong={
-            "That takes away all of its idle time, and none of that is waiting for data.": (
-                lambda report: bounds.times_without(report, budget(report).idle_ms)
-            ),
+            "That takes away all of its idle time, and none of that is waiting for data.": without(idle_ms),
             "That's what fewer or cheaper launches could gain. Workers don't launch kernels.": (
-                lambda report: bounds.at_most(report, "cuda_graph")
+                bounds.at_most("cuda_graph")
             ),
         },
     ),
@@ -282,17 +281,19 @@ def _by_step(report: Report) -> pd.DataFrame:
     return budget(report).over(step_windows(report))
 
 
+def _waiting_steps(report: Report) -> int:
+    return int((_by_step(report).idxmax(axis=1) == "loader").sum())
+
+
 WAITING_STEPS = Number(
     READ,
     "idxmax(axis=1) names the largest cause of each step; count the steps where it is 'loader'.",
-    right=lambda report: int((_by_step(report).idxmax(axis=1) == "loader").sum()),
+    right=_waiting_steps,
     wrong={
         "those are all steps of the epoch": lambda report: len(step_windows(report)),
         "so many wait at all: in how many is it the largest cause?": lambda r: int((_by_step(r)["loader"] > 0).sum()),
         "those are milliseconds of waiting, not steps": lambda report: _by_step(report)["loader"].sum(),
-        "those are the steps whose largest cause is another": lambda report: int(
-            (_by_step(report).idxmax(axis=1) != "loader").sum()
-        ),
+        "those are the steps whose largest cause is another": lambda r: len(step_windows(r)) - _waiting_steps(r),
     },
     within=0.0,
 )
@@ -302,18 +303,14 @@ LOADER_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
     "more than all idle time): sb.bounds(after) has it.",
-    right=lambda report: bounds.at_most(report, "loader"),
+    right=bounds.at_most("loader"),
     wrong={
         "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (
-            lambda report: bounds.times_without(report, budget(report).ms["loader"])
+            without(row_ms("loader"))
         ),
-        "that is the epoch over the wait: divide by what is left without it": lambda report: (
-            budget(report).window.duration_ms / budget(report).ms["loader"]
-        ),
-        "that is without any idle time: the other causes stay": lambda r: bounds.times_without(r, budget(r).idle_ms),
-        "that is the share that is left: how many times as fast is the epoch then?": (
-            lambda report: 1 / bounds.at_most(report, "loader")
-        ),
+        "that is the epoch over the wait: divide by what is left without it": bounds.whole_ms / row_ms("loader"),
+        "that is without any idle time: the other causes stay": without(idle_ms),
+        "that is the share that is left: how many times as fast is the epoch then?": 1 / bounds.at_most("loader"),
         "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
     },
 )
