@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from labkit.checks import Claim
 from labkit.display import charts
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.lazily import torch
 from labkit.predictions import Guess
 from labkit.subjects import accuracy
 from labkit.subjects.loss_scaling import FIRST_SCALE, scales
@@ -376,16 +377,13 @@ POINTS = 2000  # over which the cubic's loss is a sum
 
 @quietly
 def _try_fixed_scale_step(step: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
-    from torch import nn
-
     torch.manual_seed(0)
-    model = nn.Linear(4, 1)
+    model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     seen = []
     model.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
     data = torch.randn(8, 4)
-    expected = nn.Linear(4, 1)
+    expected = torch.nn.Linear(4, 1)
     expected.load_state_dict(model.state_dict())
     expected(data).square().mean().backward()
     step(model, model(data).square().mean(), optimizer, SCALE)

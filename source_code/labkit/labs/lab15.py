@@ -17,6 +17,7 @@ from scipy import stats
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.exercises.kinds import BOUND, READ, Code, Number, quietly, say
+from labkit.lazily import torch
 from labkit.numbers import shown
 from labkit.predictions import Guess
 from labkit.subjects.loss_scaling import FIRST_SCALE
@@ -437,8 +438,6 @@ OVERFLOWS = "0000000000110010001000000001101"  # a digit a step, 1: some gradien
 
 def _as_grad_scaler(overflows: str, interval: int, scale: float) -> list[float]:
     """The scale after each step, by PyTorch's own scaler on the CPU, whose gradients are set as ``overflows`` says."""
-    import torch  # here: the recorded labs need none
-
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)

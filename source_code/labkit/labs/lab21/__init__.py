@@ -13,6 +13,8 @@ from labkit.checks import Claim
 from labkit.display.spread import Spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, each_of, quietly
 from labkit.labs.lab21 import stragglers
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.numbers import number as a_number
 from labkit.predictions import Guess
 from labkit.source import originals, recorded
@@ -244,27 +246,26 @@ def _reason(letter: str) -> Choice:
 BYTES = 4  # of a gradient in FP32
 
 
-def _least_ms(weights: float, gpus: int, bytes_per_s: float) -> float:
+@Quantity
+def least_ms(weights: float, gpus: int, bytes_per_s: float) -> float:
     return 1e3 * Link(0.0, bytes_per_s).ring("AllReduce", BYTES * weights, gpus).total_s
 
+
+gpus_given = Quantity(lambda weights, gpus, bytes_per_s: gpus)
 
 LEAST = Number(
     BOUND,
     "Each GPU sends (n − 1)/n of all bytes twice: once while sums are made, once while they go round.",
-    right=_least_ms,
+    right=least_ms,
     wrong={
-        "that is half of the way: the sums have to go round, too": lambda *given: _least_ms(*given) / 2,
-        "those are numbers, not bytes: a gradient in FP32 has four": lambda *given: _least_ms(*given) / BYTES,
-        "each step moves an n-th part of the bytes, and all links work at the same time": lambda *given: (
-            _least_ms(*given) * given[1]
-        ),
+        "that is half of the way: the sums have to go round, too": least_ms / 2,
+        "those are numbers, not bytes: a gradient in FP32 has four": least_ms / BYTES,
+        "each step moves an n-th part of the bytes, and all links work at the same time": least_ms * gpus_given,
         "that is one GPU sending all that it has to one other": lambda weights, gpus, bytes_per_s: (
             1e3 * BYTES * weights / bytes_per_s
         ),
-        "nearly: each GPU's own n-th part need not travel": lambda weights, gpus, bytes_per_s: (
-            _least_ms(weights, gpus, bytes_per_s) * gpus / (gpus - 1)
-        ),
-        "those are seconds: milliseconds are asked for": lambda *given: _least_ms(*given) / 1e3,
+        "nearly: each GPU's own n-th part need not travel": least_ms / (1 - 1 / gpus_given),
+        "those are seconds: milliseconds are asked for": least_ms / 1e3,
     },
     within=0.005,
 )
@@ -320,8 +321,6 @@ def _epochs(
 
 
 def _shuffled_anew(sampler):
-    import torch
-
     return torch.randperm(SAMPLES)[: SAMPLES // RANKS].tolist()
 
 
@@ -346,8 +345,6 @@ OLD = 7.0  # what a gradient holds before the step begins
 
 @quietly
 def _try_step(step: Callable) -> str | None:
-    import torch
-
     torch.manual_seed(1)
     data = torch.randn(RANKS, PARTS, SIZE, 5)
     target = torch.randn(RANKS, PARTS, SIZE, 1)
@@ -373,8 +370,6 @@ def _try_step(step: Callable) -> str | None:
 
 def _compared(found, right) -> str | None:
     """What is wrong with a gradient, averaged over the ranks as DDP does; None where it is the whole batch's."""
-    import torch
-
     if torch.allclose(found, right, rtol=1e-4):
         return None
     if torch.allclose(found, right / RANKS, rtol=1e-4):

@@ -18,6 +18,7 @@ from labkit.errors import NotRecorded
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.labs.lab22.memory import BF16, FP32, H200_BYTES, NUMBERS, Network, Way, states_bars
 from labkit.labs.lab22.ways import NAMES, of_width, shared_out, tried
+from labkit.numbers import Quantity
 from labkit.predictions import Guess
 from labkit.subjects.scaling import readings as scaling
 from labkit.subjects.scaling.readings import ON_CPU, Records, gained
@@ -304,27 +305,29 @@ def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
 # Exposed transfer
 
 
-def _of_first(pair: Ranks, *columns: str, function: str = "") -> float:
-    """Of rank 0's step: the first column less the others, over its collectives or those of one function."""
-    own = overlap(pair)
-    own = own[(own["rank"] == 0) & own["function"].str.contains(function)]
-    return float(own[columns[0]].sum() - sum(own[column].sum() for column in columns[1:]))
+def _of_first(column: str, function: str = "") -> Quantity:
+    """Of rank 0's step, over its collectives or those of one function."""
+
+    def ms(pair: Ranks) -> float:
+        own = overlap(pair)
+        return float(own.loc[(own["rank"] == 0) & own["function"].str.contains(function), column].sum())
+
+    return Quantity(ms)
 
 
+TRANSFER, HIDDEN = _of_first("transfer_ms"), _of_first("hidden_ms")
 EXPOSED = Number(
     READ,
     "Transfer, less what of it is hidden, of all-gathers and reduce-scatters: two rows of the table.",
-    right=lambda pair: _of_first(pair, "transfer_ms", "hidden_ms"),
+    right=TRANSFER - HIDDEN,
     wrong={
-        "that is the whole transfer: for a part of it the GPU computes": lambda pair: _of_first(pair, "transfer_ms"),
-        "that is what is hidden: the rest is asked for": lambda pair: _of_first(pair, "hidden_ms"),
-        "those are the all-gathers alone: there is another row": lambda pair: _of_first(
-            pair, "transfer_ms", "hidden_ms", function="AllGather"
+        "that is the whole transfer: for a part of it the GPU computes": TRANSFER,
+        "that is what is hidden: the rest is asked for": HIDDEN,
+        "those are the all-gathers alone: there is another row": (
+            _of_first("transfer_ms", "AllGather") - _of_first("hidden_ms", "AllGather")
         ),
-        "while it waits for the other rank, nothing moves": lambda pair: _of_first(pair, "total_ms", "hidden_ms"),
-        "that is of all steps in the report: one is asked for": lambda pair: (
-            steps(pair) * _of_first(pair, "transfer_ms", "hidden_ms")
-        ),
+        "while it waits for the other rank, nothing moves": _of_first("total_ms") - HIDDEN,
+        "that is of all steps in the report: one is asked for": (TRANSFER - HIDDEN) * steps,
     },
     within=0.05,  # the table's shares are rounded
 )
@@ -334,28 +337,21 @@ EXPOSED = Number(
 STATES = FP32 * sum(NUMBERS.values())  # bytes a weight
 
 
-def _gpus(weights: float, a_weight: float, room: float, rounded: Callable[[float], int] = math.ceil) -> float:
-    return float(rounded(weights * a_weight / room))
+def _gpus(a_weight: float, used: bool = True, rounded: Callable[[float], int] = math.ceil) -> Callable:
+    """So many GPUs hold so many bytes for each weight; ``used``: beside the others that each of them needs."""
+    return lambda weights, other: float(rounded(weights * a_weight / (H200_BYTES - used * other)))
 
 
 LEAST = Number(
     BOUND,
     "Bytes of states for each weight, shared out among so many that each part fits into what a GPU has left.",
-    right=lambda weights, other: _gpus(weights, STATES, H200_BYTES - other),
+    right=_gpus(STATES),
     wrong={
-        "so many parts are a little too large: round up": lambda weights, other: _gpus(
-            weights, STATES, H200_BYTES - other, math.floor
-        ),
-        "that leaves no room for activations": lambda weights, other: _gpus(weights, STATES, H200_BYTES),
-        "those are the weights alone: each has a gradient and two moments, too": lambda weights, other: _gpus(
-            weights, FP32, H200_BYTES - other
-        ),
-        "the states are kept in FP32, whatever is computed with": lambda weights, other: _gpus(
-            weights, BF16 * sum(NUMBERS.values()), H200_BYTES - other
-        ),
-        "gradients are kept until the optimizer's step: they need room": lambda weights, other: _gpus(
-            weights, STATES - FP32, H200_BYTES - other
-        ),
+        "so many parts are a little too large: round up": _gpus(STATES, rounded=math.floor),
+        "that leaves no room for activations": _gpus(STATES, used=False),
+        "those are the weights alone: each has a gradient and two moments, too": _gpus(FP32),
+        "the states are kept in FP32, whatever is computed with": _gpus(BF16 * sum(NUMBERS.values())),
+        "gradients are kept until the optimizer's step: they need room": _gpus(STATES - FP32),
     },
     within=0.0,
 )

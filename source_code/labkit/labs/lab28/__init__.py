@@ -15,6 +15,8 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.errors import LabError
 from labkit.exercises.kinds import BOUND, READ, Code, Number, quietly
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.paths import SOURCE_CODE
 from labkit.predictions import Guess
 from labkit.source import recorded
@@ -433,22 +435,21 @@ def honest(search: dict, own: dict, records: Sequence[dict], knew: Sequence[floa
 # --- its exercises ------------------------------------------------------------------------------------------
 
 
-def _own(record: dict) -> list[float]:
-    return [row["accuracy_pct"] for row in record["rows"]]
+@Quantity
+def reaching(record: dict) -> int:
+    """Seeds that reach the goal by themselves."""
+    return sum(row["accuracy_pct"] >= rules.GOAL_PCT for row in record["rows"])
 
 
+SEEDS = Quantity(lambda record: len(record["rows"]))
 THEMSELVES = Number(
     READ,
     "Count the rows of the table that have the goal or more in the last column; a dot on the line reaches it.",
-    right=lambda record: sum(one >= rules.GOAL_PCT for one in _own(record)),
+    right=reaching,
     wrong={
-        "that is all of them: the rule asks for the mean, and single seeds may fall below it": lambda record: len(
-            _own(record)
-        ),
-        "those are the ones that do not reach it": lambda record: sum(one < rules.GOAL_PCT for one in _own(record)),
-        "that is a share in percent: the number of seeds is wanted": lambda record: (
-            100 * sum(one >= rules.GOAL_PCT for one in _own(record)) / len(_own(record))
-        ),
+        "that is all of them: the rule asks for the mean, and single seeds may fall below it": SEEDS,
+        "those are the ones that do not reach it": SEEDS - reaching,
+        "that is a share in percent: the number of seeds is wanted": 100 * reaching / SEEDS,
     },
     within=1e-9,
 )
@@ -476,14 +477,13 @@ AT_THE_ROOF = Number(
 
 @quietly
 def _try_gradient(gradient: Callable) -> str | None:
-    import torch
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     for count, smoothing in ((1, 0.1), (7, 0.2), (64, 0.0)):
         logits = torch.randn(count, 10, generator=generator, dtype=torch.float64).requires_grad_()
         labels = torch.randint(0, 10, (count,), generator=generator)
-        [right] = torch.autograd.grad(F.cross_entropy(logits, labels, label_smoothing=smoothing), logits)
+        [right] = torch.autograd.grad(
+            torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing), logits
+        )
         found = gradient(logits.detach().clone(), labels.clone(), smoothing)
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
             return f"a tensor like the logits is wanted, ({count}, 10)"
@@ -504,9 +504,7 @@ def _try_gradient(gradient: Callable) -> str | None:
 
 
 def _right(logits, labels, smoothing):
-    import torch.nn.functional as F
-
-    target = F.one_hot(labels, 10) * (1 - smoothing) + smoothing / 10
+    target = torch.nn.functional.one_hot(labels, 10) * (1 - smoothing) + smoothing / 10
     return (logits.softmax(1) - target) / len(labels)
 
 
@@ -519,15 +517,11 @@ def _turned(logits, labels, smoothing):
 
 
 def _no_share(logits, labels, smoothing):
-    import torch.nn.functional as F
-
-    return (logits.softmax(1) - F.one_hot(labels, 10) * (1 - smoothing)) / len(labels)
+    return (logits.softmax(1) - torch.nn.functional.one_hot(labels, 10) * (1 - smoothing)) / len(labels)
 
 
 def _on_the_others(logits, labels, smoothing):
-    import torch.nn.functional as F
-
-    true = F.one_hot(labels, 10)
+    true = torch.nn.functional.one_hot(labels, 10)
     return (logits.softmax(1) - true * (1 - smoothing) - (1 - true) * smoothing / 9) / len(labels)
 
 
