@@ -31,7 +31,6 @@ from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows, steps
-from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 
 # --- what it asks its reader to predict --------------------------------------------------------------------------
@@ -311,7 +310,7 @@ LOADER_BOUND = Number(
         "that is the epoch over the wait: divide by what is left without it": bounds.whole_ms / row_ms("loader"),
         "that is without any idle time: the other causes stay": without(idle_ms),
         "that is the share that is left: how many times as fast is the epoch then?": 1 / bounds.at_most("loader"),
-        "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
+        "those are milliseconds: how many times as fast?": bounds.at_most_ms("loader"),
     },
 )
 

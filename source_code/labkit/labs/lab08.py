@@ -20,6 +20,7 @@ from labkit.display import style
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.lazily import torch
 from labkit.predictions import Guess
 from labkit.subjects import accuracy
 from labkit.subjects.ladder import WallClock, epoch_times
@@ -445,7 +446,6 @@ IMAGES, CHANNELS, SIDE = 3, 4, 12
 
 def _written(work: Callable[[], object]) -> tuple[object, dict[str, int]]:
     """What ``work`` returns, and the most floating-point numbers that each operation wrote at once (a view: none)."""
-    import torch  # here: the recorded labs need none
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -471,14 +471,11 @@ def _written(work: Callable[[], object]) -> tuple[object, dict[str, int]]:
 
 
 def _try_layer_end(layer_end: Callable) -> str | None:
-    import torch
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(IMAGES, CHANNELS, SIDE, SIDE, generator=generator)
     scale = torch.rand(CHANNELS, 1, 1, generator=generator) + 0.5
     shift = torch.randn(CHANNELS, 1, 1, generator=generator)
-    given, right = x.clone(), F.max_pool2d(F.relu(x * scale + shift), 2)
+    given, right = x.clone(), torch.nn.functional.max_pool2d(torch.nn.functional.relu(x * scale + shift), 2)
     made, written = _written(lambda: layer_end(x, scale, shift))
     if not torch.equal(x, given):
         return "it changes x itself: whoever needs x for the gradients finds another"
@@ -493,15 +490,11 @@ def _try_layer_end(layer_end: Callable) -> str | None:
 
 
 def _pooled(x, stride: int = 2):
-    import torch.nn.functional as F
-
-    return F.max_pool2d(x, 2, stride)
+    return torch.nn.functional.max_pool2d(x, 2, stride)
 
 
 def _mean_of_windows(x, scale, shift):
-    import torch.nn.functional as F
-
-    return (F.avg_pool2d(x, 2) * scale + shift).relu()
+    return (torch.nn.functional.avg_pool2d(x, 2) * scale + shift).relu()
 
 
 LAYER_END = Code(

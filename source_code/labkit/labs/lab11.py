@@ -13,6 +13,7 @@ from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.labs.lab09.steps import count_in_depth, scripts
+from labkit.lazily import torch
 from labkit.numbers import shown
 from labkit.predictions import Guess
 from labkit.source import kinds
@@ -464,9 +465,6 @@ AT_THE_FLOOR = Number(
 
 @quietly
 def _try_spread(spread: Callable) -> str | None:
-    import torch  # here and below: the recorded labs need none
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     for count, high, wide, channels in ((2, 3, 4, 5), (3, 2, 2, 8), (1, 1, 1, 1)):
         output = torch.randn(count, 2 * high, 2 * wide, channels, generator=generator).requires_grad_()
@@ -474,7 +472,7 @@ def _try_spread(spread: Callable) -> str | None:
         windows = output.detach().view(count, high, 2, wide, 2, channels).permute(0, 1, 3, 5, 2, 4).flatten(4)
         best, place = windows.max(dim=4)
         winner = torch.where(best > 0, place, 4).to(torch.uint8)
-        pooled = F.max_pool2d(output.permute(0, 3, 1, 2), 2).relu().permute(0, 2, 3, 1)
+        pooled = torch.nn.functional.max_pool2d(output.permute(0, 3, 1, 2), 2).relu().permute(0, 2, 3, 1)
         [right] = torch.autograd.grad(pooled, output, gradient)
         found = spread(gradient.clone(), winner.clone())
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
@@ -498,8 +496,6 @@ def _try_spread(spread: Callable) -> str | None:
 
 def _by_place(gradient, winner, places=(0, 1, 2, 3)):
     """The gradient of each of a window's four outputs: ``(N, H, W, C, 4)``."""
-    import torch
-
     return torch.where(winner[..., None] == torch.tensor(places), gradient[..., None], 0.0)
 
 

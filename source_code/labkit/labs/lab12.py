@@ -21,6 +21,7 @@ from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.lazily import torch
 from labkit.numbers import shown
 from labkit.predictions import Guess
 from labkit.subjects import shapes
@@ -490,8 +491,6 @@ BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 
 
 def _try_padded(padded: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
-
     for size, dtype in (
         (127, torch.bfloat16),
         (128, torch.bfloat16),

@@ -18,6 +18,7 @@ from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.lazily import torch
 from labkit.numbers import shown
 from labkit.predictions import Guess
 from labkit.subjects import accuracy, shapes
@@ -380,14 +381,10 @@ WHOLE_PASSES = ("cat", "clone", "copy_", "_to_copy", "contiguous")  # operators 
 
 def with_places(x):
     """``x`` and two channels more, the row and the column of each pixel from -1 to 1; it leaves ``channels_last``."""
-    import torch
-
     return torch.cat([x, *_places(x)], 1)
 
 
 def _places(x) -> list:
-    import torch  # here and below: the recorded labs need none
-
     rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
     return [own.expand(len(x), 1, *x.shape[2:]) for own in (rows.view(-1, 1), columns)]
 
@@ -409,8 +406,6 @@ def _passes(call: Callable, x) -> tuple[object, int]:
 
 
 def _try_with_places(mended: Callable) -> str | None:
-    import torch
-
     torch.manual_seed(0)
     last = torch.channels_last
     x = torch.randn(2, CHANNELS, ROWS, COLUMNS).to(memory_format=last)
@@ -430,21 +425,15 @@ def _try_with_places(mended: Callable) -> str | None:
 
 
 def _new_alone(x):
-    import torch
-
     return torch.cat(_places(x), 1).to(memory_format=torch.channels_last)
 
 
 def _converted_at_the_end(x):
-    import torch
-
     return with_places(x).contiguous(memory_format=torch.channels_last)
 
 
 def _joined(parts: Callable) -> Callable:
     def call(x):
-        import torch
-
         return torch.cat(parts(x), 1)
 
     return call

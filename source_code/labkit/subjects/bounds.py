@@ -36,6 +36,11 @@ def at_most(fix: str) -> Quantity:
     return Quantity(lambda report: bound(report, budget(report), fix).at_most_times)
 
 
+def at_most_ms(fix: str) -> Quantity:
+    """How many milliseconds of the report's window, at most, a fix gains."""
+    return Quantity(lambda report: bound(report, budget(report), fix).at_most_ms)
+
+
 def guess(of: str, fix: str, cause: str, *, alone: str, idle: str, over: str) -> Guess:
     """A guess of a fix's bound. What is said to who takes away the budget's ``cause`` alone, or all idle time, or who
     divides the window by the cause."""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.labs.lab10.products import by_size
+from labkit.lazily import torch
 
 
 def _try_bias_relu(bias_relu: Callable) -> str | None:
-    import torch
-
     from labkit.pretend.triton import PretendError, launch
 
     generator = torch.Generator().manual_seed(0)
