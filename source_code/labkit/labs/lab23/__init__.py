@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -137,52 +137,46 @@ def culprit_found(loss: float, module: str | None, way: str | None) -> Iterator[
 WIDTH = 8192
 
 
-def _more_pct(found: pd.DataFrame, variant: str) -> float:
-    own = found.set_index("variant")["more_pct"]
-    return float(own.get(variant, NAN))
+def _more_pct(variant: str) -> Callable[[pd.DataFrame], float]:
+    return lambda found: float(found.set_index("variant")["more_pct"].get(variant, NAN))
 
 
-def _bound(record: dict, row: int) -> float:
-    return float(bounds(record, WIDTH).frame["times as fast"][row])
+def _bound(row: int) -> Callable[[dict], float]:
+    return lambda record: float(bounds(record, WIDTH).frame["times as fast"][row])
 
 
-def _longer_pct(found: pd.DataFrame, part: str = "us") -> float:
-    own = around(found, "hidden", narrow(found["dtype"])).set_index("size")
-    return float(100 * (own[f"relative_{part}"][1023] - 1))
+def _longer_pct(part: str) -> Callable[[pd.DataFrame], float]:
+    def pct(found: pd.DataFrame) -> float:
+        own = around(found, "hidden", narrow(found["dtype"])).set_index("size")
+        return float(100 * (own[f"relative_{part}"][1023] - 1))
+
+    return pct
 
 
 PREDICTIONS = {
     "worse": Guess(
-        "distance to the least loss, BF16 weights", " %", lambda found: _more_pct(found, "bf16 nearest"),
+        "distance to the least loss, BF16 weights", " %", _more_pct("bf16 nearest"),
         wrong={
             "That's what BF16 products cost. Here small updates of the weights are lost, too.": (
-                lambda found: _more_pct(found, "bf16 autocast")
+                _more_pct("bf16 autocast")
             ),
-            "That's what FP8 products cost. Products forgive more than weights do.": (
-                lambda found: _more_pct(found, "fp8 linear")
-            ),
+            "That's what FP8 products cost. Products forgive more than weights do.": _more_pct("fp8 linear"),
         },
     ),
     "gain": Guess(
         "FP8 against BF16, layers of width 8,192", "×", lambda record: speedup(record, WIDTH),
         wrong={
-            "That's the ratio of the data sheet's rates. Making FP8 numbers takes time, too.": (
-                lambda record: _bound(record, 0)
-            ),
-            "That's the gain of the products alone. Making FP8 numbers takes time, too.": (
-                lambda record: _bound(record, 1)
-            ),
+            "That's the ratio of the data sheet's rates. Making FP8 numbers takes time, too.": _bound(0),
+            "That's the gain of the products alone. Making FP8 numbers takes time, too.": _bound(1),
             "That's the gain without torch.compile, which fuses the kernels that make FP8 numbers.": (
                 lambda record: speedup(record, WIDTH, "")
             ),
         },
     ),
     "longer": Guess(
-        "a hidden size of 1,023 instead of 1,024", " %", _longer_pct,
+        "a hidden size of 1,023 instead of 1,024", " %", _longer_pct("us"),
         wrong={
-            "That's the LSTM alone. The layer to the vocabulary has an odd size, too.": (
-                lambda found: _longer_pct(found, "lstm_us")
-            ),
+            "That's the LSTM alone. The layer to the vocabulary has an odd size, too.": _longer_pct("lstm_us"),
             "That counts operations. An odd size gets other kernels.": lambda found: 0.0,
         },
     ),

@@ -545,22 +545,18 @@ EXERCISES = {"28.1": THEMSELVES, "28.2": AT_THE_ROOF, "28.3": SMOOTHED}
 LADDER_EPOCHS = 10
 
 
-def _share_pct(record: dict) -> float:
-    return 100 * trainings(record)[1] / record["process_s"]
-
-
+PROCESS_S = Quantity(lambda record: record["process_s"])
+SHARE_PCT = 100 * Quantity(lambda record: trainings(record)[1]) / PROCESS_S
 PREDICTIONS = {
     "epochs": Guess(
         "a training of the course's network to 99 %", " epochs", lambda record: record["recipe"]["epochs"],
         wrong={"That's the ladder's training, which ends below 99 %. The recipe is open.": lambda _: LADDER_EPOCHS},
     ),
     "share": Guess(
-        "the trainings' share of a process that plays own_kernels", " %", _share_pct,
+        "the trainings' share of a process that plays own_kernels", " %", SHARE_PCT,
         wrong={
-            "That's one training. All of them count.": (
-                lambda record: line(record).training_ms / 10 / record["process_s"]
-            ),
-            "That's all but the trainings: start, kernels and judging.": lambda record: 100 - _share_pct(record),
+            "That's one training. All of them count.": Quantity(lambda one: line(one).training_ms / 10) / PROCESS_S,
+            "That's all but the trainings: start, kernels and judging.": 100 - SHARE_PCT,
         },
     ),
 }  # fmt: skip
