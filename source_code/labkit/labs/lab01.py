@@ -17,6 +17,7 @@ from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.subjects.unnamed import unnamed
+from labkit.subjects.windows import printing_step as a_step
 from stepbudget.ask.budget import WORK, Budget, budget
 from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.predict import bound
@@ -25,18 +26,11 @@ from stepbudget.show.table import Table, table
 from stepbudget.show.timeline import Timeline, timeline
 from stepbudget.window import Window
 
-STEP = 20  # of an epoch, from 0: every tenth prints its loss
 LONG_MS = 6  # from a step's copy to its end, on the GPU
 FLOP = 2 * 4096**3  # of the product that the benchmark times
 
 
 # --- the trainer's profile ------------------------------------------------------------------------------------
-
-
-def a_step(report: Report) -> Window:
-    """One training step, which ends with a printed loss; the whole range where the report knows no steps."""
-    steps = step_windows(report, report.window()) or [report.window()]
-    return steps[min(STEP, len(steps) - 1)]
 
 
 def six_ms(report: Report) -> Window:

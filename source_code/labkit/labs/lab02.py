@@ -223,6 +223,7 @@ def _later_epochs_s(record: dict) -> float:
 
 CLOSE = 1.3  # two points of a logarithmic axis whose labels would meet
 ABOVE = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": SMALL}
+BESIDE = ABOVE | {"ha": "left", "va": "center"}
 
 
 def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
@@ -240,19 +241,14 @@ def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
         fig = style.figure(3.6)
         ax = fig.subplots()
         ax.plot(parallel, ideal, ls=":", color=style.MUTED, lw=1.4)
-        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **ABOVE | {"ha": "left", "va": "center"})
+        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **BESIDE)
         ax.vlines(x, low, high, color=style.INK, lw=1.4)
         ax.plot(parallel, median[-len(parallel) :], color=style.BLUE, lw=1.8)
         ax.plot(x, median, "o", color=style.BLUE, ms=6)
         for i, (place, top, epoch_s) in enumerate(zip(x, high, median, strict=True)):
             beside = i and place / x[i - 1] < CLOSE  # no room above: write it to the right
-            where = {"ha": "left", "va": "center"} if beside else {}
-            ax.annotate(
-                f"{seconds(epoch_s)} s",
-                (place, epoch_s if beside else top),
-                (9, 0) if beside else (0, 6),
-                **ABOVE | where,
-            )
+            at, off, where = ((place, epoch_s), (9, 0), BESIDE) if beside else ((place, top), (0, 6), ABOVE)
+            ax.annotate(f"{seconds(epoch_s)} s", at, off, **where)
         ax.set(xscale="log", yscale="log", xlabel="loader workers", ylabel="seconds an epoch")
         ax.set(xlim=(x[0] / 1.25, x[-1] * 1.6), ylim=(min(*ideal, *low) / 1.25, max(high) * 1.5))
         ax.set_xticks(x, [str(number) if number else "none: the main\nprocess loads" for number, _ in points])

@@ -31,17 +31,15 @@ from labkit.paths import RECORDED
 from labkit.predictions import Guess
 from labkit.recording import plan
 from labkit.source import recorded
-from labkit.subjects import bounds
+from labkit.subjects import bounds, windows
 from labkit.subjects.bounds import row_ms
 from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.compare import compare
 from stepbudget.ask.copies import copies
-from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.phases import phases
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 
 def by_the_clock(before: Report, plain: Sequence[dict], pinned: Sequence[dict]) -> Iterator[Claim | str]:
@@ -160,12 +158,7 @@ def stranger() -> Report:
     return unnamed("train_transformer_amp", "stranger")
 
 
-def usual_step(report: Report) -> Window:
-    """The training step of median length; all of the window where there are no steps."""
-    steps = sorted(step_windows(report, report.window()), key=lambda step: step.duration_ms)
-    return steps[len(steps) // 2] if steps else report.window()
-
-
+usual_step = windows.usual_step
 _at_most_times = bounds.at_most("pinned_memory")
 
 

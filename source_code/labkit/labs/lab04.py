@@ -18,16 +18,15 @@ from labkit.numbers import Quantity
 from labkit.paths import RECORDED
 from labkit.predictions import Guess
 from labkit.source import recorded
-from labkit.subjects import accuracy
+from labkit.subjects import accuracy, windows
 from labkit.subjects.unnamed import unnamed
-from stepbudget.ask import idle, iterations, ops, tensor_cores
+from stepbudget.ask import idle, ops, tensor_cores
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import compare
 from stepbudget.ask.launch import launch
 from stepbudget.report import Report
 from stepbudget.show.answers import Answer
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 FORMATS = ("--amp-dtype float32 --tf32", "", "--amp-dtype bfloat16")  # of main_opt3.py: TF32, FP16, BF16
 RESNET = "examples/train_resnet.py --workers 14 --pinned"
@@ -38,10 +37,7 @@ SAMPLED_US = 300.0  # a kernel as long has a sample of Tensor Active that is sur
 # --- what the page shows --------------------------------------------------------------------------------------
 
 
-def step(report: Report) -> Window:
-    """The 21st training step, in the middle of an epoch; the last one of a report that has fewer."""
-    found = iterations.step_windows(report)
-    return found[min(20, len(found) - 1)] if found else report.window()
+step = windows.printing_step
 
 
 def layers(eligible: Answer) -> Table:
@@ -324,7 +320,7 @@ class StepTrial:
         return torch.cat([one.detach().flatten() for one in gradients]).clone()
 
     def _weights(self):
-        return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()]).clone()
+        return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
 
     def said(self) -> str | None:
         """What is wrong with the step, or None."""

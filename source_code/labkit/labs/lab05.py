@@ -24,16 +24,15 @@ from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.recording import plan
 from labkit.source import recorded
+from labkit.subjects import windows
 from labkit.subjects.bounds import at_most
 from labkit.subjects.unnamed import unnamed
-from stepbudget.ask import iterations
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 STEPS = {step.script: step.label for step in course.ladder()}
 LOOP = "training_s"
@@ -143,10 +142,7 @@ def still_idle(last: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def median_step(report: Report) -> Window | None:
-    """The training step of median length; None where a report names no steps."""
-    found = sorted(iterations.step_windows(report), key=lambda step: step.duration_ms)
-    return found[len(found) // 2] if found else None
+median_step = windows.usual_step
 
 
 def stranger() -> Report:
