@@ -18,6 +18,7 @@ from labkit import source, versions
 from labkit.errors import LabError, speak_any_encoding
 from labkit.paths import RECORDED, REPORTS
 from labkit.source import container, originals, turns
+from labkit.source.facts import torch_version
 from labkit.subjects import prerequisites
 from labkit.training import machine
 from labkit.versions import PACKAGE
@@ -148,7 +149,7 @@ def rows() -> Iterator[Row]:
     yield from packages("course")
     yield from tested_set()
     problem = machine.gpu_problem() if found.driver else None
-    yield from prerequisites.rows(found, prerequisites.cuda_of_torch(), prerequisites.cudnn_version(), problem)
+    yield from prerequisites.rows(found, torch_version("cuda"), prerequisites.cudnn_version(), problem)
     yield from container.rows(found.gpu, found.driver, found.counters)
     yield profiler()
     yield shared_memory(max(1, found.cores - 1))

@@ -22,8 +22,7 @@ from labkit.display.diffs import diff
 from labkit.display.fingerprint import drawn_data
 from labkit.errors import LabError
 from labkit.labs import lab14, lab15
-from labkit.labs.lab14 import cubic
-from labkit.labs.lab15.exercises import smallest_scale
+from labkit.labs.lab15 import smallest_scale
 from labkit.paths import ROOT
 from labkit.source import recorded
 from labkit.subjects import loss_scaling
@@ -274,10 +273,10 @@ def test_the_deep_network_trains_in_every_variant_and_tells_its_layers(recorded_
 
 
 def test_how_often_a_scale_is_halved():
-    assert cubic.halvings(0.99) == 0, "65,536 times it fits"
-    assert cubic.halvings(1.01) == 1
-    assert cubic.halvings(65504.0) == 16
-    assert cubic.halvings(65504.0, scale=1.0) == 0
+    assert lab14.halvings(0.99) == 0, "65,536 times it fits"
+    assert lab14.halvings(1.01) == 1
+    assert lab14.halvings(65504.0) == 16
+    assert lab14.halvings(65504.0, scale=1.0) == 0
 
 
 def gan_record() -> dict:
@@ -337,7 +336,7 @@ def test_the_worst_seed_s_median_of_the_last_iterations():
 
 def test_what_rmsprop_stores_in_fp16_overflows_where_the_lab_says():
     largest = lab14.PREDICTIONS["largest"].measured()
-    assert torch.optim.RMSprop([nn.Parameter(torch.ones(1))]).defaults["alpha"] == cubic.ALPHA
+    assert torch.optim.RMSprop([nn.Parameter(torch.ones(1))]).defaults["alpha"] == lab14.ALPHA
     weights = nn.Parameter(torch.zeros(3, dtype=torch.float16))
     optimizer = torch.optim.RMSprop([weights])
     weights.grad = torch.tensor([0.99 * largest, 1.01 * largest, 254.0], dtype=torch.float16)
@@ -425,7 +424,7 @@ def test_kernels_that_multiply_are_found_by_variant(monkeypatch):
         }
     )
     monkeypatch.setattr(
-        cubic.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
+        lab14.tensor_cores, "verdicts", lambda report, window: kernels.iloc[: 2 if window == "O1" else 3]
     )
     ranges = ["O1", "O3"]  # what was profiled: a GPU without BF16 leaves that variant out
     report = SimpleNamespace(window=lambda name: name, name="report", windows=lambda name: [name] * (name in ranges))
@@ -445,7 +444,7 @@ def fit(variant: str, us: float) -> dict:
 def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
     def said(*verdicts: str) -> str:
         names = ["fp32", "O1", "O1"][: len(verdicts)]
-        return cubic.on_tensor_cores(pd.DataFrame({"variant": names, "Tensor Cores": list(verdicts)}))
+        return lab14._of_tensor_cores(pd.DataFrame({"variant": names, "Tensor Cores": list(verdicts)}))
 
     assert said("no", "no", "yes") == "in part: in O1"
     assert said("yes", "yes", "no") == "yes: in fp32, O1"
@@ -457,8 +456,8 @@ def test_who_multiplied_on_tensor_cores_is_said_in_a_sentence():
 
 def test_cublas_kernels_without_a_name_of_their_own_are_told_apart():
     name = "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __half>(T13)"
-    assert cubic._product_name(name) == "internal::gemvx::kernel"
-    assert cubic._product_name("void dot_kernel<float, (int)128>(T4)") == "dot_kernel<…>"
+    assert lab14._product_name(name) == "internal::gemvx::kernel"
+    assert lab14._product_name("void dot_kernel<float, (int)128>(T4)") == "dot_kernel<…>"
 
 
 def test_the_recorded_profile_of_the_cubic_holds_products_of_every_variant():

@@ -74,27 +74,29 @@ print(json.dumps(found))
 """
 
 
-def test_the_kernel_itself_is_right_in_tritons_interpreter():
-    pytest.importorskip("triton", reason="Triton comes with PyTorch's CUDA builds for Linux only")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
-    words = [sys.executable, "-c", INTERPRETED, json.dumps(SHAPES)]
+def said(program: str, *words: str, **environment: str) -> str:
+    """What a Python program prints in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)} | environment
+    words = [sys.executable, "-c", program, *words]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_the_kernel_itself_is_right_in_tritons_interpreter():
+    pytest.importorskip("triton", reason="Triton comes with PyTorch's CUDA builds for Linux only")
+    found = json.loads(said(INTERPRETED, json.dumps(SHAPES), TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES=""))
     assert len(found) == 4 * len(SHAPES)
     assert max(found) <= 1
 
 
 def test_without_triton_the_module_is_there_and_multiplies_all_the_same():
-    program = (
+    said(
         "import sys; sys.modules['triton'] = None\n"
         "import torch\nfrom labkit.kernels import matmul\n"
         "a, b = torch.randn(3, 4), torch.randn(4, 5)\n"
         "assert torch.equal(matmul.matmul(a, b), a @ b) and matmul.chosen_tile(3, 5, 4) == '–'\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE_CODE)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -185,10 +187,8 @@ def test_the_trial_runs_the_kernel_in_triton_or_says_that_it_is_not_there():
         "import os\nfrom labkit.labs.lab10.trial import trial\nprint(trial())\n"
         "assert 'TRITON_INTERPRET' not in os.environ"
     )
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SOURCE_CODE)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert ("in Triton's interpreter" if importlib.util.find_spec("triton") else "not installed here") in done.stdout
+    where = "in Triton's interpreter" if importlib.util.find_spec("triton") else "not installed here"
+    assert where in said(program, CUDA_VISIBLE_DEVICES="")
 
 
 RECORD = {
@@ -260,11 +260,10 @@ def test_the_order_of_tiles_matters_for_large_matrices_only():
     assert abs(fewer[4096] - 1) < 0.1 and fewer[16384] < 0.5 and fewer.is_monotonic_decreasing
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the benchmark runs")
-@pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py"])
+@pytest.mark.parametrize("script", ["bench_matmul.py", "bench_peaks.py", "bench_wmma.py"])
 def test_without_a_gpu_the_benchmarks_end_in_one_sentence(script, tmp_path):
     file = tmp_path / "record.json"
-    done = forked.run([paths.script(script), "--record", file])
+    done = forked.run([paths.script(script), "--record", file], {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
     assert done.stderr.startswith("error: no GPU") and len(done.stderr.strip().splitlines()) == 1
     assert not file.exists()
@@ -289,5 +288,5 @@ def test_on_a_gpu_any_tile_is_right_and_16_bits_use_tensor_cores(dtype):
     tile = (64, 64, 64, 4, 4)
     for chosen in (tile, *(TILES if dtype == torch.bfloat16 else ())):
         assert share_of_bound(a, b, matmul(a, b, chosen, group=1)) <= 1
-    said = " ".join(multiplying_instructions(a, b, tile))
-    assert ("mma" in said, "fma" in said) == ((True, False) if dtype == torch.bfloat16 else (False, True))
+    told = " ".join(multiplying_instructions(a, b, tile))
+    assert ("mma" in told, "fma" in told) == ((True, False) if dtype == torch.bfloat16 else (False, True))

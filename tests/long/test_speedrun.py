@@ -15,8 +15,8 @@ from support.scripts import script
 
 from labkit import paths
 from labkit.errors import LabError
+from labkit.labs import lab28
 from labkit.labs.lab28 import __main__ as command
-from labkit.labs.lab28 import charts, entries, searches
 from labkit.recording import plan
 from labkit.source import recorded
 from labkit.speedrun import pieces, ranking, referee, rules, search
@@ -544,19 +544,19 @@ def test_the_table_has_entries_and_what_is_published(tmp_path, capsys, monkeypat
     monkeypatch.setattr(sys, "argv", ["speedrun", str(tmp_path)])
     assert command.main() == 1
     printed = capsys.readouterr().out
-    assert all(name in printed for name in entries.OWN)
+    assert all(name in printed for name in lab28.OWN)
     assert printed.index("mine") < printed.index("tuomaso") < printed.index("broken.py is not in the table")
     (tmp_path / "c.json").write_text("[]")
     with pytest.raises(LabError, match="holds no record"):
-        entries.entries(tmp_path)
+        lab28.entries(tmp_path)
 
 
 def test_what_is_shipped_are_entries():
-    records = [*entries.own(), *entries.entries()]
+    records = [*lab28.own(), *lab28.entries()]
     assert not [rules.broken(one) for one in records if rules.broken(one)]
-    assert len(entries.standing(records).cells()) == len(records) + len(entries.published())
-    assert [row[0] for row in entries.goals(records).cells()] == [*rules.TRACKS]
-    assert len(entries.seeds(record()).cells()) == 30
+    assert len(lab28.standing(records).cells()) == len(records) + len(lab28.published())
+    assert [row[0] for row in lab28.goals(records).cells()] == [*rules.TRACKS]
+    assert len(lab28.seeds(record()).cells()) == 30
 
 
 def recorded_searches() -> dict[str, dict]:
@@ -566,11 +566,11 @@ def recorded_searches() -> dict[str, dict]:
 
 def test_the_entries_play_what_was_recorded_and_what_the_search_chose():
     found = recorded_searches()
-    for own in entries.own():
+    for own in lab28.own():
         name = own["entry"].removesuffix(".py")
         entry, search = referee.read(name), found.get(name, found["own_kernels"])
         assert own["recipe"] == as_kept(entry.recipe), "the recipe in the file is the one that was recorded"
-        assert searches.is_recipe_of(searches.chosen(search), own)
+        assert lab28.is_recipe_of(lab28.chosen(search), own)
         assert own["test_opened"] == 1
         assert f"speedrun/{name}.py" in own["manifest"]["modules"]
     for name, search in found.items():
@@ -598,14 +598,14 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
     one, two = {"batch": 1}, {"batch": 2}
     found = tries((1, one, 99.2, 0.01, 9.0), (1, two, 99.3, 0.01, 5.0), (2, one, 99.1, 0.01, 9.0))
     found["rows"].append({"round": 2, "settings": two, "failed": "so"})
-    chosen = searches.chosen(found)
-    assert chosen["mean_pct"] == 99.1 and searches.first_round(found, chosen)["mean_pct"] == 99.2
-    assert searches.is_recipe_of(chosen, {"recipe": {"batch": 1, "epochs": 3}})
-    assert not searches.is_recipe_of(chosen, {"recipe": {"batch": 2}})
-    assert searches.second_round(found) == [(9.0, 99.1, 0.01)]
-    assert searches.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "8", "1.5", "7"]]
+    chosen = lab28.chosen(found)
+    assert chosen["mean_pct"] == 99.1 and lab28.first_round(found, chosen)["mean_pct"] == 99.2
+    assert lab28.is_recipe_of(chosen, {"recipe": {"batch": 1, "epochs": 3}})
+    assert not lab28.is_recipe_of(chosen, {"recipe": {"batch": 2}})
+    assert lab28.second_round(found) == [(9.0, 99.1, 0.01)]
+    assert lab28.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "8", "1.5", "7"]]
     found["rows"] = found["rows"][:2]
-    assert searches.chosen(found)["settings"] == two, "without a second round the first"
+    assert lab28.chosen(found)["settings"] == two, "without a second round the first"
 
 
 def test_the_added_seeds_are_told_from_the_first_ones():
@@ -613,22 +613,22 @@ def test_the_added_seeds_are_told_from_the_first_ones():
     for number, seeds, mean in ((1, 3, 99.3), (2, 12, 99.15)):
         found["rows"] += tries((number, one, mean, 0.02, 9.0))["rows"]
         found["rows"][-1]["seeds"] = seeds
-    assert searches.added_pct(found, searches.chosen(found)) == pytest.approx(99.1)
-    assert searches.rounds([found]).cells() == [["mine", "3", "99.300", "0.020", "9", "99.100", "+0.200"]]
+    assert lab28.added_pct(found, lab28.chosen(found)) == pytest.approx(99.1)
+    assert lab28.rounds([found]).cells() == [["mine", "3", "99.300", "0.020", "9", "99.100", "+0.200"]]
     found["rows"] = found["rows"][:1]
-    assert searches.rounds([found]).cells()[0][4:] == ["0", "–", "–"], "without a second round"
-    assert searches.rounds([tries()]).cells() == [["mine", "0", "–", "–", "0", "–", "–"]]
+    assert lab28.rounds([found]).cells()[0][4:] == ["0", "–", "–"], "without a second round"
+    assert lab28.rounds([tries()]).cells() == [["mine", "0", "–", "–", "0", "–", "–"]]
 
 
 def test_a_search_without_a_result_has_no_numbers():
     nothing = tries()
-    assert not searches.is_recipe_of(searches.chosen(nothing), {"recipe": {}})
-    assert charts.tries(nothing).axes
+    assert not lab28.is_recipe_of(lab28.chosen(nothing), {"recipe": {}})
+    assert lab28.tries(nothing).axes
 
 
 def test_the_chart_of_a_search_has_every_recipe_and_rings_the_chosen_one():
     found = tries((1, {"a": 1}, 98.0, 0.01, 9.0), (1, {"a": 2}, 99.3, 0.01, 5.0), (2, {"a": 2}, 99.1, 0.01, 6.0))
-    (ax,) = charts.tries(found).axes
+    (ax,) = lab28.tries(found).axes
     dots = [place for one in ax.collections if hasattr(one, "get_sizes") for place in one.get_offsets().tolist()]
     assert dots == [pytest.approx(place) for place in ([9.0, 2.0], [5.0, 0.7], [6.0, 0.9])]
     rings = [line for line in ax.get_lines() if line.get_label() == "chosen"]
@@ -638,8 +638,8 @@ def test_the_chart_of_a_search_has_every_recipe_and_rings_the_chosen_one():
 
 def test_a_record_without_a_seed_has_no_numbers():
     closed = record(rows=[])
-    assert entries.standing([closed]).cells()[-1][4:] == ["–", "–", "–", "0"]
-    assert entries.hidden([closed | {"process_s": 3.0}]).cells() == [["mine", "–", "–", "–", "10", "0.21", "3"]]
+    assert lab28.standing([closed]).cells()[-1][4:] == ["–", "–", "–", "0"]
+    assert lab28.hidden([closed | {"process_s": 3.0}]).cells() == [["mine", "–", "–", "–", "10", "0.21", "3"]]
 
 
 def test_operations_of_the_course_s_network_are_those_that_pytorch_counts():
@@ -648,20 +648,20 @@ def test_operations_of_the_course_s_network_are_those_that_pytorch_counts():
     net = Net()
     with FlopCounterMode(display=False) as counted:
         F.cross_entropy(net(torch.randn(2, 1, 28, 28)), torch.tensor([1, 2])).backward()
-    assert entries.mflop() == pytest.approx(counted.get_total_flops() / 2e6, rel=1e-6)
+    assert lab28.mflop() == pytest.approx(counted.get_total_flops() / 2e6, rel=1e-6)
 
 
 def test_two_records_of_one_recipe_are_told_from_two_of_two():
     one = record(recipe={"batch": 512, "epochs": 0.8, "engine": "compiled"})
-    assert entries.steps(one) == 93
-    assert entries.same_recipe(one, record(recipe={"batch": 512, "epochs": 0.8}))
-    assert not entries.same_recipe(one, record(recipe={"batch": 256, "epochs": 0.8}))
-    assert not entries.same_recipe(one, record(recipe=one["recipe"], parameters={}))
+    assert lab28.steps(one) == 93
+    assert lab28.same_recipe(one, record(recipe={"batch": 512, "epochs": 0.8}))
+    assert not lab28.same_recipe(one, record(recipe={"batch": 256, "epochs": 0.8}))
+    assert not lab28.same_recipe(one, record(recipe=one["recipe"], parameters={}))
 
 
 def test_the_chart_shows_every_seed_of_every_entry():
     other = record(entry="theirs.py", rows=rows_but(accuracy_pct=98.5))
-    (ax,) = charts.seeds_chart([record(), other]).axes
+    (ax,) = lab28.seeds_chart([record(), other]).axes
     shown = [tuple(place) for dots in ax.collections for place in dots.get_offsets().tolist()]
     expected = [row["accuracy_pct"] for one in (record(), other) for row in one["rows"]]
     assert sorted(accuracy for accuracy, _ in shown) == sorted(expected)

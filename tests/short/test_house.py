@@ -37,6 +37,7 @@ FLOORS = (
         "labkit.versions",
         "labkit.cases",
         "labkit.without_torch",
+        "labkit.lazily",
     },
     {"labkit.training", "labkit.kernels", "labkit.speedrun"},
     {"labkit.display", "labkit.source", "labkit.recording", "labkit.pretend", "labkit.checks", "labkit.predictions"},

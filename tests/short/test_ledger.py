@@ -202,20 +202,6 @@ def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_b
     assert found["on top of"]["torchvision"] == "Python starts"
 
 
-def runs_of(*epochs_ms: list[float]) -> list[dict]:
-    return [{"epochs": [{"training_s": ms / 1e3} for ms in own]} for own in epochs_ms]
-
-
-def test_the_noise_of_an_epoch_is_both_ranges_without_first_epochs():
-    before, after = runs_of([900, 400, 430], [800, 390, 400]), runs_of([700, 300, 310, 325])
-    assert ladder.epoch_noise_ms(before, after) == pytest.approx((430 - 390) + (325 - 300))
-
-
-def test_even_epochs_leave_a_share_of_the_epoch_before():
-    assert ladder.epoch_noise_ms(runs_of([900, 400]), runs_of([800, 300])) == pytest.approx(0.05 * 400)
-    assert ladder.epoch_noise_ms(runs_of([900]), runs_of([300])) == pytest.approx(0.05 * 900), "one epoch is all it has"
-
-
 @pytest.mark.parametrize(
     ("ratios", "says"),
     [

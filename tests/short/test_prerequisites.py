@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.source.facts import Machine
+from labkit.source.facts import Machine, torch_version
 from labkit.subjects import prerequisites
 
 
@@ -68,4 +68,4 @@ def test_counters_that_may_not_be_read_leave_the_names():
 def test_the_versions_of_the_installed_pytorch_are_found_without_importing_it():
     import torch
 
-    assert prerequisites.cuda_of_torch() == torch.version.cuda
+    assert torch_version("cuda") == torch.version.cuda

@@ -6,7 +6,9 @@ The palette is that of the report reader's pages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -97,3 +99,15 @@ def suptitle(fig: Figure, words: str) -> None:
 def figure(high_in: float, w_pad: float = 0.12) -> Figure:
     """An empty figure as wide as the page whose parts find their places, with a margin around them."""
     return Figure(figsize=(WIDTH_IN, high_in), layout=ConstrainedLayoutEngine(w_pad=w_pad, h_pad=0.06))
+
+
+@contextmanager
+def chart(high_in: float, *grid: int, w_pad: float = 0.12, formulas: bool = True, **shared: Any) -> Iterator[tuple]:
+    """In the course's look such a figure and its axes: one, or all of a ``grid`` of rows and columns, row by row.
+
+    ``shared``: what else ``Figure.subplots`` takes.
+    """
+    with house_style(formulas):
+        fig = figure(high_in, w_pad)
+        axes = fig.subplots(*grid, squeeze=False, **shared)
+        yield fig, axes.ravel() if grid else axes[0, 0]

@@ -14,9 +14,10 @@ import pandas as pd
 
 from labkit.checks import Claim, Note
 from labkit.exercises.kinds import BOUND, READ, Code, Number
-from labkit.numbers import NotANumber, number, shown
+from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.subjects.unnamed import unnamed
+from labkit.subjects.windows import printing_step as a_step
 from stepbudget.ask.budget import WORK, Budget, budget
 from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.predict import bound
@@ -25,18 +26,11 @@ from stepbudget.show.table import Table, table
 from stepbudget.show.timeline import Timeline, timeline
 from stepbudget.window import Window
 
-STEP = 20  # of an epoch, from 0: every tenth prints its loss
 LONG_MS = 6  # from a step's copy to its end, on the GPU
 FLOP = 2 * 4096**3  # of the product that the benchmark times
 
 
 # --- the trainer's profile ------------------------------------------------------------------------------------
-
-
-def a_step(report: Report) -> Window:
-    """One training step, which ends with a printed loss; the whole range where the report knows no steps."""
-    steps = step_windows(report, report.window()) or [report.window()]
-    return steps[min(STEP, len(steps) - 1)]
 
 
 def six_ms(report: Report) -> Window:
@@ -140,11 +134,13 @@ def _without_the_call_ms(report: Report) -> float:
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
+@Quantity
 def _busy_share(report: Report, window: Window | None = None) -> float:
     found = budget(report, window)
     return 1 - found.idle_ms / found.window.duration_ms
 
 
+@Quantity
 def _kernels_share(report: Report, window: Window) -> float:
     found = budget(report, window)
     return sum(found.ms[cause] for cause in WORK if cause != "copies") / window.duration_ms
@@ -153,13 +149,13 @@ def _kernels_share(report: Report, window: Window) -> float:
 BUSY_SHARE = Number(
     READ,
     "The stretch less its idle time, as a share of the stretch.",
-    right=lambda report, window: 100 * _busy_share(report, window),
+    right=100 * _busy_share,
     wrong={
-        "that is the share of the time for which it idles": lambda r, w: 100 * (1 - _busy_share(r, w)),
+        "that is the share of the time for which it idles": 100 * (1 - _busy_share),
         "that is a share of 1: in per cent it is a hundred times as much": _busy_share,
         "that is the whole epoch: give the budget the stretch, too": lambda r, w: 100 * _busy_share(r),
         "those are milliseconds: divide by the length of the stretch": lambda r, w: w.duration_ms * _busy_share(r, w),
-        "kernels alone: copies are the GPU's work, too": lambda r, w: 100 * _kernels_share(r, w),
+        "kernels alone: copies are the GPU's work, too": 100 * _kernels_share,
     },
 )
 
@@ -204,45 +200,32 @@ def _try_stopwatch(measure: Callable) -> str | None:
     return None
 
 
-def _never_waits(work, synchronize):
-    synchronize()
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def _stopwatch(waits_before: bool = True, waits_after: bool = True, unit: float = 1, warm_up: bool = False) -> Callable:
+    """A stopwatch that waits on both sides of the work, but for what is said otherwise; ``unit``: in seconds."""
 
+    def measure(work, synchronize):
+        if warm_up:
+            work()
+        if waits_before:
+            synchronize()
+        start = time.perf_counter()
+        work()
+        if waits_after:
+            synchronize()
+        return (time.perf_counter() - start) / unit
 
-def _waits_afterwards_only(work, synchronize):
-    start = time.perf_counter()
-    work()
-    synchronize()
-    return time.perf_counter() - start
-
-
-def _in_milliseconds(work, synchronize):
-    synchronize()
-    return 1e3 * _waits_afterwards_only(work, synchronize)
-
-
-def _backwards(work, synchronize):
-    synchronize()
-    return -_waits_afterwards_only(work, synchronize)
-
-
-def _warms_up(work, synchronize):
-    work()
-    synchronize()
-    return _waits_afterwards_only(work, synchronize)
+    return measure
 
 
 STOPWATCH = Code(
     "Wait, read the clock, work, wait, read the clock: time.perf_counter() is one.",
     _try_stopwatch,
     wrong={
-        "the clock stops before the GPU has finished": _never_waits,
-        "it counts work that was there before the clock started": _waits_afterwards_only,
-        "did you return milliseconds?": _in_milliseconds,
-        "the reading after the work, less the one before it": _backwards,
-        "it does the work 2 times": _warms_up,
+        "the clock stops before the GPU has finished": _stopwatch(waits_after=False),
+        "it counts work that was there before the clock started": _stopwatch(waits_before=False),
+        "did you return milliseconds?": _stopwatch(unit=1e-3),
+        "the reading after the work, less the one before it": _stopwatch(unit=-1),
+        "it does the work 2 times": _stopwatch(warm_up=True),
         "it never does the work": lambda work, synchronize: 0.05,
         "it returns nan, not seconds": lambda work, synchronize: (work(), math.nan)[1],
         "it returns something of type NoneType, not seconds": lambda work, synchronize: work(),
@@ -252,12 +235,13 @@ STOPWATCH = Code(
 PEAK_TFLOPS = 67  # of an H200 in FP32, by its data sheet
 
 
+@Quantity
 def _least_ms(timed: Sequence[dict]) -> float:
     return 1e3 * timed[0]["flop"] / (PEAK_TFLOPS * 1e12)
 
 
-def _measured_ms(timed: Sequence[dict]) -> float:
-    return by_clock(timed)["to the end, 50 times"]
+def _measured_ms(clock: str = "to the end, 50 times") -> Callable[[Sequence[dict]], float]:
+    return lambda timed: by_clock(timed)[clock]
 
 
 LEAST_TIME = Number(
@@ -265,10 +249,10 @@ LEAST_TIME = Number(
     "Operations, over operations a second: 2 · 4096³ over 67 · 10¹². That is seconds.",
     right=_least_ms,
     wrong={
-        "those are seconds: a thousand of them make milliseconds": lambda timed: _least_ms(timed) / 1e3,
-        "each of the 4096³ products is added, too: two operations": lambda timed: _least_ms(timed) / 2,
-        "that was measured: the bound comes from the data sheet alone": _measured_ms,
-        "a matrix has 4096² numbers, their product takes 4096³ steps": lambda timed: _least_ms(timed) / 4096,
+        "those are seconds: a thousand of them make milliseconds": _least_ms / 1e3,
+        "each of the 4096³ products is added, too: two operations": _least_ms / 2,
+        "that was measured: the bound comes from the data sheet alone": _measured_ms(),
+        "a matrix has 4096² numbers, their product takes 4096³ steps": _least_ms / 4096,
     },
     within=0.05,  # rounded to a digit after the point
 )
@@ -278,19 +262,17 @@ EXERCISES = {"1.1": BUSY_SHARE, "1.2": STOPWATCH, "1.3": LEAST_TIME}
 PREDICTIONS = {
     "busy": Guess(
         "the share of an epoch for which the GPU works", " %",
-        lambda report: 100 * _busy_share(report),
+        100 * _busy_share,
         {
-            "For about that share it stands still.": lambda report: 100 * (1 - _busy_share(report)),
+            "For about that share it stands still.": 100 * (1 - _busy_share),
             "That's a share of 1: in per cent it's a hundred times as much.": _busy_share,
         },
     ),
     "product": Guess(
-        "the product of 4096 × 4096", " ms", _measured_ms,
+        "the product of 4096 × 4096", " ms", _measured_ms(),
         {
-            "So soon the line returns, and the product is only queued.":
-                lambda timed: by_clock(timed)["launch only, 50 times"],
-            "That's the very first call, in which the libraries are loaded.":
-                lambda timed: by_clock(timed)["first call, to the end"],
+            "So soon the line returns, and the product is only queued.": _measured_ms("launch only, 50 times"),
+            "That's the very first call, in which the libraries are loaded.": _measured_ms("first call, to the end"),
             "That's the data sheet's best. A real product doesn't reach it.": _least_ms,
         },
     ),

@@ -24,13 +24,13 @@ from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
 from labkit.source import kinds, sweep
 from labkit.subjects import bounds
+from labkit.subjects.bounds import idle_ms, row_ms, without
 from labkit.subjects.ladder import WallClock
 from labkit.subjects.unnamed import unnamed
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows, steps
-from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 
 # --- what it asks its reader to predict --------------------------------------------------------------------------
@@ -53,13 +53,11 @@ PREDICTIONS = {
     ),
     "stranger": Guess(
         "the stranger's bound without waiting for the loader", " times",
-        lambda report: bounds.at_most(report, "loader"),
+        bounds.at_most("loader"),
         wrong={
-            "That takes away all of its idle time, and none of that is waiting for data.": (
-                lambda report: bounds.times_without(report, budget(report).idle_ms)
-            ),
+            "That takes away all of its idle time, and none of that is waiting for data.": without(idle_ms),
             "That's what fewer or cheaper launches could gain. Workers don't launch kernels.": (
-                lambda report: bounds.at_most(report, "cuda_graph")
+                bounds.at_most("cuda_graph")
             ),
         },
     ),
@@ -225,6 +223,7 @@ def _later_epochs_s(record: dict) -> float:
 
 CLOSE = 1.3  # two points of a logarithmic axis whose labels would meet
 ABOVE = {"textcoords": "offset points", "ha": "center", "va": "bottom", "size": SMALL}
+BESIDE = ABOVE | {"ha": "left", "va": "center"}
 
 
 def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
@@ -242,19 +241,14 @@ def worker_sweep(points: Iterable[tuple[int, Spread]]) -> Figure:
         fig = style.figure(3.6)
         ax = fig.subplots()
         ax.plot(parallel, ideal, ls=":", color=style.MUTED, lw=1.4)
-        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **ABOVE | {"ha": "left", "va": "center"})
+        ax.annotate("ideal: 1/n", (parallel[-1], ideal[-1]), (8, 0), **BESIDE)
         ax.vlines(x, low, high, color=style.INK, lw=1.4)
         ax.plot(parallel, median[-len(parallel) :], color=style.BLUE, lw=1.8)
         ax.plot(x, median, "o", color=style.BLUE, ms=6)
         for i, (place, top, epoch_s) in enumerate(zip(x, high, median, strict=True)):
             beside = i and place / x[i - 1] < CLOSE  # no room above: write it to the right
-            where = {"ha": "left", "va": "center"} if beside else {}
-            ax.annotate(
-                f"{seconds(epoch_s)} s",
-                (place, epoch_s if beside else top),
-                (9, 0) if beside else (0, 6),
-                **ABOVE | where,
-            )
+            at, off, where = ((place, epoch_s), (9, 0), BESIDE) if beside else ((place, top), (0, 6), ABOVE)
+            ax.annotate(f"{seconds(epoch_s)} s", at, off, **where)
         ax.set(xscale="log", yscale="log", xlabel="loader workers", ylabel="seconds an epoch")
         ax.set(xlim=(x[0] / 1.25, x[-1] * 1.6), ylim=(min(*ideal, *low) / 1.25, max(high) * 1.5))
         ax.set_xticks(x, [str(number) if number else "none: the main\nprocess loads" for number, _ in points])
@@ -282,17 +276,19 @@ def _by_step(report: Report) -> pd.DataFrame:
     return budget(report).over(step_windows(report))
 
 
+def _waiting_steps(report: Report) -> int:
+    return int((_by_step(report).idxmax(axis=1) == "loader").sum())
+
+
 WAITING_STEPS = Number(
     READ,
     "idxmax(axis=1) names the largest cause of each step; count the steps where it is 'loader'.",
-    right=lambda report: int((_by_step(report).idxmax(axis=1) == "loader").sum()),
+    right=_waiting_steps,
     wrong={
         "those are all steps of the epoch": lambda report: len(step_windows(report)),
         "so many wait at all: in how many is it the largest cause?": lambda r: int((_by_step(r)["loader"] > 0).sum()),
         "those are milliseconds of waiting, not steps": lambda report: _by_step(report)["loader"].sum(),
-        "those are the steps whose largest cause is another": lambda report: int(
-            (_by_step(report).idxmax(axis=1) != "loader").sum()
-        ),
+        "those are the steps whose largest cause is another": lambda r: len(step_windows(r)) - _waiting_steps(r),
     },
     within=0.0,
 )
@@ -302,19 +298,15 @@ LOADER_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it without all the time for which the loader held the program (held_ms, and no "
     "more than all idle time): sb.bounds(after) has it.",
-    right=lambda report: bounds.at_most(report, "loader"),
+    right=bounds.at_most("loader"),
     wrong={
         "that takes away the budget's row, which counts only while the GPU idles: the loader holds longer": (
-            lambda report: bounds.times_without(report, budget(report).ms["loader"])
+            without(row_ms("loader"))
         ),
-        "that is the epoch over the wait: divide by what is left without it": lambda report: (
-            budget(report).window.duration_ms / budget(report).ms["loader"]
-        ),
-        "that is without any idle time: the other causes stay": lambda r: bounds.times_without(r, budget(r).idle_ms),
-        "that is the share that is left: how many times as fast is the epoch then?": (
-            lambda report: 1 / bounds.at_most(report, "loader")
-        ),
-        "those are milliseconds: how many times as fast?": lambda r: bound(r, budget(r), "loader").at_most_ms,
+        "that is the epoch over the wait: divide by what is left without it": bounds.whole_ms / row_ms("loader"),
+        "that is without any idle time: the other causes stay": without(idle_ms),
+        "that is the share that is left: how many times as fast is the epoch then?": 1 / bounds.at_most("loader"),
+        "those are milliseconds: how many times as fast?": bounds.at_most_ms("loader"),
     },
 )
 

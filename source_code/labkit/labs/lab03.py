@@ -7,7 +7,6 @@ gains nothing.
 from __future__ import annotations
 
 import importlib
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,21 +26,20 @@ from labkit.display.charts.bars import SMALL, THICK, bar, beside
 from labkit.display.runs import compared
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.numbers import Quantity
 from labkit.paths import RECORDED
 from labkit.predictions import Guess
 from labkit.recording import plan
 from labkit.source import recorded
+from labkit.subjects import bounds, windows
+from labkit.subjects.bounds import row_ms
 from labkit.subjects.unnamed import unnamed
-from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.copies import copies
-from stepbudget.ask.iterations import step_windows
 from stepbudget.ask.phases import phases
-from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 from stepbudget.show.palette import tint
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 
 def by_the_clock(before: Report, plain: Sequence[dict], pinned: Sequence[dict]) -> Iterator[Claim | str]:
@@ -109,7 +107,7 @@ def pinning_pays(case: Case) -> Iterator[Claim | str]:
     yield f"{score}. Beside these, '{made.before.label(beside)}' shrank most: {-score.beside[beside]:+.1f} ms."
     times = paired(case.slow, case.fast, "step_ms")
     yield Claim("a step is faster in each round", times.low > 1, times.low)
-    yield Claim("and in no round by more than the bound allows", times.high <= _at_most_times(case), times.high)
+    yield Claim("and in no round by more than the bound allows", times.high <= _at_most_times(case.before), times.high)
     more_s = spread(case.fast).median - spread(case.slow).median
     steps = 1e3 * more_s / (spread(case.slow, "step_ms").median - spread(case.fast, "step_ms").median)
     yield f"The whole process, start included, takes {more_s:.1f} s longer; {steps:.0f} more steps make up for that."
@@ -144,7 +142,7 @@ def timed_steps(case: Case) -> Table:
     rows = []
     for name, records, ratios in (
         ("pageable", case.slow, (None, None)),
-        ("pinned, non-blocking", case.fast, (times, _at_most_times(case))),
+        ("pinned, non-blocking", case.fast, (times, _at_most_times(case.before))),
     ):
         step, process = spread(records, "step_ms"), spread(records)
         rows.append((name, step.n, step.median, f"{step.low:.1f}–{step.high:.1f}", *ratios, process.median))
@@ -160,20 +158,18 @@ def stranger() -> Report:
     return unnamed("train_transformer_amp", "stranger")
 
 
-def usual_step(report: Report) -> Window:
-    """The training step of median length; all of the window where there are no steps."""
-    steps = sorted(step_windows(report, report.window()), key=lambda step: step.duration_ms)
-    return steps[len(steps) // 2] if steps else report.window()
-
-
-def _at_most_times(case: Case) -> float:
-    return bound(case.before, budget(case.before), "pinned_memory").at_most_times
+usual_step = windows.usual_step
+_at_most_times = bounds.at_most("pinned_memory")
 
 
 def _to_the_gpu(report: Report) -> pd.DataFrame:
     """The copies of the epoch's batches, a row a kind of memory."""
     found = copies(report)
     return found[found["direction"] == "host to device"]
+
+
+def _to_gpu_ms(column: str) -> Quantity:
+    return Quantity(lambda report: float(_to_the_gpu(report)[column].sum()))
 
 
 def _held_ms(report: Report) -> float:
@@ -185,7 +181,7 @@ def _bound_s(before: Report, plain: Sequence[dict]) -> float:
     """What pinned copies save a whole run at most: in all its epochs, and of the test's digits, too."""
     run = plain[0]
     digits = (run["train_samples"] + run["test_samples"]) / run["train_samples"]
-    return len(run["epochs"]) * digits * bound(before, budget(before), "pinned_memory").at_most_ms / 1e3
+    return len(run["epochs"]) * digits * bounds.at_most_ms("pinned_memory")(before) / 1e3
 
 
 def _second_epochs_ms(records: Sequence[dict]) -> str:
@@ -200,17 +196,15 @@ PREDICTIONS = {
     "gain": Guess(
         "ms that pinned copies gain in an epoch at most",
         " ms",
-        lambda before: bound(before, budget(before), "pinned_memory").at_most_ms,
+        bounds.at_most_ms("pinned_memory"),
         wrong={
             "That's the copying itself. The program is held as well, and comes late to all it launches next.": (
-                lambda before: _to_gpu_ms(before, "gpu_ms")
+                _to_gpu_ms("gpu_ms")
             ),
             "That's how long the program is held. The time for which the GPU copies would go, too.": (
-                lambda before: _to_gpu_ms(before, "api_ms")
+                _to_gpu_ms("api_ms")
             ),
-            "That's the wait for the loader. Faster copies don't bring a batch any sooner.": (
-                lambda before: budget(before).ms["loader"]
-            ),
+            "That's the wait for the loader. Faster copies don't bring a batch any sooner.": row_ms("loader"),
         },
     )
 }
@@ -282,25 +276,19 @@ def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> 
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
-def _to_gpu_ms(report: Report, column: str) -> float:
-    return float(_to_the_gpu(report)[column].sum())
-
-
 HIDDEN_COPIES = Number(
     BOUND,
     "Overlap hides what the copies take with no kernel beside them: a row of the budget.",
-    right=lambda report: budget(report).ms["copies"],
+    right=row_ms("copies"),
     wrong={
-        "that is the wait for the loader: a second stream hides copies, not the loader": (
-            lambda report: budget(report).ms["loader"]
-        ),
-        "those are seconds: milliseconds are asked for": lambda report: budget(report).ms["copies"] / 1e3,
-        "that is all idle time: the GPU waits for other things than copies, too": lambda report: budget(report).idle_ms,
+        "that is the wait for the loader: a second stream hides copies, not the loader": row_ms("loader"),
+        "those are seconds: milliseconds are asked for": row_ms("copies") / 1e3,
+        "that is all idle time: the GPU waits for other things than copies, too": bounds.idle_ms,
         "that is for how long the copies held the program, which goes on at once: for how long does the GPU copy?": (
-            lambda report: _to_gpu_ms(report, "api_ms")
+            _to_gpu_ms("api_ms")
         ),
-        "that is one copy: an epoch has one for each batch": lambda r: _to_gpu_ms(r, "longest_gpu_us") / 1e3,
-        "that is the whole epoch": lambda report: budget(report).window.duration_ms,
+        "that is one copy: an epoch has one for each batch": _to_gpu_ms("longest_gpu_us") / 1e3,
+        "that is the whole epoch": bounds.whole_ms,
     },
     within=0.15,  # the row counts memory fills too
 )
@@ -423,10 +411,8 @@ UNNOTICED_COPIES = Code(
 
 def done_and_returned_us(transfers: Sequence[dict], memory: str, non_blocking: bool) -> tuple[float, float]:
     """µs until a batch's copy is done, and until its call returns: medians."""
-    rows = [row for record in transfers for row in record["rows"]]
-    wanted = (BATCH_MB, memory, non_blocking)
-    own = [row for row in rows if (row["size_mb"], row["memory"], row["non_blocking"]) == wanted]
-    return tuple(statistics.median(row[field] for row in own) for field in ("done_us", "returned_us"))
+    [own] = [row for row in medians(transfers) if [*row.values()][:3] == [BATCH_MB, memory, non_blocking]]
+    return own["done_us"], own["returned_us"]
 
 
 def _free_pct(transfers: Sequence[dict], memory: str = "pinned", non_blocking: bool = True) -> float:

@@ -13,19 +13,20 @@ from labkit.checks import Claim, Note
 from labkit.display.runs import in_rounds
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.paths import RECORDED
 from labkit.predictions import Guess
 from labkit.source import recorded
-from labkit.subjects import accuracy
+from labkit.subjects import accuracy, windows
 from labkit.subjects.unnamed import unnamed
-from stepbudget.ask import idle, iterations, ops, tensor_cores
+from stepbudget.ask import idle, ops, tensor_cores
 from stepbudget.ask.budget import CAUSES
 from stepbudget.ask.compare import compare
 from stepbudget.ask.launch import launch
 from stepbudget.report import Report
 from stepbudget.show.answers import Answer
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 FORMATS = ("--amp-dtype float32 --tf32", "", "--amp-dtype bfloat16")  # of main_opt3.py: TF32, FP16, BF16
 RESNET = "examples/train_resnet.py --workers 14 --pinned"
@@ -36,10 +37,7 @@ SAMPLED_US = 300.0  # a kernel as long has a sample of Tensor Active that is sur
 # --- what the page shows --------------------------------------------------------------------------------------
 
 
-def step(report: Report) -> Window:
-    """The 21st training step, in the middle of an epoch; the last one of a report that has fewer."""
-    found = iterations.step_windows(report)
-    return found[min(20, len(found) - 1)] if found else report.window()
+step = windows.printing_step
 
 
 def layers(eligible: Answer) -> Table:
@@ -203,7 +201,8 @@ def _here(before: Report, what: str) -> str:
     return "no GPU worked: read this lab with LAB_MODE=recorded" if nothing else what
 
 
-def _busy_ms(report: Report) -> float:
+@Quantity
+def _busy_ms(report: Report, *_: Report) -> float:
     return idle.idle(report).busy_ms
 
 
@@ -218,6 +217,7 @@ def _at_most_ms(before: Report, *_: Report) -> float:
     return compare(before, before).bounds["mixed_precision"].at_most_ms
 
 
+@Quantity
 def _kernels_ms(before: Report, *_: Report) -> float:
     return float(tensor_cores.verdicts(before)["gpu_ms"].sum())
 
@@ -228,11 +228,11 @@ PREDICTIONS = {
         " ms",
         lambda fp32, fp32_ops: _at_most_ms(fp32) or float("nan"),
         wrong={
-            "That halves everything. Products may shrink to nothing.": lambda fp32, _: _kernels_ms(fp32) / 2,
+            "That halves everything. Products may shrink to nothing.": _kernels_ms / 2,
             "Those are the eligible operations alone. Other kernels may halve, too.": lambda _, fp32_ops: (
                 ops.summary(fp32_ops).at_stake_ms
             ),
-            "That is all kernels. Those that only move numbers halve at best.": lambda fp32, _: _kernels_ms(fp32),
+            "That is all kernels. Those that only move numbers halve at best.": _kernels_ms,
         },
     ),
     "saved": Guess(
@@ -242,7 +242,7 @@ PREDICTIONS = {
         wrong={
             "That is the bound, in which products take no time at all.": _at_most_ms,
             "That halves everything. Pooling takes as long as before, and converting numbers comes on top.": (
-                lambda before, _: _busy_ms(before) / 2
+                _busy_ms / 2
             ),
         },
     ),
@@ -273,12 +273,9 @@ class StepTrial:
     """One call of the reader's step on a small network, and what its scaler saw."""
 
     def __init__(self, amp_step: Callable, max_norm: float) -> None:
-        import torch  # here and below: the recorded labs need none
-        from torch import nn
-
         torch.manual_seed(0)
         self.max_norm, self.types = max_norm, []
-        self.model, own = nn.Linear(8, 1), nn.Linear(8, 1)
+        self.model, own = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
         own.load_state_dict(self.model.state_dict())
         data, target = torch.randn(4, 8), torch.full((4, 1), 10.0)
         for parameter in self.model.parameters():
@@ -289,14 +286,14 @@ class StepTrial:
         self.scaler = self._spy(torch.amp.GradScaler("cpu", init_scale=SCALE))
         self.error: Exception | None = None
         try:
-            amp_step(self.model, nn.MSELoss(), data, target, optimizer, self.scaler, max_norm)
+            amp_step(self.model, torch.nn.MSELoss(), data, target, optimizer, self.scaler, max_norm)
         except (AssertionError, RuntimeError) as error:  # a scaler that is used in another order
             if isinstance(error, NotImplementedError):
                 raise
             self.error = error
         self.moved = self.before - self._weights()
         with torch.autocast("cpu", torch.float16):
-            loss = nn.functional.mse_loss(own(data), target)
+            loss = torch.nn.functional.mse_loss(own(data), target)
         loss.backward()
         self.gradient = self._flat(own)
 
@@ -317,22 +314,16 @@ class StepTrial:
 
     @staticmethod
     def _flat(model):
-        import torch
-
         gradients = [parameter.grad for parameter in model.parameters()]
         if any(one is None for one in gradients):
             return None
         return torch.cat([one.detach().flatten() for one in gradients]).clone()
 
     def _weights(self):
-        import torch
-
-        return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()]).clone()
+        return torch.nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
 
     def said(self) -> str | None:
         """What is wrong with the step, or None."""
-        import torch
-
         if self.error and not self.types:
             raise self.error
         if torch.float32 in self.types or not self.types:
@@ -368,8 +359,6 @@ class StepTrial:
         return self._clipped(self.asked["step"])
 
     def _clipped(self, gradient) -> str | None:
-        import torch
-
         norm, own, most = gradient.norm(), self.gradient.norm(), self.max_norm
         if torch.nn.functional.cosine_similarity(gradient, self.gradient, dim=0) < 0.999:
             return "the gradients point elsewhere after the clip: clip their norm, not each number"
@@ -384,8 +373,6 @@ class StepTrial:
 
     @staticmethod
     def _same(found, wanted) -> bool:
-        import torch
-
         return found is not None and torch.allclose(found, wanted, rtol=0.02, atol=1e-3 * float(wanted.norm()))
 
 
@@ -408,8 +395,6 @@ def _amp_step(
     """A step with all that belongs to it, but for what is said otherwise."""
 
     def amp_step(model, loss_fn, data, target, optimizer, scaler, max_norm):
-        import torch
-
         if zero == "first":
             optimizer.zero_grad()
         with torch.autocast("cpu", getattr(torch, kind), enabled=kind != "float32"):
@@ -431,31 +416,11 @@ def _amp_step(
     return amp_step
 
 
-def _clip_values(parameters, max_norm):
-    import torch
-
-    torch.nn.utils.clip_grad_value_(parameters, max_norm)
-
-
-def _clip_to(norm: float) -> Callable:
-    def clip(parameters, max_norm):
-        import torch
-
-        torch.nn.utils.clip_grad_norm_(parameters, norm)
-
-    return clip
-
-
 def _always_to_max_norm(parameters, max_norm):
     own = list(parameters)
     norm = sum(float(one.grad.norm()) ** 2 for one in own) ** 0.5
     for one in own:
         one.grad *= max_norm / norm
-
-
-def _twice(scaler, optimizer):
-    scaler.step(optimizer)
-    optimizer.step()
 
 
 AMP_STEP = Code(
@@ -470,23 +435,20 @@ AMP_STEP = Code(
         "is zero_grad() called after backward()?": _amp_step(zero="after backward"),
         "clipped while they are still scaled": _amp_step(unscale="after the clip"),
         "clipped while they are still scaled: call": _amp_step(unscale="never"),
-        "clip their norm, not each number": _amp_step(clip=_clip_values),
-        "is 0.01 at the step, where": _amp_step(clip=_clip_to(0.01)),
-        "clip them to max_norm, 0.25 here": _amp_step(clip=_clip_to(1.0)),
+        "clip their norm, not each number": _amp_step(clip=lambda *own: torch.nn.utils.clip_grad_value_(*own)),
+        "is 0.01 at the step, where": _amp_step(clip=lambda own, _: torch.nn.utils.clip_grad_norm_(own, 0.01)),
+        "clip them to max_norm, 0.25 here": _amp_step(clip=lambda own, _: torch.nn.utils.clip_grad_norm_(own, 1.0)),
         "clip them to max_norm, 1 here": _amp_step(clip=lambda *_: None),
         "clip them to max_norm, 10000 here": _amp_step(clip=_always_to_max_norm),
         "not clipped before the step": _amp_step(clip=lambda *_: None, unscale="never"),
         "scaler.step(optimizer) is missing": _amp_step(step=lambda scaler, optimizer: optimizer.step()),
         "scaler.update() is missing": _amp_step(update=False),
-        "is the optimizer asked twice": _amp_step(step=_twice),
+        "is the optimizer asked twice": _amp_step(step=lambda scaler, own: (scaler.step(own), own.step())),
     },
 )
 
 
-def _removed_ms(before: Report, after: Report) -> float:
-    return compare(before, after).removed_ms("mixed_precision")
-
-
+@Quantity
 def _bound_ms(before: Report, after: Report) -> float:
     bound_ms = compare(before, after).bounds["mixed_precision"].at_most_ms
     if not bound_ms:
@@ -494,30 +456,24 @@ def _bound_ms(before: Report, after: Report) -> float:
     return bound_ms
 
 
-def _epoch_ms(report: Report) -> float:
-    return report.window().duration_ms
-
+REMOVED_MS = Quantity(lambda before, after: compare(before, after).removed_ms("mixed_precision"))
+GAINED_MS = Quantity(lambda before, after: compare(before, after).gained_ms)
+ONE_ROW_MS = Quantity(lambda before, after: compare(before, after).shrank_ms["other_kernels"])
+EPOCH_MS = Quantity(lambda before, after: before.window().duration_ms)
+PER_CENT = 100 / _bound_ms
 
 SHARE_OF_BOUND = Number(
     BOUND,
     "What is gone from the rows that mixed precision treats, over what the first of the two reports says is possible.",
-    right=lambda before, after: 100 * _removed_ms(before, after) / _bound_ms(before, after),
+    right=PER_CENT * REMOVED_MS,
     wrong={
-        "that is a share of 1: in per cent it is a hundred times as much": lambda b, a: (
-            _removed_ms(b, a) / _bound_ms(b, a)
-        ),
-        "those are the milliseconds gained: what share of the bound are they?": _removed_ms,
+        "that is a share of 1: in per cent it is a hundred times as much": REMOVED_MS / _bound_ms,
+        "those are the milliseconds gained: what share of the bound are they?": REMOVED_MS,
         "that is the bound itself, in milliseconds": _bound_ms,
-        "that is what the whole epoch gained: mixed precision does not treat all of its rows": lambda b, a: (
-            100 * compare(b, a).gained_ms / _bound_ms(b, a)
-        ),
-        "that is one row: kernels of which nobody can tell are treated, too": lambda b, a: (
-            100 * compare(b, a).shrank_ms["other_kernels"] / _bound_ms(b, a)
-        ),
-        "that is the gain as a share of the whole epoch, not of its bound": lambda b, a: (
-            100 * _removed_ms(b, a) / _epoch_ms(b)
-        ),
-        "that is the bound over the gain: the other way round": lambda b, a: 100 * _bound_ms(b, a) / _removed_ms(b, a),
+        "that is what the whole epoch gained: mixed precision does not treat all of its rows": PER_CENT * GAINED_MS,
+        "that is one row: kernels of which nobody can tell are treated, too": PER_CENT * ONE_ROW_MS,
+        "that is the gain as a share of the whole epoch, not of its bound": 100 * REMOVED_MS / EPOCH_MS,
+        "that is the bound over the gain: the other way round": 100 * _bound_ms / REMOVED_MS,
     },
 )
 

@@ -20,19 +20,19 @@ from labkit.display import charts
 from labkit.display.runs import compared, in_rounds, is_beyond_noise
 from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import NotANumber, number, shown
+from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.recording import plan
 from labkit.source import recorded
+from labkit.subjects import windows
+from labkit.subjects.bounds import at_most
 from labkit.subjects.unnamed import unnamed
-from stepbudget.ask import iterations
 from stepbudget.ask.budget import budget
 from stepbudget.ask.compare import compare
 from stepbudget.ask.idle import idle
 from stepbudget.ask.predict import FIXES, bounds
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
-from stepbudget.window import Window
 
 STEPS = {step.script: step.label for step in course.ladder()}
 LOOP = "training_s"
@@ -142,10 +142,7 @@ def still_idle(last: Report) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
-def median_step(report: Report) -> Window | None:
-    """The training step of median length; None where a report names no steps."""
-    found = sorted(iterations.step_windows(report), key=lambda step: step.duration_ms)
-    return found[len(found) // 2] if found else None
+median_step = windows.usual_step
 
 
 def stranger() -> Report:
@@ -156,6 +153,7 @@ def stranger() -> Report:
 # --- predictions ----------------------------------------------------------------------------------------------
 
 
+@Quantity
 def _times_busy(report: Report) -> float:
     found = idle(report)
     return found.window.duration_ms / found.busy_ms if found.busy_ms > 0 else math.inf
@@ -206,16 +204,18 @@ PREDICTIONS = {
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
+_idle_share = Quantity(lambda report: idle(report).idle_share)
+
 IDLE_BOUND = Number(
     BOUND,
     "If the GPU never idled, the epoch would last as long as the GPU is busy now.",
     right=_times_busy,
     wrong={
-        "that is the share for which the GPU works: turn it over": lambda report: 1 / _times_busy(report),
-        "that is the share for which it idles, in per cent": lambda report: 100 * idle(report).idle_share,
-        "that is the epoch over the idle time: the work is what is left": lambda report: 1 / idle(report).idle_share,
-        "that is idle time over work: the epoch holds the work, too": lambda report: _times_busy(report) - 1,
-        "that takes away the loader's wait alone": lambda r: bounds(r, budget(r))["loader"].at_most_times,
+        "that is the share for which the GPU works: turn it over": 1 / _times_busy,
+        "that is the share for which it idles, in per cent": 100 * _idle_share,
+        "that is the epoch over the idle time: the work is what is left": 1 / _idle_share,
+        "that is idle time over work: the epoch holds the work, too": _times_busy - 1,
+        "that takes away the loader's wait alone": at_most("loader"),
         "those are milliseconds: how many times as fast?": lambda report: idle(report).busy_ms,
     },
 )
@@ -265,15 +265,13 @@ def _try_gain(gain: Callable) -> str | None:
             return str(wrong)
         if math.isclose(found, wanted, rel_tol=1e-6):
             continue
-        times = [one / other for one, other in zip(before_s, after_s, strict=True)]
+        times = _ratios(before_s, after_s)
         for value, why in (
             (1 / wanted, "upside down: 2 means twice as fast"),
-            (
-                statistics.median(before_s) / statistics.median(after_s),
-                "these are medians divided: divide in each round",
+            *(
+                (of(before_s) / of(after_s), f"these are {what} divided: divide in each round")
+                for of, what in ((statistics.median, "medians"), (statistics.fmean, "means"), (min, "the best runs"))
             ),
-            (statistics.fmean(before_s) / statistics.fmean(after_s), "these are means divided: divide in each round"),
-            (min(before_s) / min(after_s), "these are the best runs divided: divide in each round"),
             (statistics.fmean(times), "the mean of the rounds: one odd round draws it away, take the median"),
         ):
             if math.isclose(found, value, rel_tol=1e-6):
@@ -286,38 +284,34 @@ def _ratios(before_s: Sequence[float], after_s: Sequence[float]) -> list[float]:
     return [before / after for before, after in zip(before_s, after_s, strict=True)]
 
 
-def _agreed(middle: Callable) -> Callable:
-    def gain(before_s, after_s):
-        ratios = _ratios(before_s, after_s)
-        agree = min(ratios) > 1 or max(ratios) < 1
-        return middle(before_s, after_s) if agree else None
-
-    return gain
+def _middle(before_s: Sequence[float], after_s: Sequence[float]) -> float:
+    return statistics.median(_ratios(before_s, after_s))
 
 
-def _only_if_faster(before_s, after_s):
+def _agree(before_s: Sequence[float], after_s: Sequence[float]) -> bool:
     ratios = _ratios(before_s, after_s)
-    return statistics.median(ratios) if min(ratios) > 1 else None
+    return min(ratios) > 1 or max(ratios) < 1
 
 
-def _only_if_ranges_part(before_s, after_s):
-    apart = min(before_s) > max(after_s) or max(before_s) < min(after_s)
-    return statistics.median(_ratios(before_s, after_s)) if apart else None
+def _claimed(middle: Callable = _middle, where: Callable = _agree) -> Callable:
+    return lambda before_s, after_s: middle(before_s, after_s) if where(before_s, after_s) else None
 
 
 GAIN = Code(
     "zip() gives the two runs of a round; statistics.median is there; all ratios above 1, or all below it, agree.",
     _try_gain,
     wrong={
-        "do not agree which is the faster": lambda b, a: statistics.median(_ratios(b, a)),
-        "upside down": _agreed(lambda b, a: statistics.median(_ratios(a, b))),
-        "these are medians divided": _agreed(lambda b, a: statistics.median(b) / statistics.median(a)),
-        "these are means divided": _agreed(lambda b, a: statistics.fmean(b) / statistics.fmean(a)),
-        "these are the best runs divided": _agreed(lambda b, a: min(b) / min(a)),
-        "the mean of the rounds": _agreed(lambda b, a: statistics.fmean(_ratios(b, a))),
-        "agree which is the faster, and it claims nothing": _only_if_ranges_part,
-        "s and [12.5, 20.0, 16.0] s agree which": _only_if_faster,
-        "is not one number": _agreed(_ratios),
+        "do not agree which is the faster": _middle,
+        "upside down": _claimed(lambda b, a: _middle(a, b)),
+        "these are medians divided": _claimed(lambda b, a: statistics.median(b) / statistics.median(a)),
+        "these are means divided": _claimed(lambda b, a: statistics.fmean(b) / statistics.fmean(a)),
+        "these are the best runs divided": _claimed(lambda b, a: min(b) / min(a)),
+        "the mean of the rounds": _claimed(lambda b, a: statistics.fmean(_ratios(b, a))),
+        "agree which is the faster, and it claims nothing": _claimed(
+            where=lambda b, a: min(b) > max(a) or max(b) < min(a)
+        ),
+        "s and [12.5, 20.0, 16.0] s agree which": _claimed(where=lambda b, a: min(_ratios(b, a)) > 1),
+        "is not one number": _claimed(_ratios),
     },
 )
 

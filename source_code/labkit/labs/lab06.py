@@ -5,7 +5,6 @@ Its exercises: the pace that a bus would have to keep, the batches of an epoch, 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -15,9 +14,11 @@ from labkit.display.charts.results import median_run
 from labkit.display.runs import compared, epoch_ms
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, each_of
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.predictions import Guess
 from labkit.subjects import accuracy
-from stepbudget.ask.budget import CAUSES, Budget, budget
+from stepbudget.ask.budget import CAUSES, budget
 from stepbudget.ask.copies import copies
 from stepbudget.ask.idle import idle
 from stepbudget.ask.iterations import step_windows
@@ -193,11 +194,13 @@ def what_is_next(reports: Mapping[str, Report], fast: Sequence[dict]) -> Iterato
 # --- predictions ----------------------------------------------------------------------------------------------
 
 
-def _without(own: Budget, *causes: str) -> float:
+def _without(*causes: str) -> Quantity:
     """How many times as fast a window is without these rows of its budget."""
-    whole_ms = own.window.duration_ms
-    return whole_ms / (whole_ms - sum(own.ms[cause] for cause in causes))
+    gone_ms = Quantity(lambda own, *_: sum(own.ms[cause] for cause in causes))
+    return WHOLE_MS / (WHOLE_MS - gone_ms)
 
+
+WHOLE_MS = Quantity(lambda own, *_: own.window.duration_ms)
 
 PREDICTIONS = {
     "times": Guess(
@@ -205,27 +208,23 @@ PREDICTIONS = {
         " times",
         lambda _, slow, fast: epoch_ms(slow) / epoch_ms(fast),
         wrong={
-            "That's the budget without its loader, and the profiler had slowed what is left.": lambda own, *_: _without(
-                own, "loader"
+            "That's the budget without its loader, and the profiler had slowed what is left.": _without("loader"),
+            "That leaves the GPU's own work and nothing else, but the CPU still has to launch it.": (
+                WHOLE_MS / (WHOLE_MS - Quantity(lambda own, *_: own.idle_ms))
             ),
-            "That leaves the GPU's own work and nothing else, but the CPU still has to launch it.": lambda own, *_: (
-                own.window.duration_ms / (own.window.duration_ms - own.idle_ms)
-            ),
-            "That's the whole process, whose start gets no shorter.": lambda _, slow, fast: (
-                paired(slow, fast, "process_s").median
-            ),
+            "That's the whole process, whose start gets no shorter.": lambda _, *runs: paired(*runs).median,
         },
     ),
     "resnet": Guess(
         "a stranger's ResNet with its images on the GPU",
         " times",
-        lambda own: _without(own, *DATA),
+        _without(*DATA),
         wrong={
-            "That leaves only the kernels on Tensor Cores, and the others are work, too.": lambda own: (
-                own.window.duration_ms / own.ms["tensor_core_kernels"]
+            "That leaves only the kernels on Tensor Cores, and the others are work, too.": (
+                WHOLE_MS / Quantity(lambda own: own.ms["tensor_core_kernels"])
             ),
-            "That takes the other kernels away, which are there wherever the images lie.": lambda own: _without(
-                own, "other_kernels", "unknown_kernels"
+            "That takes the other kernels away, which are there wherever the images lie.": (
+                _without("other_kernels", "unknown_kernels")
             ),
         },
     ),
@@ -234,9 +233,14 @@ PREDICTIONS = {
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
-def _gb_per_s(runs: Sequence[dict], pixel_bytes: float = PIXELS) -> float:
-    epoch_s = statistics.median(epoch["training_s"] for record in runs for epoch in record["epochs"][1:])
-    return runs[0]["train_samples"] * pixel_bytes / epoch_s / 1e9
+@Quantity
+def _gb_per_s(runs: Sequence[dict]) -> float:
+    return _epoch_mb(runs) / epoch_ms(runs)
+
+
+@Quantity
+def _epoch_mb(runs: Sequence[dict]) -> float:
+    return runs[0]["train_samples"] * PIXELS / 1e6
 
 
 PACE = Number(
@@ -244,20 +248,16 @@ PACE = Number(
     "The bytes of all digits, a byte a pixel, over the seconds of an epoch; in GB.",
     right=_gb_per_s,
     wrong={
-        "that is with numbers of four bytes: the digits cross as bytes": lambda runs: _gb_per_s(runs, 4 * PIXELS),
-        "those are MB: a GB has a thousand of them": lambda runs: 1e3 * _gb_per_s(runs),
-        "that is in Gbit/s: a byte has eight bits": lambda runs: 8 * _gb_per_s(runs),
-        "that is a pixel a digit: it has 28 · 28": lambda runs: _gb_per_s(runs, 1),
-        "those are the bytes alone, in MB: over how many seconds do they cross?": lambda runs: (
-            runs[0]["train_samples"] * PIXELS / 1e6
-        ),
+        "that is with numbers of four bytes: the digits cross as bytes": 4 * _gb_per_s,
+        "those are MB: a GB has a thousand of them": 1e3 * _gb_per_s,
+        "that is in Gbit/s: a byte has eight bits": 8 * _gb_per_s,
+        "that is a pixel a digit: it has 28 · 28": _gb_per_s / PIXELS,
+        "those are the bytes alone, in MB: over how many seconds do they cross?": _epoch_mb,
     },
 )
 
 
 def _try_epoch_batches(epoch_batches: Callable) -> str | None:
-    import torch  # here and below: the recorded labs need none
-
     images = torch.arange(50, dtype=torch.uint8).view(50, 1, 1).expand(50, 2, 2).contiguous()
     labels = torch.arange(50)
     torch.manual_seed(0)
@@ -283,32 +283,21 @@ def _try_epoch_batches(epoch_batches: Callable) -> str | None:
 
 
 def _drawn(order: Callable, only: slice = slice(None)) -> Callable:
-    """The batches of an order that is drawn as ``order(torch, count)`` says."""
+    """The batches of the order that ``order(count)`` draws."""
+    return lambda images, labels, size: [(images[p], labels[p]) for p in order(len(labels))[only].split(size)]
 
-    def epoch_batches(images, labels, size):
-        import torch
 
-        for part in order(torch, len(labels))[only].split(size):
-            yield images[part], labels[part]
-
-    return epoch_batches
+def _randomly(count):
+    return torch.randperm(count)
 
 
 def _shuffled_apart(images, labels, size):
-    import torch
-
-    for part, other in zip(*(torch.randperm(len(labels)).split(size) for _ in range(2)), strict=True):
-        yield images[part], labels[other]
+    orders = (_randomly(len(labels)).split(size) for _ in range(2))
+    return [(images[part], labels[other]) for part, other in zip(*orders, strict=True)]
 
 
 def _images_alone(images, labels, size):
-    import torch
-
-    return [images[part] for part in torch.randperm(len(labels)).split(size)]
-
-
-def _randomly(torch, count):
-    return torch.randperm(count)
+    return [images[part] for part in _randomly(len(labels)).split(size)]
 
 
 EPOCH_BATCHES = Code(
@@ -316,9 +305,9 @@ EPOCH_BATCHES = Code(
     _try_epoch_batches,
     wrong={
         "the last batch is short, and belongs to the epoch": _drawn(_randomly, slice(48)),
-        "draws without replacement": _drawn(lambda torch, count: torch.randint(count, (count,))),
-        "in the order of the data set": _drawn(lambda torch, count: torch.arange(count)),
-        "shuffle anew in each": _drawn(lambda torch, n: torch.randperm(n, generator=torch.Generator().manual_seed(1))),
+        "draws without replacement": _drawn(lambda count: torch.randint(count, (count,))),
+        "in the order of the data set": _drawn(lambda count: torch.arange(count)),
+        "shuffle anew in each": _drawn(lambda n: torch.randperm(n, generator=torch.Generator().manual_seed(1))),
         "a batch of 50 where 16": lambda images, labels, size: [(images, labels)],
         "each batch is a pair": _images_alone,
         "not in the same order": _shuffled_apart,
@@ -326,17 +315,17 @@ EPOCH_BATCHES = Code(
 )
 
 
-def _saved_s(runs: Sequence[Sequence[dict]], part: str) -> float:
+def _saved_s(part: str) -> Quantity:
     """By how many seconds a part of the process became shorter, from the median run of one step to that of the next."""
-    before, after = map(median_run, runs)
-    return before[part] - after[part]
+    return Quantity(lambda before, after: median_run(before)[part] - median_run(after)[part])
 
 
-def _beside_training_pct(before: Sequence[dict], after: Sequence[dict]) -> float:
-    saved_s = _saved_s((before, after), "process_s")
+@Quantity
+def _beside_training_pct(*runs: Sequence[dict]) -> float:
+    saved_s = _saved_s("process_s")(*runs)
     if saved_s <= 0:
         raise NothingToAnswer("the process did not become shorter here")
-    return 100 * (1 - _saved_s((before, after), "training_s") / saved_s)
+    return 100 * (1 - _saved_s("training_s")(*runs) / saved_s)
 
 
 BESIDE_TRAINING = Number(
@@ -344,16 +333,10 @@ BESIDE_TRAINING = Number(
     "Both bars have their lengths beside them and the seconds of training in them: what is left of the difference?",
     right=_beside_training_pct,
     wrong={
-        "that is the share that training did gain": lambda b, a: 100 - _beside_training_pct(b, a),
-        "that is a share of 1: in per cent it is a hundred times as much": lambda b, a: (
-            _beside_training_pct(b, a) / 100
-        ),
-        "that is the test alone: start-up and the rest changed, too": lambda b, a: (
-            100 * _saved_s((b, a), "test_s") / _saved_s((b, a), "process_s")
-        ),
-        "those are seconds: of the seconds saved, how many per cent?": lambda b, a: (
-            _saved_s((b, a), "process_s") - _saved_s((b, a), "training_s")
-        ),
+        "that is the share that training did gain": 100 - _beside_training_pct,
+        "that is a share of 1: in per cent it is a hundred times as much": _beside_training_pct / 100,
+        "that is the test alone: start-up and the rest changed, too": 100 * _saved_s("test_s") / _saved_s("process_s"),
+        "those are seconds: of the seconds saved, how many per cent?": _saved_s("process_s") - _saved_s("training_s"),
     },
     within=0.1,  # read off a picture
 )

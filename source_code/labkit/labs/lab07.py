@@ -12,8 +12,10 @@ import pandas as pd
 from labkit.checks import Claim, Note
 from labkit.display.runs import epoch_ms
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.predictions import Guess
-from labkit.subjects import accuracy
+from labkit.subjects import accuracy, bounds
 from labkit.subjects.ladder import epoch_times, first_epoch_longer_s
 from stepbudget.ask.budget import CAUSES, IDLE, budget
 from stepbudget.ask.compare import compare
@@ -187,7 +189,7 @@ PREDICTIONS = {
         _faster,
         wrong={
             "That's the profiled epoch's bound. The profiler slows every launch; without it, the GPU waits far less.": (
-                lambda opt4, runs: bound(opt4, budget(opt4), "cuda_graph").at_most_times
+                lambda opt4, runs: bounds.at_most("cuda_graph")(opt4)
             ),
             "That takes away all idle time. The layout changes too, and makes the kernels shorter.": without_idling,
         },
@@ -195,15 +197,11 @@ PREDICTIONS = {
     "saved_ms": Guess(
         "what a graph saves another program at most",
         " ms",
-        lambda report: bound(report, budget(report), "cuda_graph").at_most_ms,
+        bounds.at_most_ms("cuda_graph"),
         wrong={
             "That counts every launch. Nearly all are made while the GPU still works through its queue.": _launching_ms,
-            "Those are the calls alone. The Python before each call goes, too.": (
-                lambda report: budget(report).ms["launch_overhead"]
-            ),
-            "That's all idle time. A graph doesn't shorten the wait for the loader or for the GPU.": (
-                lambda report: budget(report).idle_ms
-            ),
+            "Those are the calls alone. The Python before each call goes, too.": bounds.row_ms("launch_overhead"),
+            "That's all idle time. A graph doesn't shorten the wait for the loader or for the GPU.": bounds.idle_ms,
         },
     ),
 }
@@ -212,28 +210,22 @@ PREDICTIONS = {
 # --- exercises ------------------------------------------------------------------------------------------------
 
 
-def _ms(ways: pd.DataFrame, how: str, batch: int) -> float:
-    return float(ways.set_index("digits a step")[how][batch])
+def _ms(how: str, batch: int) -> Quantity:
+    return Quantity(lambda ways: float(ways.set_index("digits a step")[how][batch]))
 
+
+LAUNCHED_MS, NO_WORK_MS = _ms("one by one", FULL), _ms("one by one", FEW)
 
 LAUNCHES_BOUND = Number(
     BOUND,
     "The epoch, over what is left of it when the GPU has next to nothing to do and each kernel is still launched.",
-    right=lambda ways: _ms(ways, "one by one", FULL) / _ms(ways, "one by one", FEW),
+    right=LAUNCHED_MS / NO_WORK_MS,
     wrong={
-        "that is what the graph gains, with the kernels as they are": lambda ways: (
-            _ms(ways, "one by one", FULL) / _ms(ways, "graph", FULL)
-        ),
-        "that has no launches either: each kernel is still launched by itself": lambda ways: (
-            _ms(ways, "one by one", FULL) / _ms(ways, "graph", FEW)
-        ),
-        "that is what a graph gains where the GPU has next to nothing to do": lambda ways: (
-            _ms(ways, "one by one", FEW) / _ms(ways, "graph", FEW)
-        ),
-        "that is the share that is left: how many times as fast is the epoch then?": lambda ways: (
-            _ms(ways, "one by one", FEW) / _ms(ways, "one by one", FULL)
-        ),
-        "those are milliseconds: how many times as fast?": lambda ways: _ms(ways, "one by one", FEW),
+        "that is what the graph gains, with the kernels as they are": LAUNCHED_MS / _ms("graph", FULL),
+        "that has no launches either: each kernel is still launched by itself": LAUNCHED_MS / _ms("graph", FEW),
+        "that is what a graph gains where the GPU has next to nothing to do": NO_WORK_MS / _ms("graph", FEW),
+        "that is the share that is left: how many times as fast is the epoch then?": NO_WORK_MS / LAUNCHED_MS,
+        "those are milliseconds: how many times as fast?": NO_WORK_MS,
     },
 )
 
@@ -241,8 +233,6 @@ LIMIT = 1.0
 
 
 def _try_clipped_step(clipped_step: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
-
     from labkit.pretend.graph import CaptureError, captured
 
     generator = torch.Generator().manual_seed(0)
@@ -272,24 +262,9 @@ def _try_clipped_step(clipped_step: Callable) -> str | None:
     return None
 
 
-def _reads_a_number(weight, gradient, rate, limit):
-    weight.sub_(rate * min(1.0, limit / gradient.norm().item()) * gradient)
-
-
-def _always_clipped(weight, gradient, rate, limit):
-    weight.sub_(rate * limit / gradient.norm() * gradient)
-
-
-def _never_clipped(weight, gradient, rate, limit):
-    weight.sub_(rate * gradient)
-
-
-def _fixed_rate(weight, gradient, rate, limit):
-    weight.sub_(0.5 * (limit / gradient.norm()).clamp(max=1.0) * gradient)
-
-
-def _fixed_norm(weight, gradient, rate, limit):
-    weight.sub_(rate * gradient * (limit / (gradient.norm() * 0 + 10)) ** (gradient.norm() > limit))
+def _moved(factor: Callable) -> Callable:
+    """The weights move in their place, by so much of the gradient as ``factor(its norm, rate, limit)`` says."""
+    return lambda weight, gradient, rate, limit: weight.sub_(factor(gradient.norm(), rate, limit) * gradient)
 
 
 def _another_weight(weight, gradient, rate, limit):
@@ -305,11 +280,13 @@ CLIPPED_STEP = Code(
     "A factor that is 1 for small gradients: limit / norm, clamped to at most 1, and all of it stays a tensor.",
     _try_clipped_step,
     wrong={
-        "a capture refuses it": _reads_a_number,
-        "its choice was made once": _always_clipped,
-        "is not clipped to 1": _never_clipped,
-        "a new learning rate changes nothing": _fixed_rate,
-        "its norm was fixed at the capture": _fixed_norm,
+        "a capture refuses it": _moved(lambda norm, rate, limit: rate * min(1.0, limit / norm.item())),
+        "its choice was made once": _moved(lambda norm, rate, limit: rate * limit / norm),
+        "is not clipped to 1": _moved(lambda norm, rate, limit: rate),
+        "a new learning rate changes nothing": _moved(lambda norm, rate, limit: 0.5 * (limit / norm).clamp(max=1.0)),
+        "its norm was fixed at the capture": _moved(
+            lambda norm, rate, limit: rate * (limit / (norm * 0 + 10)) ** (norm > limit)
+        ),
         "in their place": _another_weight,
         "it changes the gradient itself": _gradient_in_place,
     },

@@ -20,12 +20,14 @@ from labkit.display import style
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 from labkit.predictions import Guess
-from labkit.subjects import accuracy
+from labkit.pretend.watched import operations
+from labkit.subjects import accuracy, bounds
 from labkit.subjects.ladder import WallClock, epoch_times
 from stepbudget.ask.budget import Budget, budget
 from stepbudget.ask.idle import idle
-from stepbudget.ask.predict import bound
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.kernel_names import NO, is_product
 from stepbudget.report import Report
@@ -166,7 +168,7 @@ def products_stay(stranger: Report) -> Iterator[str]:
     own = budget(stranger)
     yield (
         f"Without Tensor Cores: {_others_ms(own):.0f} of {own.window.duration_ms:.0f} ms. No products among them: "
-        + (f"{_fusable_ms(stranger):.0f} ms.")
+        f"{_fusable_ms(stranger):.0f} ms."
     )
 
 
@@ -185,6 +187,7 @@ def hardly_idle(last: Report, timed: Sequence[dict]) -> Iterator[Claim | str]:
 # --- predictions ----------------------------------------------------------------------------------------------
 
 
+@Quantity
 def _fusable_ms(report: Report) -> float:
     """What kernels take that use no Tensor Cores and are no products: a compiler leaves products to the library."""
     kernels = verdicts(report, report.window())
@@ -192,13 +195,26 @@ def _fusable_ms(report: Report) -> float:
     return float(others.loc[~others["kernel"].map(is_product).astype(bool), "gpu_ms"].sum())
 
 
-def _times(report: Report, gone_ms: float) -> float:
-    whole_ms = report.window().duration_ms
-    return whole_ms / (whole_ms - gone_ms)
+OTHERS = ("other_kernels", "unknown_kernels")  # the budget's rows of kernels without Tensor Cores
 
 
 def _others_ms(before: Budget) -> float:
-    return before.ms["other_kernels"] + before.ms["unknown_kernels"]
+    return sum(before.ms[row] for row in OTHERS)
+
+
+def _opt4_and_compiled(costs: Mapping[str, Cost]) -> tuple[Cost, Cost]:
+    first, _, compiled, *_ = costs.values()
+    return first, compiled
+
+
+def _epoch_s(which: int) -> Quantity:
+    return Quantity(lambda costs: _opt4_and_compiled(costs)[which].epoch_s)
+
+
+@Quantity
+def _dearer_s(costs: Mapping[str, Cost]) -> float:
+    first, compiled = _opt4_and_compiled(costs)
+    return compiled.fixed_s - first.fixed_s
 
 
 PREDICTIONS = {
@@ -220,39 +236,27 @@ PREDICTIONS = {
         " epochs",
         lambda costs: epochs_until_even(*_opt4_and_compiled(costs)),
         wrong={
-            "That's the extra seconds over a whole epoch of opt4: divide by what an epoch saves.": lambda costs: (
-                _dearer_s(costs) / _opt4_and_compiled(costs)[0].epoch_s
+            "That's the extra seconds over a whole epoch of opt4: divide by what an epoch saves.": (
+                _dearer_s / _epoch_s(0)
             ),
-            "Those are the seconds it starts behind: how many epochs make up for them?": lambda costs: _dearer_s(costs),
-            "That's the extra seconds over a compiled epoch: divide by what an epoch saves.": lambda costs: (
-                _dearer_s(costs) / _opt4_and_compiled(costs)[1].epoch_s
-            ),
+            "Those are the seconds it starts behind: how many epochs make up for them?": _dearer_s,
+            "That's the extra seconds over a compiled epoch: divide by what an epoch saves.": _dearer_s / _epoch_s(1),
         },
     ),
     "stranger": Guess(
         "a stranger's transformer, fused",
         " times",
-        lambda stranger: _times(stranger, _fusable_ms(stranger)),
+        bounds.without(_fusable_ms),
         wrong={
-            "That fuses the FP32 matrix products as well, but a compiler leaves products to the library.": lambda own: (
-                _times(own, _others_ms(budget(own)))
+            "That fuses the FP32 matrix products as well, but a compiler leaves products to the library.": (
+                bounds.without(bounds.row_ms(*OTHERS))
             ),
-            "That's what mixed precision could gain: it treats the products, and fusion doesn't.": lambda own: (
-                bound(own, budget(own), "mixed_precision").at_most_times
+            "That's what mixed precision could gain: it treats the products, and fusion doesn't.": (
+                bounds.at_most("mixed_precision")
             ),
         },
     ),
 }
-
-
-def _opt4_and_compiled(costs: Mapping[str, Cost]) -> tuple[Cost, Cost]:
-    first, _, compiled, *_ = costs.values()
-    return first, compiled
-
-
-def _dearer_s(costs: Mapping[str, Cost]) -> float:
-    first, compiled = _opt4_and_compiled(costs)
-    return compiled.fixed_s - first.fixed_s
 
 
 # --- its readings, tables and chart ---------------------------------------------------------------------------
@@ -306,13 +310,11 @@ def cost(records: Sequence[dict]) -> Cost:
     An epoch is an epoch after the first; what the first takes longer is part of what the process takes anyway, and
     so are start-up, warm-up and the end of the process.
     """
-    epochs_s = [
-        statistics.median(epoch["training_s"] + epoch["test_s"] for epoch in record["epochs"][1:]) for record in records
-    ]
-    fixed_s = [
-        record["process_s"] - len(record["epochs"]) * epoch_s for record, epoch_s in zip(records, epochs_s, strict=True)
-    ]
-    return Cost(statistics.median(fixed_s), statistics.median(epochs_s))
+    lines = []
+    for record in records:
+        epoch_s = statistics.median(epoch["training_s"] + epoch["test_s"] for epoch in record["epochs"][1:])
+        lines.append((record["process_s"] - len(record["epochs"]) * epoch_s, epoch_s))
+    return Cost(*map(statistics.median, zip(*lines, strict=True)))
 
 
 def epochs_until_even(slow: Cost, fast: Cost) -> float:
@@ -411,11 +413,13 @@ def _lines(runs: Sequence[dict], cold: dict | None) -> tuple[Cost, Cost]:
     return cost(runs), cost([cold])
 
 
+@Quantity
 def _ahead_s(runs: Sequence[dict], cold: dict) -> float:
     plain, compiled = _lines(runs, cold)
     return compiled.fixed_s - plain.fixed_s
 
 
+@Quantity
 def _gained_s(runs: Sequence[dict], cold: dict) -> float:
     plain, compiled = _lines(runs, cold)
     return plain.epoch_s - compiled.epoch_s
@@ -426,14 +430,14 @@ COLD_BREAK_EVEN = Number(
     "What it takes longer before and beside the epochs, over what it saves in each.",
     right=lambda runs, cold: epochs_until_even(*_lines(runs, cold)),
     wrong={
-        "the whole processes differ by their epochs, too: compare what they cost without any": lambda runs, cold: (
-            _ahead_s(runs, cold) / _gained_s(runs, cold) - len(runs[0]["epochs"])
+        "the whole processes differ by their epochs, too: compare what they cost without any": (
+            _ahead_s / _gained_s - Quantity(lambda runs, _: len(runs[0]["epochs"]))
         ),
-        "that is over what a compiled epoch takes, not over what it saves": lambda runs, cold: (
-            _ahead_s(runs, cold) / cost([cold]).epoch_s
+        "that is over what a compiled epoch takes, not over what it saves": (
+            _ahead_s / Quantity(lambda _, cold: cost([cold]).epoch_s)
         ),
-        "that is over what an epoch took before, not over what it saves": lambda runs, cold: (
-            _ahead_s(runs, cold) / cost(runs).epoch_s
+        "that is over what an epoch took before, not over what it saves": (
+            _ahead_s / Quantity(lambda runs, _: cost(runs).epoch_s)
         ),
         "those are the seconds that it begins later: how many epochs make up for them?": _ahead_s,
     },
@@ -445,40 +449,24 @@ IMAGES, CHANNELS, SIDE = 3, 4, 12
 
 def _written(work: Callable[[], object]) -> tuple[object, dict[str, int]]:
     """What ``work`` returns, and the most floating-point numbers that each operation wrote at once (a view: none)."""
-    import torch  # here: the recorded labs need none
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
+    result, seen = operations(work)
     most: dict[str, int] = {}
-
-    class Counting(TorchDispatchMode):
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # else PyTorch's compiler is imported, which takes seconds
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            if not func.is_view:
-                name = func.overloadpacket.__name__
-                tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-                sizes = [one.numel() for one in tensors if one.is_floating_point()]
-                most[name] = max([most.get(name, 0), *sizes])
-            return result
-
-    with Counting():
-        result = work()
+    for func, _, made in seen:
+        if not func.is_view:
+            name = func.overloadpacket.__name__
+            tensors = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
+            most[name] = max([most.get(name, 0), *(one.numel() for one in tensors if one.is_floating_point())])
     return result, most
 
 
 def _try_layer_end(layer_end: Callable) -> str | None:
-    import torch
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(IMAGES, CHANNELS, SIDE, SIDE, generator=generator)
     scale = torch.rand(CHANNELS, 1, 1, generator=generator) + 0.5
     shift = torch.randn(CHANNELS, 1, 1, generator=generator)
-    given, right = x.clone(), F.max_pool2d(F.relu(x * scale + shift), 2)
+    given, right = x.clone(), torch.nn.functional.max_pool2d(torch.nn.functional.relu(x * scale + shift), 2)
     made, written = _written(lambda: layer_end(x, scale, shift))
     if not torch.equal(x, given):
         return "it changes x itself: whoever needs x for the gradients finds another"
@@ -493,15 +481,7 @@ def _try_layer_end(layer_end: Callable) -> str | None:
 
 
 def _pooled(x, stride: int = 2):
-    import torch.nn.functional as F
-
-    return F.max_pool2d(x, 2, stride)
-
-
-def _mean_of_windows(x, scale, shift):
-    import torch.nn.functional as F
-
-    return (F.avg_pool2d(x, 2) * scale + shift).relu()
+    return torch.nn.functional.max_pool2d(x, 2, stride)
 
 
 LAYER_END = Code(
@@ -513,7 +493,7 @@ LAYER_END = Code(
         "but `add` writes": lambda x, scale, shift: (_pooled(x + shift / scale) * scale).relu(),
         "other results": lambda x, scale, shift: _pooled(x.relu()) * scale + shift,
         "each of them": lambda x, scale, shift: (_pooled(x) * scale).relu(),
-        "in another order": _mean_of_windows,
+        "in another order": lambda x, a, b: (torch.nn.functional.avg_pool2d(x, 2) * a + b).relu(),
         "of the shape (3, 4, 6, 6)": lambda x, scale, shift: (_pooled(x, 1) * scale + shift).relu(),
         "it changes x itself": lambda x, scale, shift: _pooled(x.mul_(scale).add_(shift).relu_()),
     },

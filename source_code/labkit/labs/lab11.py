@@ -13,7 +13,8 @@ from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.labs.lab09.steps import count_in_depth, scripts
-from labkit.numbers import shown
+from labkit.lazily import torch
+from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
 from labkit.source import kinds
 from labkit.source.counting import count_command
@@ -436,27 +437,22 @@ FIRST_TIME = Choice(
 )
 
 
-def _at_the_floor(entries: pd.DataFrame, floor_s: float) -> tuple[float, float]:
-    """Seconds of the last rung's process, and what would be left of them with its loop at the floor."""
-    last = entries.iloc[-1]
-    return float(last["process_s"]), float(last["process_s"] - (last["training_s"] - floor_s))
+def _last(part: str) -> Quantity:
+    return Quantity(lambda entries, floor_s: float(entries.iloc[-1][part]))
 
+
+PROCESS_S, LOOP_S, FLOOR_S = _last("process_s"), _last("training_s"), Quantity(lambda entries, floor_s: floor_s)
+LEFT_S = PROCESS_S - (LOOP_S - FLOOR_S)  # of the last rung's process, with its loop at the floor
 
 AT_THE_FLOOR = Number(
     BOUND,
     "The process less what the loop saves; the rest stays as it is.",
-    right=lambda entries, floor_s: _at_the_floor(entries, floor_s)[0] / _at_the_floor(entries, floor_s)[1],
+    right=PROCESS_S / LEFT_S,
     wrong={
-        "that is how many times as fast the loop becomes: the process holds more than the loop": lambda e, floor_s: (
-            e.iloc[-1]["training_s"] / floor_s
-        ),
-        "that is the process without any training: the floor stays": lambda e, floor_s: (
-            e.iloc[-1]["process_s"] / (e.iloc[-1]["process_s"] - e.iloc[-1]["training_s"])
-        ),
-        "that is as if the whole process came down to the floor": lambda e, floor_s: e.iloc[-1]["process_s"] / floor_s,
-        "that is turned over: the share of the process that is left": lambda e, floor_s: (
-            _at_the_floor(e, floor_s)[1] / _at_the_floor(e, floor_s)[0]
-        ),
+        "that is how many times as fast the loop becomes: the process holds more than the loop": LOOP_S / FLOOR_S,
+        "that is the process without any training: the floor stays": PROCESS_S / (PROCESS_S - LOOP_S),
+        "that is as if the whole process came down to the floor": PROCESS_S / FLOOR_S,
+        "that is turned over: the share of the process that is left": LEFT_S / PROCESS_S,
     },
     within=0.005,
 )
@@ -464,9 +460,6 @@ AT_THE_FLOOR = Number(
 
 @quietly
 def _try_spread(spread: Callable) -> str | None:
-    import torch  # here and below: the recorded labs need none
-    import torch.nn.functional as F
-
     generator = torch.Generator().manual_seed(0)
     for count, high, wide, channels in ((2, 3, 4, 5), (3, 2, 2, 8), (1, 1, 1, 1)):
         output = torch.randn(count, 2 * high, 2 * wide, channels, generator=generator).requires_grad_()
@@ -474,7 +467,7 @@ def _try_spread(spread: Callable) -> str | None:
         windows = output.detach().view(count, high, 2, wide, 2, channels).permute(0, 1, 3, 5, 2, 4).flatten(4)
         best, place = windows.max(dim=4)
         winner = torch.where(best > 0, place, 4).to(torch.uint8)
-        pooled = F.max_pool2d(output.permute(0, 3, 1, 2), 2).relu().permute(0, 2, 3, 1)
+        pooled = torch.nn.functional.max_pool2d(output.permute(0, 3, 1, 2), 2).relu().permute(0, 2, 3, 1)
         [right] = torch.autograd.grad(pooled, output, gradient)
         found = spread(gradient.clone(), winner.clone())
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
@@ -486,11 +479,11 @@ def _try_spread(spread: Callable) -> str | None:
             swapped = torch.equal(found, _laid_out(_by_place(gradient, winner, (0, 2, 1, 3))))
             upper = "0 and 1 are the window's upper two outputs, 2 and 3 its lower two"
             return f"1 and 2 are swapped: {upper}" if swapped else "the right numbers, at the wrong places"
-        if torch.equal(found, _laid_out(gradient[..., None].expand(*gradient.shape, 4))):
+        if torch.equal(found, _to_all_four(gradient)):
             return "all four get the gradient: only the winner was passed on, so only the winner gets it"
-        if torch.equal(found, _laid_out(gradient[..., None].expand(*gradient.shape, 4) / 4)):
+        if torch.equal(found, _to_all_four(gradient) / 4):
             return "each gets a quarter, as of a mean: of a maximum, the winner gets all"
-        if found[_laid_out((winner == 4)[..., None].expand(*gradient.shape, 4))].any():
+        if found[_to_all_four(winner == 4)].any():
             return "where the winner is 4, ReLU put all four out: nothing flows back"
         return "some gradients are not those of autograd"
     return None
@@ -498,9 +491,12 @@ def _try_spread(spread: Callable) -> str | None:
 
 def _by_place(gradient, winner, places=(0, 1, 2, 3)):
     """The gradient of each of a window's four outputs: ``(N, H, W, C, 4)``."""
-    import torch
-
     return torch.where(winner[..., None] == torch.tensor(places), gradient[..., None], 0.0)
+
+
+def _to_all_four(pooled):
+    """``(N, H, W, C)`` → ``(N, 2 H, 2 W, C)``: what a window has, at each of its four outputs."""
+    return pooled.repeat_interleave(2, 1).repeat_interleave(2, 2)
 
 
 def _laid_out(windows):
@@ -514,10 +510,8 @@ SPREAD = Code(
     "For each place 0 to 3: gradient * (winner == place) goes to every other row and every other column.",
     _try_spread,
     wrong={
-        "only the winner gets it": lambda gradient, _: gradient.repeat_interleave(2, 1).repeat_interleave(2, 2),
-        "of a maximum, the winner gets all": lambda gradient, _: (
-            gradient.repeat_interleave(2, 1).repeat_interleave(2, 2) / 4
-        ),
+        "only the winner gets it": lambda gradient, _: _to_all_four(gradient),
+        "of a maximum, the winner gets all": lambda gradient, _: _to_all_four(gradient) / 4,
         "nothing flows back": lambda gradient, winner: _laid_out(_by_place(gradient, winner.clamp(max=3))),
         "1 and 2 are swapped": lambda gradient, winner: _laid_out(_by_place(gradient, winner, (0, 2, 1, 3))),
         "the convolution's output is": _by_place,

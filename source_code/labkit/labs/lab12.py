@@ -21,7 +21,8 @@ from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
+from labkit.lazily import torch
+from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
 from labkit.subjects import shapes
 from labkit.subjects.roofline_charts import ROOFS
@@ -60,6 +61,11 @@ def _longer_linear_pct(linear: pd.DataFrame) -> float:
     return 100 * (us["127 units"] / us["128 units"] - 1)
 
 
+def _own_us(dtype: str = "", **sizes: int) -> Quantity:
+    """Microseconds of a product in a type (in 16 bits), with M, N and K of 4096 but for these."""
+    return Quantity(lambda products: _us(products)(dtype or half_type(products), **sizes))
+
+
 PREDICTIONS = {
     "epoch_pct": Guess(
         "an epoch with 127 units", " %",
@@ -68,9 +74,7 @@ PREDICTIONS = {
             "That's how much longer the linear layers take. The rest of the step stays as it is.": (
                 lambda runs, linear: _longer_linear_pct(linear)
             ),
-            "Those are milliseconds. Divide them by the epoch's.": (
-                lambda runs, linear: float(_more_ms(linear)["127 units"])
-            ),
+            "Those are milliseconds. Divide them by the epoch's.": lambda _, own: float(_more_ms(own)["127 units"]),
             "That's by how much the number of units changes. The time doesn't follow the work here.": (
                 lambda runs, linear: 100 / 127
             ),
@@ -80,12 +84,8 @@ PREDICTIONS = {
         "the product with K = 4095", " times", lambda products: _odd_times(products)["K"],
         wrong={
             "That follows the work. But another kernel has to do it.": lambda products: 4095 / 4096,
-            "That's K = 4098, which is even but no multiple of 8. Odd is worse.": (
-                lambda products: _us(products)(half_type(products), k=4098) / _us(products)(half_type(products))
-            ),
-            "That would be FP32 without Tensor Cores. The product stays on them.": (
-                lambda products: _us(products)("fp32") / _us(products)(half_type(products))
-            ),
+            "That's K = 4098, which is even but no multiple of 8. Odd is worse.": _own_us(k=4098) / _own_us(),
+            "That would be FP32 without Tensor Cores. The product stays on them.": _own_us("fp32") / _own_us(),
         },
     ),
     "free": Guess(
@@ -490,8 +490,6 @@ BYTES = 16  # where a row of a matrix should begin: at a multiple of so many
 
 
 def _try_padded(padded: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
-
     for size, dtype in (
         (127, torch.bfloat16),
         (128, torch.bfloat16),
@@ -535,19 +533,15 @@ PADDED = Code(
 )
 
 
-def _n_us(products: pd.DataFrame, size: int, dtype: str | None = None) -> float:
-    return _us(products)(dtype or half_type(products), n=size)
-
-
 WORTH_PADDING = Number(
     BOUND,
     "Microseconds of the row with n = 4097, over those of the row with n = 4104.",
-    right=lambda products: _n_us(products, 4097) / _n_us(products, 4104),
+    right=_own_us(n=4097) / _own_us(n=4104),
     wrong={
-        "that is turned over: how many times as fast is the padded one?": lambda p: _n_us(p, 4104) / _n_us(p, 4097),
-        "that is in TF32: BF16 or FP16 is asked for": lambda p: _n_us(p, 4097, "tf32") / _n_us(p, 4104, "tf32"),
-        "that is the share that is saved: how many times as fast?": lambda p: 1 - _n_us(p, 4104) / _n_us(p, 4097),
-        "that is N = 4095 in the place of 4097": lambda p: _n_us(p, 4095) / _n_us(p, 4104) if _n_us(p, 4095) else 0.0,
+        "that is turned over: how many times as fast is the padded one?": _own_us(n=4104) / _own_us(n=4097),
+        "that is in TF32: BF16 or FP16 is asked for": _own_us("tf32", n=4097) / _own_us("tf32", n=4104),
+        "that is the share that is saved: how many times as fast?": 1 - _own_us(n=4104) / _own_us(n=4097),
+        "that is N = 4095 in the place of 4097": _own_us(n=4095) / _own_us(n=4104),
     },
 )
 

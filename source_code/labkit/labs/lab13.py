@@ -18,8 +18,10 @@ from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
-from labkit.numbers import shown
+from labkit.lazily import torch
+from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
+from labkit.pretend.watched import operations
 from labkit.subjects import accuracy, shapes
 from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
@@ -78,6 +80,7 @@ def layout_copies(ops: Report) -> Iterator[Claim | str]:
     yield f"Layout copies: {_copies_ms(ops):.1f} ms of an epoch's kernels."
 
 
+@Quantity
 def _copies_ms(report: Report) -> float:
     return float(ops.eligible(report)["layout_ms"].sum())
 
@@ -332,6 +335,7 @@ IDLE_OPERATION = Choice(
 )
 
 
+@Quantity
 def _kernels_ms(report: Report) -> float:
     found = float(tensor_cores.kernels(report)["gpu_ms"].sum())
     if not found:
@@ -339,38 +343,40 @@ def _kernels_ms(report: Report) -> float:
     return found
 
 
-def _without(report: Report, ms: float) -> float:
+def _without(ms: Quantity) -> Quantity:
     """How many times as fast all kernels together are with so many milliseconds less."""
-    return _kernels_ms(report) / (_kernels_ms(report) - ms)
+    return _kernels_ms / (_kernels_ms - ms)
 
 
+@Quantity
 def _largest_copies_ms(report: Report) -> float:
     return float(ops.eligible(report)["layout_ms"].max())
 
 
+@Quantity
 def _copying_ms(report: Report) -> float:
     """Of the operations that copy, all that they do."""
     found = ops.eligible(report)
     return float(found.loc[found["layout_ms"] > 0, "gpu_ms"].sum())
 
 
-def _without_in_eligible(report: Report) -> float:
-    own = float(ops.eligible(report)["gpu_ms"].sum())
-    return own / (own - _copies_ms(report))
+@Quantity
+def _eligible_ms(report: Report) -> float:
+    return float(ops.eligible(report)["gpu_ms"].sum())
 
 
 LAYOUT_BOUND = Number(
     BOUND,
     "Milliseconds of all kernels, over those that are left when the sum of layout_ms is gone.",
-    right=lambda report: _without(report, _copies_ms(report)),
+    right=_without(_copies_ms),
     wrong={
-        "that is the share that is left: how many times as fast?": lambda r: 1 / _without(r, _copies_ms(r)),
-        "that is the share of the copies: how many times as fast is what is left?": lambda r: (
-            _copies_ms(r) / _kernels_ms(r)
+        "that is the share that is left: how many times as fast?": 1 / _without(_copies_ms),
+        "that is the share of the copies: how many times as fast is what is left?": _copies_ms / _kernels_ms,
+        "that is one operation's copies: take the sum of all": _without(_largest_copies_ms),
+        "those operations also compute: only their layout_ms would go": _without(_copying_ms),
+        "that is of the eligible operations: the epoch has other kernels too": (
+            _eligible_ms / (_eligible_ms - _copies_ms)
         ),
-        "that is one operation's copies: take the sum of all": lambda r: _without(r, _largest_copies_ms(r)),
-        "those operations also compute: only their layout_ms would go": lambda r: _without(r, _copying_ms(r)),
-        "that is of the eligible operations: the epoch has other kernels too": _without_in_eligible,
     },
     within=0.005,
 )
@@ -380,37 +386,22 @@ WHOLE_PASSES = ("cat", "clone", "copy_", "_to_copy", "contiguous")  # operators 
 
 def with_places(x):
     """``x`` and two channels more, the row and the column of each pixel from -1 to 1; it leaves ``channels_last``."""
-    import torch
-
     return torch.cat([x, *_places(x)], 1)
 
 
 def _places(x) -> list:
-    import torch  # here and below: the recorded labs need none
-
     rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
     return [own.expand(len(x), 1, *x.shape[2:]) for own in (rows.view(-1, 1), columns)]
 
 
 def _passes(call: Callable, x) -> tuple[object, int]:
     """What a call returns, and how many times it wrote as many numbers as ``x`` has, or more."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Counting(TorchDispatchMode):
-        passes = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            found = func(*args, **(kwargs or {}))
-            self.passes += func.overloadpacket.__name__ in WHOLE_PASSES and found.numel() >= x.numel()
-            return found
-
-    with Counting() as counting:
-        return call(x), counting.passes
+    made, seen = operations(lambda: call(x))
+    written = [result for func, _, result in seen if func.overloadpacket.__name__ in WHOLE_PASSES]
+    return made, sum(one.numel() >= x.numel() for one in written)
 
 
 def _try_with_places(mended: Callable) -> str | None:
-    import torch
-
     torch.manual_seed(0)
     last = torch.channels_last
     x = torch.randn(2, CHANNELS, ROWS, COLUMNS).to(memory_format=last)
@@ -430,24 +421,7 @@ def _try_with_places(mended: Callable) -> str | None:
 
 
 def _new_alone(x):
-    import torch
-
     return torch.cat(_places(x), 1).to(memory_format=torch.channels_last)
-
-
-def _converted_at_the_end(x):
-    import torch
-
-    return with_places(x).contiguous(memory_format=torch.channels_last)
-
-
-def _joined(parts: Callable) -> Callable:
-    def call(x):
-        import torch
-
-        return torch.cat(parts(x), 1)
-
-    return call
 
 
 KEEPS_LAYOUT = Code(
@@ -455,10 +429,10 @@ KEEPS_LAYOUT = Code(
     _try_with_places,
     wrong={
         "it still hands on NCHW": with_places,
-        "it still hands on NCHW: of which": _joined(lambda x: [x.contiguous(), _new_alone(x)]),
-        "all of the image is written 2 times": _converted_at_the_end,
-        "it hands on other numbers": _joined(lambda x: [_new_alone(x), x]),
-        "it hands on other numbers: the channels of x first": _joined(lambda x: [x, _new_alone(x).flip(1)]),
+        "it still hands on NCHW: of which": lambda x: torch.cat([x.contiguous(), _new_alone(x)], 1),
+        "all of the image is written 2 times": lambda x: with_places(x).contiguous(memory_format=torch.channels_last),
+        "it hands on other numbers": lambda x: torch.cat([_new_alone(x), x], 1),
+        "it hands on other numbers: the channels of x first": lambda x: torch.cat([x, _new_alone(x).flip(1)], 1),
         "its result has the sizes [2, 2, 4, 5]": _new_alone,
         "something of type NoneType, not a tensor": lambda x: None,
     },

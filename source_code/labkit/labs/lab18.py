@@ -17,7 +17,7 @@ from labkit.display.show import show
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
 from labkit.lines import say
-from labkit.numbers import NotANumber, number, shown
+from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.subjects import torch_profiler
 from labkit.subjects.ladder import WallClock
@@ -224,9 +224,7 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
     """
     highest = max(sum(np.array(mb) for mb in memory["mb"].values()).max() for memory in named.values())
     longest_ms = max(memory["us"][-1] for memory in named.values()) / 1e3
-    with style.house_style():
-        fig = style.figure(0.9 + 1.9 * len(named))
-        axes = fig.subplots(len(named), 1, squeeze=False)[:, 0]
+    with style.chart(0.9 + 1.9 * len(named), len(named), 1) as (fig, axes):
         used = {}
         for ax, (name, memory) in zip(axes, named.items(), strict=True):
             ms = np.array(memory["us"]) / 1e3
@@ -588,35 +586,28 @@ def _largest(profile: Profile) -> dict:
     return own.to_dict()
 
 
-def _without(profile: Profile, ms: float) -> float:
+STEPS_MS = Quantity(lambda profile: profile.window.duration_ms)
+BUSY_MS = Quantity(lambda profile: intervals.total(torch_profiler.busy(profile.report, profile.window)) / 1e6)
+LARGEST_MS, LARGEST_CPU_MS = (
+    Quantity(lambda profile, column=column: _largest(profile)[column]) for column in ("self_gpu_ms", "self_cpu_ms")
+)
+
+
+def _without(ms: Quantity, of: Quantity = STEPS_MS) -> Quantity:
     """How many times as fast the recorded steps would be if they were so many milliseconds shorter."""
-    return profile.window.duration_ms / (profile.window.duration_ms - ms)
-
-
-def _busy_ms(profile: Profile) -> float:
-    return intervals.total(torch_profiler.busy(profile.report, profile.window)) / 1e6
+    return of / (of - ms)
 
 
 OPERATOR_FOR_NOTHING = Number(
     BOUND,
     "The steps cannot get shorter by more than the operator's own GPU time: divide what they last by what is left.",
-    right=lambda profile: _without(profile, _largest(profile)["self_gpu_ms"]),
+    right=_without(LARGEST_MS),
     wrong={
-        "that is held against the GPU's work alone: the steps last longer than that": lambda profile: (
-            _busy_ms(profile) / (_busy_ms(profile) - _largest(profile)["self_gpu_ms"])
-        ),
-        "that is its share of the steps: how many times as fast are they without it?": lambda profile: (
-            _largest(profile)["self_gpu_ms"] / profile.window.duration_ms
-        ),
-        "that is the steps over its time: what is left of them stays": lambda profile: (
-            profile.window.duration_ms / _largest(profile)["self_gpu_ms"]
-        ),
-        "that takes one step's kernels away from all the steps": lambda profile: _without(
-            profile, _largest(profile)["self_gpu_ms"] / len(profile.steps)
-        ),
-        "that is its time on the CPU, which it would still take": lambda profile: _without(
-            profile, _largest(profile)["self_cpu_ms"]
-        ),
+        "that is held against the GPU's work alone: the steps last longer than that": _without(LARGEST_MS, BUSY_MS),
+        "that is its share of the steps: how many times as fast are they without it?": LARGEST_MS / STEPS_MS,
+        "that is the steps over its time: what is left of them stays": STEPS_MS / LARGEST_MS,
+        "that takes one step's kernels away from all the steps": _without(LARGEST_MS / (lambda one: len(one.steps))),
+        "that is its time on the CPU, which it would still take": _without(LARGEST_CPU_MS),
     },
 )
 

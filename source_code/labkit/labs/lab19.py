@@ -16,7 +16,7 @@ from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.charts.bars import key
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import NotANumber, number, shown
+from labkit.numbers import NotANumber, Quantity, number, shown
 from labkit.predictions import Guess
 from labkit.source import kinds
 from labkit.source.command import profile_command
@@ -80,9 +80,7 @@ def utilisation(programs: Sequence[dict]) -> Figure:
     """
     programs = _at_work(programs)
     longest = max(program["process_s"] for program in programs)
-    with style.house_style():
-        fig = style.figure(0.7 + 0.85 * len(programs))
-        axes = fig.subplots(len(programs), 1, sharex=True, squeeze=False)[:, 0]
+    with style.chart(0.7 + 0.85 * len(programs), len(programs), 1, sharex=True) as (fig, axes):
         for ax, program in zip(axes, programs, strict=True):
             samples = nvml.from_text(program["samples"])
             ax.fill_between(samples["t_s"], samples["gpu_pct"], step="post", color=style.SKY, linewidth=0)
@@ -152,9 +150,7 @@ def meaning_bars(rows: Mapping[str, Mapping[str, float]]) -> Figure:
     ``rows`` maps a program to {meaning: per cent}, with the meanings of MEANINGS; what was not measured is left out.
     """
     high = 0.8 / len(MEANINGS)
-    with style.house_style():
-        fig = style.figure(1.0 + 0.62 * len(rows))
-        ax = fig.subplots()
+    with style.chart(1.0 + 0.62 * len(rows)) as (fig, ax):
         for place, found in enumerate(rows.values()):
             for number, (meaning, colour) in enumerate(MEANINGS.items()):
                 value = found.get(meaning)
@@ -446,26 +442,21 @@ FLATTERED = Choice(
 )
 
 
-def _joules(programs: Sequence[dict], step: str) -> float:
-    return float(energy(programs).frame.set_index("program")["all J"][step])
+def _joules(step: str) -> Quantity:
+    return Quantity(lambda programs: float(energy(programs).frame.set_index("program")["all J"][step]))
 
 
-def _left(programs: Sequence[dict], step: str = "main_opt4.py") -> float:
-    return _joules(programs, step) / _joules(programs, "main_baseline.py")
-
-
+LEFT = _joules(STEP_4) / _joules(BASELINE)
 ENERGY_SAVED = Number(
     BOUND,
     "One minus what step 4 needs over what the baseline needs, start-up and ten epochs, in per cent.",
-    right=lambda programs: 100 * (1 - _left(programs)),
+    right=100 * (1 - LEFT),
     wrong={
-        "that is what step 4 still needs: by how much is it less?": lambda programs: 100 * _left(programs),
-        "that is a share of 1: in per cent it is a hundred times as much": lambda programs: 1 - _left(programs),
-        "those are joules: what share of the baseline's are they?": lambda programs: (
-            _joules(programs, "main_baseline.py") - _joules(programs, "main_opt4.py")
-        ),
-        "that is how many times as much the baseline needs": lambda programs: 1 / _left(programs),
-        "that is held against step 4, not against the baseline": lambda programs: 100 * (1 / _left(programs) - 1),
+        "that is what step 4 still needs: by how much is it less?": 100 * LEFT,
+        "that is a share of 1: in per cent it is a hundred times as much": 1 - LEFT,
+        "those are joules: what share of the baseline's are they?": _joules(BASELINE) - _joules(STEP_4),
+        "that is how many times as much the baseline needs": 1 / LEFT,
+        "that is held against step 4, not against the baseline": 100 * (1 / LEFT - 1),
     },
 )
 

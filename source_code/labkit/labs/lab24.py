@@ -12,6 +12,7 @@ import pandas as pd
 from labkit import course
 from labkit.checks import Claim
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
+from labkit.numbers import Quantity
 from labkit.paths import RECORDED, ROOT
 from labkit.predictions import Guess
 from labkit.recording import anonymous, plan
@@ -293,28 +294,24 @@ def blamed_rows(found: Table) -> Iterator[Claim | str]:
 # --- predictions ---------------------------------------------------------------------------------------------
 
 
+SLEEPS_MS = Quantity(lambda made, after: _lasting_ms(asleep(after)))
+
 PREDICTIONS = {
     "row": Guess("the row that a sleep makes grow", "", lambda made: grown(made)[0]),
     "row_ms": Guess(
         "by how much the row grows", " ms", lambda made, after: grown(made)[1],
         wrong={
-            "That's the sleeps from end to end. At the beginning of each one, the GPU was still working.": (
-                lambda made, after: _lasting_ms(asleep(after))
-            ),
-            "That's one sleep. Each of the steps has one.": (
-                lambda made, after: _lasting_ms(asleep(after)) / len(asleep(after))
-            ),
+            "That's the sleeps from end to end. At the beginning of each one, the GPU was still working.": SLEEPS_MS,
+            "That's one sleep. Each of the steps has one.": SLEEPS_MS / (lambda made, after: len(asleep(after))),
         },
     ),
     "epoch_ms": Guess(
         "the epoch with sleeps", " ms", lambda made, after: made.second.duration_ms,
         wrong={
             "That adds the sleeps to the epoch. But the loader's workers go on while the program sleeps.": (
-                lambda made, after: made.first.duration_ms + _lasting_ms(asleep(after))
+                SLEEPS_MS + (lambda made, after: made.first.duration_ms)
             ),
-            "That's the sleeps alone. The thread has its other phases, too.": (
-                lambda made, after: _lasting_ms(asleep(after))
-            ),
+            "That's the sleeps alone. The thread has its other phases, too.": SLEEPS_MS,
         },
     ),
 }  # fmt: skip

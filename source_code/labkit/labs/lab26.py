@@ -19,7 +19,7 @@ from matplotlib.ticker import NullFormatter
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, NotWanted, Number, each_of
-from labkit.numbers import number
+from labkit.numbers import Quantity, number
 from labkit.predictions import Guess
 from labkit.subjects import kernels, kernels_charts
 from labkit.subjects.kernels_charts import SMALL, WAYS
@@ -63,9 +63,7 @@ def softmax_table(records: Sequence[dict], peaks: Peaks) -> Table:
 def softmax_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
     """TB/s of what a softmax has to move, by the length of a row, a line a way, under the memory's roof."""
     shares = softmax_shares(records, peaks) * peaks.tb_per_s
-    with style.house_style():
-        fig = style.figure(3.8)
-        ax = fig.subplots()
+    with style.chart(3.8) as (fig, ax):
         kernels_charts.lines(ax, shares)
         ax.axhline(peaks.tb_per_s, color=style.INK, lw=1.4)
         kernels_charts.word(ax, f"the memory's roof: {peaks.tb_per_s:.2f} TB/s", 0, peaks.tb_per_s)
@@ -175,9 +173,7 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
 def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
     """Milliseconds of attention by length, full and causal, each way, and the bounds of both forms."""
     times, floors = attention_times(records), attention_floors(records, peaks)
-    with style.house_style():
-        fig = style.figure(4.2)
-        axes = fig.subplots(1, 2, sharey=True)
+    with style.chart(4.2, 1, 2, sharey=True) as (fig, axes):
         for ax, causal in zip(axes, (False, True), strict=True):
             own = times.xs(causal, level="causal") / 1e3
             floor = floors.xs(causal, level="causal") / 1e3
@@ -487,38 +483,34 @@ MERGE = Code(
 )
 
 
-def _times(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
-    """How many times as long one way (and causal, or not) takes as another, at the longest length."""
-    longest = attention_times(records).unstack("causal").iloc[-1]
-    found = float(longest[slow] / longest[fast])
+def _longest_us(way: str, causal: bool) -> Quantity:
+    """How long a way takes at the longest length; NaN where it was not measured."""
+    return Quantity(lambda records: float(attention_times(records).unstack("causal").iloc[-1][way, causal]))
+
+
+NAIVE, NAIVE_CAUSAL = (_longest_us("naive", causal) for causal in (False, True))
+OURS, OURS_CAUSAL = (_longest_us("triton", causal) for causal in (False, True))
+
+
+@Quantity
+def longer_causal(records: Sequence[dict]) -> float:
+    """How many times as long the naive form takes causal as not."""
+    found = (NAIVE_CAUSAL / NAIVE)(records)
     if math.isnan(found):
         raise NothingToAnswer("one of the two was not measured here")
     return found
 
 
-def _otherwise(records: Sequence[dict], slow: tuple[str, bool], fast: tuple[str, bool]) -> float:
-    """The same for a wrong answer, which there may be none of."""
-    try:
-        return _times(records, slow, fast)
-    except NothingToAnswer:
-        return math.nan
-
-
-NAIVE, NAIVE_CAUSAL = ("naive", False), ("naive", True)  # columns of ``attention_times``, and causal or not
 FORMS = Number(
     READ,
     "The solid orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
-    right=lambda records: _times(records, NAIVE_CAUSAL, NAIVE),
+    right=longer_causal,
     wrong={
-        "that is turned over: causal over not causal?": lambda records: _times(records, NAIVE, NAIVE_CAUSAL),
-        "that is our kernel, which skips half: the naive form?": lambda records: _otherwise(
-            records, ("triton", True), ("triton", False)
-        ),
-        "that is the naive form over ours, not causal": lambda records: _otherwise(records, NAIVE, ("triton", False)),
-        "that is the naive form over ours, causal": lambda records: _otherwise(records, NAIVE_CAUSAL, ("triton", True)),
-        "that is by how much longer, in per cent: how many times as long?": lambda records: (
-            100 * (_times(records, NAIVE_CAUSAL, NAIVE) - 1)
-        ),
+        "that is turned over: causal over not causal?": 1 / longer_causal,
+        "that is our kernel, which skips half: the naive form?": OURS_CAUSAL / OURS,
+        "that is the naive form over ours, not causal": NAIVE / OURS,
+        "that is the naive form over ours, causal": NAIVE_CAUSAL / OURS_CAUSAL,
+        "that is by how much longer, in per cent: how many times as long?": 100 * (longer_causal - 1),
     },
     within=0.1,  # read off a logarithmic picture
 )

@@ -38,9 +38,7 @@ def chains_chart(records: Sequence[dict]) -> Figure:
     """Multiply-adds a clock of a multiprocessor by its warps, a line for each number of chains a thread."""
     found = chains(records)
     best = float(np.nanmax(found))
-    with style.house_style():
-        fig = style.figure(3.6)
-        ax = fig.subplots()
+    with style.chart(3.6) as (fig, ax):
         for place, ((count, values), colour) in enumerate(zip(found.items(), CHAIN_COLOURS, strict=False)):
             label = f"{count} chain{'s' * (count > 1)} a thread"
             wide = 1.8 + 1.2 * (found.shape[1] - 1 - place)  # of lines that coincide, all are seen
@@ -201,9 +199,7 @@ def tile_side(records: Sequence[dict]) -> float:
 def waves(records: Sequence[dict]) -> Figure:
     """µs of a product by its number of tiles: a tile a program, equal stretches, cuBLAS; where a wave is full."""
     found, sms = wave_times(records), records[0]["multiprocessors"]
-    with style.house_style():
-        fig = style.figure(3.9)
-        ax = fig.subplots()
+    with style.chart(3.9) as (fig, ax):
         for round_ in range(1, int(found.index.max() / sms) + 1):
             ax.axvline(round_ * sms, color=style.GRID, lw=1.5, zorder=0)
             where = {"xytext": (3, 3), "textcoords": "offset points", "va": "bottom", "size": SMALL}

@@ -31,7 +31,6 @@ OPERATIONS = 2 * SIZE**3
 TENSOR_OPERATIONS = 4096  # dense BF16, a clock and SM, of wgmma: the data sheet over 132 SMs and 1.83 GHz
 DATA_SHEET = 989  # TFLOP/s of an H100 or H200 (SXM) in BF16: NVIDIA's data sheets, without sparsity
 CUDA_CORES = 67  # the same in FP32
-SECTOR, LINE = 32, 128  # bytes
 COLUMNS = {  # column → what a table calls it, factor, digits
     "time_us": ("µs", 1, "{:,.0f}"),
     "instructions": ("instructions, M", 1e-6, "{:,.0f}"),
@@ -59,9 +58,7 @@ def ladder(records: Sequence[dict]) -> Figure:
     """TFLOP/s of every way as bars, the slowest rung on top; cuBLAS and the data sheet as lines."""
     found = rates(records)["tflops"]
     colours = {CUBLAS: style.GREEN, "Triton": style.SKY}
-    with style.house_style():
-        fig = style.figure(3.6)
-        ax = fig.subplots()
+    with style.chart(3.6) as (fig, ax):
         names = [f"{RUNGS.index(way) + 1}  {way}" if way in RUNGS else way for way in found.index]
         ax.barh(names, found, color=[colours.get(way, style.BLUE) for way in found.index])
         ax.axvline(found[CUBLAS], color=style.GREEN, lw=1.2, ls="--", zorder=0)

@@ -9,7 +9,6 @@ import ast
 import operator
 from collections.abc import Mapping
 
-NAMES = ("step", "STAGES")
 _TWO = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: lambda a, b: int(a / b),
     ast.Mod: lambda a, b: a - b * int(a / b), ast.BitXor: operator.xor, ast.BitAnd: operator.and_,

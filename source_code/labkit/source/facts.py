@@ -71,16 +71,18 @@ def here() -> Machine:
 
 
 @cache
-def torch_version() -> str | None:
+def torch_version(what: str = "__version__") -> str | None:
     """PyTorch's version as it tells it itself and records keep it (``2.11.0+cu130``); None where it is not installed.
 
     It is read from PyTorch's own file, which takes no import. The installed package's metadata may lack the ending.
+    ``what``: ``cuda``, the version that it was built for (``13.2``); None for a CPU build.
     """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
     told = Path(found.origin).with_name("version.py").read_text()
-    return re.search(r"^__version__ = ['\"](.+)['\"]", told, re.MULTILINE)[1]
+    match = re.search(rf"^{what}\b.*= ['\"](.+)['\"]", told, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _nsys() -> nsys.Nsys | None:

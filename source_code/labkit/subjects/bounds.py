@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from labkit.numbers import Quantity
 from labkit.predictions import Guess
 from stepbudget.ask.budget import budget
 from stepbudget.ask.predict import bound
 from stepbudget.report import Report
 
 
-def at_most(report: Report, fix: str) -> float:
-    """How many times as fast, at most, a fix (a key of ``sb.bounds``) makes the report's window."""
-    return bound(report, budget(report), fix).at_most_times
+@Quantity
+def whole_ms(report: Report) -> float:
+    """Milliseconds of the report's window."""
+    return budget(report).window.duration_ms
 
 
-def times_without(report: Report, ms: float) -> float:
-    """How many times as fast the report's window would be if so many milliseconds of it went."""
-    whole_ms = budget(report).window.duration_ms
+@Quantity
+def idle_ms(report: Report) -> float:
+    """Milliseconds for which the GPU idles in the window."""
+    return budget(report).idle_ms
+
+
+def row_ms(*causes: str) -> Quantity:
+    """Milliseconds of these rows of the report's budget, by their keys."""
+    return Quantity(lambda report: sum(budget(report).ms[cause] for cause in causes))
+
+
+def without(ms: Quantity) -> Quantity:
+    """How many times as fast the window would be if so many milliseconds of it went."""
     return whole_ms / (whole_ms - ms)
+
+
+def at_most(fix: str) -> Quantity:
+    """How many times as fast, at most, a fix (a key of ``sb.bounds``) makes the report's window."""
+    return Quantity(lambda report: bound(report, budget(report), fix).at_most_times)
+
+
+def at_most_ms(fix: str) -> Quantity:
+    """How many milliseconds of the report's window, at most, a fix gains."""
+    return Quantity(lambda report: bound(report, budget(report), fix).at_most_ms)
 
 
 def guess(of: str, fix: str, cause: str, *, alone: str, idle: str, over: str) -> Guess:
     """A guess of a fix's bound. What is said to who takes away the budget's ``cause`` alone, or all idle time, or who
     divides the window by the cause."""
-    return Guess(
-        of, " times", lambda report: at_most(report, fix),
-        wrong={
-            alone: lambda report: times_without(report, budget(report).ms[cause]),
-            idle: lambda report: times_without(report, budget(report).idle_ms),
-            over: lambda report: budget(report).window.duration_ms / budget(report).ms[cause],
-        },
-    )  # fmt: skip
+    wrong = {alone: without(row_ms(cause)), idle: without(idle_ms), over: whole_ms / row_ms(cause)}
+    return Guess(of, " times", at_most(fix), wrong)

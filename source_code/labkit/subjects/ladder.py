@@ -13,8 +13,6 @@ from labkit.display.spread import Spread, spread
 from labkit.source import quick
 from stepbudget.show.table import Table
 
-NOISE_SHARE = 0.05  # of an epoch: what two profiles of it may differ by, however even the timed epochs are
-
 
 @dataclass(frozen=True, repr=False)
 class WallClock(Table):
@@ -90,18 +88,3 @@ def first_epoch_longer_s(records: Sequence[dict]) -> float:
 
 def _epoch_s(record: dict) -> float:
     return statistics.median(epoch["training_s"] for epoch in record["epochs"][1:])
-
-
-def epoch_noise_ms(before: Sequence[dict], after: Sequence[dict]) -> float:
-    """By how many milliseconds one epoch of either step may differ from another for no reason; no profiler ran.
-
-    So much may two profiles of one epoch each differ. It is the larger of NOISE_SHARE of the median epoch before, and
-    of the ranges of all epochs, first ones left out, before and after, added.
-    """
-    first, second = _later_epochs_ms(before), _later_epochs_ms(after)
-    return max(NOISE_SHARE * statistics.median(first), sum(max(own) - min(own) for own in (first, second)))
-
-
-def _later_epochs_ms(records: Sequence[dict]) -> list[float]:
-    """Milliseconds of the training epochs of all runs; the first of a run, which holds warm-up, only if it is alone."""
-    return [1e3 * epoch["training_s"] for own in records for epoch in own["epochs"][1:] or own["epochs"]]

@@ -23,10 +23,7 @@ def ladder(runs: Mapping[str, Sequence[dict]], floor_s: float | None = None) -> 
     longest = max(own.high for own in spreads["process_s"])
     shortest = floor_s or min(own.low for own in spreads["training_s"]) / 4  # room for the words at its left
     trained = epochs_words(max(len(records[0]["epochs"]) for records in runs.values()))
-    with style.house_style():
-        high = 1.6 + ROW_IN * len(runs)
-        fig = style.figure(high)
-        ax = fig.subplots()
+    with style.chart(1.6 + ROW_IN * len(runs)) as (fig, ax):
         if floor_s:
             ax.axvspan(floor_s / 10, floor_s, color=style.IDLE, alpha=0.45, lw=0)
             ax.axvline(floor_s, color=style.VERMILION, lw=1.6)

@@ -22,9 +22,7 @@ def scales(lines: Mapping[str, Sequence[dict]], reach: Sequence[int], title: str
     every = [change[1] for seeds in lines.values() for own in seeds for change in own["scale_changes"]]
     low, high = math.log2(min(every)), math.log2(max(every))
     below = 0.04 * (high - low) + 0.3  # between the lowest scale and the first seed's ticks, and from seed to seed
-    with style.house_style():
-        fig = style.figure(3.2, w_pad=0.1)
-        axes = fig.subplots(1, len(lines), sharey=True, squeeze=False)[0]
+    with style.chart(3.2, 1, len(lines), sharey=True, w_pad=0.1) as (fig, axes):
         for ax, (name, seeds), end in zip(axes, lines.items(), reach, strict=True):
             for number, own in enumerate(seeds):
                 at = [change[0] for change in own["scale_changes"]]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 
 from labkit import source
+from labkit.source.facts import torch_version
 from labkit.training import machine
 from labkit.versions import OLDEST_DRIVER
 from stepbudget.ask.tensor_cores import WITHOUT_TENSOR_CORES
@@ -35,7 +34,7 @@ HOW_TO_GET = "https://pytorch.org/get-started/locally/"
 def here_table() -> Table:
     """This machine's prerequisites, a row each: what was found, and what follows."""
     found = source.this_machine()
-    lines = rows(found, cuda_of_torch(), cudnn_version(), machine.gpu_problem() if found.driver else None)
+    lines = rows(found, torch_version("cuda"), cudnn_version(), machine.gpu_problem() if found.driver else None)
     frame = pd.DataFrame([*lines, ("labs run", source.current().name, "")], columns=["", "this machine", "so"])
     return table(frame, "What this machine has")
 
@@ -100,19 +99,6 @@ def _cuda(found: source.Machine, cuda: str | None) -> str:
 
 def _major(cuda: str | None) -> int | None:
     return int(cuda.partition(".")[0]) if cuda else None
-
-
-def cuda_of_torch() -> str | None:
-    """The version of CUDA that the installed PyTorch was built for (``13.2``); None for a CPU build, or without one.
-
-    Read from PyTorch's own file, which takes no import.
-    """
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return None
-    told = Path(found.origin).with_name("version.py").read_text()
-    match = re.search(r"^cuda\b.*= ['\"](.+)['\"]", told, re.MULTILINE)
-    return match[1] if match else None
 
 
 def cudnn_version() -> str | None:

@@ -45,9 +45,7 @@ def roofline(
     are the roofs that a point stands under. ``path``: join the points, in their order.
     """
     dtypes = list(dict.fromkeys(point.dtype for point in points)) or [peaks.narrow]
-    with style.house_style(formulas=False):
-        fig = style.figure(5.0)
-        ax = fig.subplots()
+    with style.chart(5.0, formulas=False) as (fig, ax):
         _axes(ax, peaks, points, dtypes)
         _draw_roofs(ax, peaks, dtypes)
         if path:

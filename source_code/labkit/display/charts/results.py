@@ -108,9 +108,7 @@ def underflow(rows: Sequence[dict]) -> Figure:
     colours = dict(zip(scales, cycle([style.VERMILION, style.ORANGE, style.BLUE, style.GREEN]), strict=False))
     epochs = [row["epoch"] for row in rows]
     top = 100 * max(row["zero_share"] for row in rows) or 1
-    with style.house_style():
-        fig = style.figure(3.2)
-        axes = fig.subplots(1, len(layers), sharex=True, sharey=True, squeeze=False)[0]
+    with style.chart(3.2, 1, len(layers), sharex=True, sharey=True) as (fig, axes):
         for ax, layer in zip(axes, layers, strict=True):
             for scale, colour in colours.items():
                 own = sorted((r for r in rows if (r["layer"], r["scale"]) == (layer, scale)), key=lambda r: r["epoch"])

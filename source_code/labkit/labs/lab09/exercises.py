@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
-from labkit.numbers import shown
+from labkit.numbers import Quantity, shown
 from labkit.subjects.roofline import BYTES, MEMORY, Peaks, Point, matmul_flops
 
 FC1 = (1024, 128, 9216)
@@ -109,35 +109,37 @@ ROOF_ABOVE = Code(
 )
 
 
-def _most(limits: pd.DataFrame, column: str = "mb") -> float:
+def _us_of_most(kernels: pd.DataFrame) -> float:
+    return float(kernels.loc[kernels["mb"].idxmax(), "us"])
+
+
+@Quantity
+def _most_us(limits: pd.DataFrame) -> float:
     bound = limits[limits["limit"] == MEMORY]
     if bound.empty:
         raise NothingToAnswer("memory limits none of the kernels counted here")
-    return float(bound.loc[bound[column].idxmax(), "us"])
+    return _us_of_most(bound)
+
+
+def _limited(column: str, how: str) -> Quantity:
+    return Quantity(lambda limits: float(limits.loc[limits["limit"] == MEMORY, column].agg(how)))
 
 
 FUSED = Number(
     BOUND,
     "Where memory limits, time is in proportion to bytes; look only at kernels that it limits.",
-    right=lambda limits: _most(limits) / 2,
+    right=_most_us / 2,
     wrong={
-        "that is all of its time: half of the bytes still move": _most,
-        "that is a kernel that something else limits: fewer bytes save it nothing": lambda limits: (
-            float(limits.loc[limits["mb"].idxmax(), "us"]) / 2
-        ),
-        "that is half of the longest kernel that memory limits: another moves more": lambda limits: (
-            _most(limits, "us") / 2
-        ),
-        "those are its bytes, in MB: how many microseconds do they take?": lambda limits: float(
-            limits.loc[limits["limit"] == MEMORY, "mb"].max()
-        ),
-        "that is half of all kernels that memory limits: one of them is asked for": lambda limits: (
-            float(limits.loc[limits["limit"] == MEMORY, "us"].sum()) / 2
-        ),
+        "that is all of its time: half of the bytes still move": _most_us,
+        "that is a kernel that something else limits: fewer bytes save it nothing": Quantity(_us_of_most) / 2,
+        "that is half of the longest kernel that memory limits: another moves more": _limited("us", "max") / 2,
+        "those are its bytes, in MB: how many microseconds do they take?": _limited("mb", "max"),
+        "that is half of all kernels that memory limits: one of them is asked for": _limited("us", "sum") / 2,
     },
 )
 
 
+@Quantity
 def _higher(points: Sequence[Point], peaks: Peaks, fewer_bytes: float = 1) -> float:
     """By what factor the roof above the baseline rises in 16 bits, where each byte does so many times the work."""
     point = next((one for one in points if one.dtype == "fp32"), None)
@@ -155,7 +157,7 @@ HIGHER_ROOF = Number(
             lambda points, peaks: peaks.rate(peaks.narrow) / peaks.rate("fp32")
         ),
         "that is with half of the bytes: here they stay as they are": lambda points, peaks: _higher(points, peaks, 2),
-        "that is turned over: the new roof over the old one": lambda points, peaks: 1 / _higher(points, peaks),
+        "that is turned over: the new roof over the old one": 1 / _higher,
         "that is the new roof, in TFLOP/s: how many times the old one?": lambda points, peaks: peaks.roof(
             points[0].intensity, peaks.narrow
         ),

@@ -102,14 +102,8 @@ def step_point(
     step, own_dtype = RUNGS[name]
     dtype = dtype or own_dtype
     moved = step_traffic(step, batch, dtype) if counted is None else float(counted["bytes"].sum())
-    return Point(
-        name,
-        dtype,
-        batch * sizes.training_flops_per_sample(),
-        moved,
-        seconds,
-        FROM_SHAPES if counted is None else COUNTED,
-    )
+    source = FROM_SHAPES if counted is None else COUNTED
+    return Point(name, dtype, batch * sizes.training_flops_per_sample(), moved, seconds, source)
 
 
 def ladder_points(runs: Mapping[str, Sequence[dict]], counted: Mapping[str, pd.DataFrame]) -> list[Point]:

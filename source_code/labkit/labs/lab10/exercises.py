@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.labs.lab10.products import by_size
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 
 
 def _try_bias_relu(bias_relu: Callable) -> str | None:
-    import torch
-
     from labkit.pretend.triton import PretendError, launch
 
     generator = torch.Generator().manual_seed(0)
@@ -37,91 +37,59 @@ def _try_bias_relu(bias_relu: Callable) -> str | None:
     return None
 
 
-def _places(count, block):
-    from labkit.pretend.triton import tl
+def _kernel(
+    value: Callable = lambda tl, x, bias: tl.maximum(x() + bias(), 0.0),
+    column: Callable = lambda at, columns: at % columns,
+    masked: bool = True,
+    one_program: bool = False,
+) -> Callable:
+    """A kernel that is right but for what is said; ``value``: of ``tl``, and of what loads numbers of x and of bias."""
 
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    return tl, at, at < count
+    def kernel(x, bias, y, count, columns, BLOCK):
+        from labkit.pretend.triton import tl
 
+        at = tl.arange(0, BLOCK) + (0 if one_program else tl.program_id(0) * BLOCK)
+        mask = at < count if masked else None
+        loads = [lambda place=place: tl.load(place, mask=mask) for place in (x + at, bias + column(at, columns))]
+        tl.store(y + at, value(tl, *loads), mask=mask)
 
-def _no_mask(x, bias, y, count, columns, BLOCK):
-    tl, at, _ = _places(count, BLOCK)
-    tl.store(y + at, tl.maximum(tl.load(x + at) + tl.load(bias + at % columns), 0.0))
-
-
-def _no_bias(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    tl.store(y + at, tl.maximum(tl.load(x + at, mask=mask, other=0.0), 0.0), mask=mask)
-
-
-def _bias_by_row(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = tl.load(x + at, mask=mask) + tl.load(bias + at // columns % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
-
-
-def _negative(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    tl.store(y + at, tl.load(x + at, mask=mask) + tl.load(bias + at % columns, mask=mask), mask=mask)
-
-
-def _one_program(x, bias, y, count, columns, BLOCK):
-    tl, _, _ = _places(count, BLOCK)
-    at = tl.arange(0, BLOCK)
-    value = tl.load(x + at, mask=at < count) + tl.load(bias + at % columns, mask=at < count)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=at < count)
-
-
-def _twice(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = (tl.load(x + at, mask=mask) + tl.load(x + at, mask=mask)) / 2 + tl.load(bias + at % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
-
-
-def _bias_afterwards(x, bias, y, count, columns, BLOCK):
-    tl, at, mask = _places(count, BLOCK)
-    value = tl.maximum(tl.load(x + at, mask=mask), 0.0) + tl.load(bias + at % columns, mask=mask)
-    tl.store(y + at, tl.maximum(value, 0.0), mask=mask)
+    return kernel
 
 
 BIAS_RELU = Code(
     "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), a mask for at < count, and bias + at % columns.",
     _try_bias_relu,
     wrong={
-        "a mask is missing": _no_mask,
-        "never adds the bias": _no_bias,
-        "belongs to column i % columns": _bias_by_row,
-        "some results are negative": _negative,
-        "were never written": _one_program,
-        "are enough: each of x once": _twice,
-        "the bias is added after the maximum": _bias_afterwards,
+        "a mask is missing": _kernel(masked=False),
+        "never adds the bias": _kernel(lambda tl, x, _: tl.maximum(x(), 0.0)),
+        "belongs to column i % columns": _kernel(column=lambda at, columns: at // columns % columns),
+        "some results are negative": _kernel(lambda tl, x, bias: x() + bias()),
+        "were never written": _kernel(one_program=True),
+        "are enough: each of x once": _kernel(lambda tl, x, bias: tl.maximum((x() + x()) / 2 + bias(), 0.0)),
+        "the bias is added after the maximum": _kernel(lambda tl, x, bias: tl.maximum(x(), 0.0) + bias()),
     },
 )
 
 
-def _cublas_us(records: Sequence[dict], side: int) -> float:
-    return float(by_size(records)["cublas_us"][(side, side, side)])
+def _cublas_us(side: int) -> Quantity:
+    return Quantity(lambda records: float(by_size(records)["cublas_us"][(side, side, side)]))
 
 
-def _padded(records: Sequence[dict], side: int = 4095) -> float:
+def _padded(side: int) -> Quantity:
     """How many times as fast cuBLAS is at 4,096, padding and all, as at ``side``."""
-    return _cublas_us(records, side) / _cublas_us(records, 4096)
+    return _cublas_us(side) / _cublas_us(4096)
 
 
 PADDED = Number(
     READ,
     "Two green bars, side by side: TFLOP/s of 4,096 over those of 4,095.",
-    right=_padded,
+    right=_padded(4095),
     wrong={
-        "that is turned over: the share of the time that is left": lambda records: 1 / _padded(records),
-        "that is 4,097 against 4,096": lambda records: _padded(records, 4097),
-        "that is by how many per cent it is faster: how many times as fast?": lambda records: (
-            100 * (_padded(records) - 1)
-        ),
-        "that is the share of the time that it saves, in per cent": lambda records: 100 * (1 - 1 / _padded(records)),
-        "those are the TFLOP/s of 4,096: over those of 4,095?": lambda records: (
-            2 * 4096**3 / _cublas_us(records, 4096) / 1e6
-        ),
+        "that is turned over: the share of the time that is left": 1 / _padded(4095),
+        "that is 4,097 against 4,096": _padded(4097),
+        "that is by how many per cent it is faster: how many times as fast?": 100 * (_padded(4095) - 1),
+        "that is the share of the time that it saves, in per cent": 100 * (1 - 1 / _padded(4095)),
+        "those are the TFLOP/s of 4,096: over those of 4,095?": 2 * 4096**3 / _cublas_us(4096) / 1e6,
     },
     within=0.05,  # read off a picture
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,12 +26,31 @@ HOW_TO_INSTALL = "pip install cuda-bindings; Triton comes with PyTorch's builds 
 CUT = re.compile(r"^mma\.sync\.aligned\.(?=row|col)")
 SMALL = 8.5  # points
 HALO = [withStroke(linewidth=2.5, foreground=style.PAPER)]  # a line behind words stops at them
+ON_BAR = {"textcoords": "offset points", "ha": "center", "size": SMALL - 1, "path_effects": HALO}
 WAYS = {"triton": ("our Triton kernel", style.BLUE), "cublas": ("cuBLAS", style.GREEN)}
+
+
+SIZE = ["rows", "columns", "inner"]
+FORMATS = {  # how a table's columns are written, by their headings
+    **dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}"),
+    **dict.fromkeys(["Triton / cuBLAS", "WMMA / cuBLAS", "error / bound"], "{:.2f}"),
+    **dict.fromkeys(["TFLOP/s", "WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s", "% of cuBLAS"], "{:.0f}"),
+    **{"µs": "{:,.0f}", "multiplications for each number read": "{:.0f}"},
+}
+
+
+def _table(columns: Mapping[str, Sequence], caption: str) -> Table:
+    return table(pd.DataFrame(columns), caption, {name: FORMATS[name] for name in columns if name in FORMATS})
+
+
+def _rows(records: Sequence[dict], *what: str) -> pd.DataFrame:
+    """The rows of these kinds out of the records of a benchmark, one after another."""
+    return pd.DataFrame([row for record in records for row in record["rows"] if row["what"] in what])
 
 
 def median_rows(records: Sequence[dict], what: str, keys: Sequence[str]) -> pd.DataFrame:
     """The rows of one kind out of the records of a benchmark: each number the median over the records."""
-    rows = pd.DataFrame([row for record in records for row in record["rows"] if row["what"] == what])
+    rows = _rows(records, what)
     numbers = [name for name in rows if name.endswith(("_us", "_tflops", "_error_of_bound")) and "range" not in name]
     return rows.groupby(list(keys), sort=False)[numbers].median().reset_index()
 
@@ -43,8 +62,7 @@ def narrow_type(records: Sequence[dict]) -> str:
 
 def by_size(records: Sequence[dict]) -> pd.DataFrame:
     """Triton's and cuBLAS's times, rates and errors, by (rows, columns, inner)."""
-    keys = ["rows", "columns", "inner"]
-    return median_rows(records, "size", keys).set_index(keys)
+    return median_rows(records, "size", SIZE).set_index(SIZE)
 
 
 def by_tile(records: Sequence[dict]) -> pd.DataFrame:
@@ -99,35 +117,30 @@ def with_tiles(a: Tensor, b: Tensor, blocks: Sequence[int]) -> Table:
 
 def sizes(records: Sequence[dict]) -> Table:
     """Triton beside cuBLAS by size: time, rate, how far off."""
-    found = median_rows(records, "size", ["rows", "columns", "inner"])
-    tiles = {}  # autotuning may choose differently in each run
-    for record in records:
-        for row in record["rows"]:
-            if row["what"] == "size":
-                tiles.setdefault((row["rows"], row["columns"], row["inner"]), []).append(row["tile"])
-    sizes = list(zip(found["rows"], found["columns"], found["inner"], strict=True))
-    frame = pd.DataFrame(
-        {
-            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
-            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
-            "tile": [" or ".join(sorted(set(tiles[size]))).replace(" x ", "×") for size in sizes],
-            "Triton µs": found["triton_us"],
-            "cuBLAS µs": found["cublas_us"],
-            "Triton TFLOP/s": found["triton_tflops"],
-            "cuBLAS TFLOP/s": found["cublas_tflops"],
-            "error / bound": found["triton_error_of_bound"],
-        }
-    )
-    formats = dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}")
-    formats |= dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
-    formats |= dict.fromkeys(["Triton / cuBLAS", "error / bound"], "{:.2f}")
-    caption = f"A matrix product in {DTYPE_WORDS[narrow_type(records)]}: medians over the runs, GPU time"
-    return table(frame, caption, formats)
+    chosen = _rows(records, "size").groupby(SIZE)["tile"]  # autotuning may choose differently in each run
+    tiles = chosen.agg(lambda own: " or ".join(sorted(set(own))).replace(" x ", "×"))
+    found = median_rows(records, "size", SIZE).join(tiles, on=SIZE)
+    columns = {
+        "rows × columns × inner": _size(found),
+        "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+        "tile": found["tile"],
+        "Triton µs": found["triton_us"],
+        "cuBLAS µs": found["cublas_us"],
+        "Triton TFLOP/s": found["triton_tflops"],
+        "cuBLAS TFLOP/s": found["cublas_tflops"],
+        "error / bound": found["triton_error_of_bound"],
+    }
+    dtype = DTYPE_WORDS[narrow_type(records)]
+    return _table(columns, f"A matrix product in {dtype}: medians over the runs, GPU time")
+
+
+def _size(found: pd.DataFrame) -> pd.Series:
+    return found[SIZE].astype(str).agg(" × ".join, axis=1)
 
 
 def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
     """TFLOP/s by size, Triton beside cuBLAS, under the roof that this GPU's fastest product sets."""
-    found = median_rows(records, "size", ["rows", "columns", "inner"])
+    found = median_rows(records, "size", SIZE)
     names = [
         f"{row.rows:,}" if row.rows == row.columns == row.inner else f"{row.rows:,} ×\n{row.columns:,} ×\n{row.inner:,}"
         for row in found.itertuples()
@@ -140,15 +153,7 @@ def rates(records: Sequence[dict], peaks: Peaks) -> Figure:
             heights = found[f"{way}_tflops"]
             ax.bar(places + offset, heights, 0.38, color=tint(colour, 0.75), label=label, lw=0)
             for x, height in zip(places + offset, heights, strict=True):
-                ax.annotate(
-                    f"{height:.0f}",
-                    (x, height),
-                    (0, 2),
-                    textcoords="offset points",
-                    ha="center",
-                    size=SMALL - 1,
-                    path_effects=HALO,
-                )
+                ax.annotate(f"{height:.0f}", (x, height), (0, 2), **ON_BAR)
         dtype = narrow_type(records)
         roof, name = peaks.rate(dtype), DTYPE_WORDS[dtype]
         ax.axhline(roof, color=style.VERMILION, lw=1.4)
@@ -167,18 +172,15 @@ def tiles(records: Sequence[dict]) -> Table:
     """The same product by the size of its tiles, and by the order in which they are made."""
     found = median_rows(records, "tile", ["tile", "warps", "stages", "group"])
     sides = [[int(side) for side in tile.split(" x ")] for tile in found["tile"]]
-    frame = pd.DataFrame(
-        {
-            "tile": [tile.replace(" x ", "×") for tile in found["tile"]],
-            "rows of tiles together": found["group"],
-            "multiplications for each number read": [m * n / (m + n) for m, n, _ in sides],
-            "µs": found["triton_us"],
-            "TFLOP/s": found["triton_tflops"],
-        }
-    )
+    columns = {
+        "tile": found["tile"].str.replace(" x ", "×"),
+        "rows of tiles together": found["group"],
+        "multiplications for each number read": [m * n / (m + n) for m, n, _ in sides],
+        "µs": found["triton_us"],
+        "TFLOP/s": found["triton_tflops"],
+    }
     size, dtype = records[0]["size"], DTYPE_WORDS[narrow_type(records)]
-    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "multiplications for each number read": "{:.0f}"}
-    return table(frame, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile", formats)
+    return _table(columns, f"{size:,} × {size:,} × {size:,} in {dtype}, by tile")
 
 
 def tile_of(program: int, down: int, across: int, group: int) -> tuple[int, int]:
@@ -212,19 +214,15 @@ def types(records: Sequence[dict]) -> Table:
     """The same tile in each type: which instructions multiply, and how fast."""
     found = median_rows(records, "type", ["dtype"])
     told = {row["dtype"]: row["instructions"] for row in records[0]["rows"] if row["what"] == "type"}
-    frame = pd.DataFrame(
-        {
-            "type": found["dtype"],
-            "instructions that multiply": [
-                ", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]
-            ],
-            "Triton TFLOP/s": found["triton_tflops"],
-            "cuBLAS TFLOP/s": found["cublas_tflops"],
-        }
-    )
-    formats = dict.fromkeys(["Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
+    said = [", ".join(f"{count} {name}" for name, count in told[dtype].items()) for dtype in found["dtype"]]
+    columns = {
+        "type": found["dtype"],
+        "instructions that multiply": said,
+        "Triton TFLOP/s": found["triton_tflops"],
+        "cuBLAS TFLOP/s": found["cublas_tflops"],
+    }
     size = records[0]["size"]
-    return table(frame, f"{size:,} × {size:,} × {size:,}, one small tile in each type", formats)
+    return _table(columns, f"{size:,} × {size:,} × {size:,}, one small tile in each type")
 
 
 def in_cuda() -> list[dict]:
@@ -246,47 +244,37 @@ def instructions(records: Sequence[dict]) -> list[str]:
 
 def fp16_over_bf16(records: Sequence[dict]) -> float:
     """How many times as fast the same WMMA kernel is in FP16 as in BF16; not a number where a GPU has no BF16."""
-    rows = [row for record in records for row in record["rows"] if row["what"] in ("way", "bf16")]
-    shorter = {row["way"] for row in rows if row["what"] == "bf16"}
-    took = pd.DataFrame([row for row in rows if row["way"] in shorter] or rows).groupby("what")["product_us"].median()
+    rows = _rows(records, "way", "bf16")
+    shorter = rows["way"].isin(rows.loc[rows["what"] == "bf16", "way"])
+    took = (rows[shorter] if shorter.any() else rows).groupby("what")["product_us"].median()
     return float(took.get("bf16", float("nan")) / took["way"])
 
 
 def ways(records: Sequence[dict]) -> Table:
     """One product in CUDA C++, each kernel with one thing more than the one above it; Triton and cuBLAS below."""
     found = median_rows(records, "way", ["way"])
-    of_cublas = found.set_index("way")["product_tflops"]["cuBLAS"]
-    frame = pd.DataFrame(
-        {
-            "product": found["way"],
-            "µs": found["product_us"],
-            "TFLOP/s": found["product_tflops"],
-            "% of cuBLAS": 100 * found["product_tflops"] / of_cublas,
-            "error / bound": found["product_error_of_bound"],
-        }
-    )
-    formats = {"µs": "{:,.0f}", "TFLOP/s": "{:.0f}", "% of cuBLAS": "{:.0f}", "error / bound": "{:.2f}"}
+    columns = {
+        "product": found["way"],
+        "µs": found["product_us"],
+        "TFLOP/s": found["product_tflops"],
+        "% of cuBLAS": 100 * found["product_tflops"] / found.set_index("way")["product_tflops"]["cuBLAS"],
+        "error / bound": found["product_error_of_bound"],
+    }
     size = records[0]["size"]
-    return table(frame, f"{size:,} × {size:,} × {size:,} in FP16, way by way", formats)
+    return _table(columns, f"{size:,} × {size:,} × {size:,} in FP16, way by way")
 
 
 def sizes_in_cuda(records: Sequence[dict]) -> Table:
     """WMMA, Triton and cuBLAS by size, smallest first, each with the fastest of its tiles: their shares of cuBLAS."""
-    found = median_rows(records, "size", ["rows", "columns", "inner"])
-    work = found["rows"].astype(float) * found["columns"] * found["inner"]
-    found = found.loc[work.sort_values(kind="stable").index]
-    sizes = zip(found["rows"], found["columns"], found["inner"], strict=True)
-    frame = pd.DataFrame(
-        {
-            "rows × columns × inner": [" × ".join(map(str, size)) for size in sizes],
-            "WMMA / cuBLAS": found["wmma_tflops"] / found["cublas_tflops"],
-            "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
-            "WMMA TFLOP/s": found["wmma_tflops"],
-            "Triton TFLOP/s": found["triton_tflops"],
-            "cuBLAS TFLOP/s": found["cublas_tflops"],
-            "error / bound": found["wmma_error_of_bound"],
-        }
-    )
-    formats = dict.fromkeys(["WMMA / cuBLAS", "Triton / cuBLAS", "error / bound"], "{:.2f}")
-    formats |= dict.fromkeys(["WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s"], "{:.0f}")
-    return table(frame, "The same product in FP16 by size: medians over the runs, GPU time", formats)
+    found = median_rows(records, "size", SIZE)
+    found = found.loc[found[SIZE].astype(float).prod(axis=1).sort_values(kind="stable").index]
+    columns = {
+        "rows × columns × inner": _size(found),
+        "WMMA / cuBLAS": found["wmma_tflops"] / found["cublas_tflops"],
+        "Triton / cuBLAS": found["triton_tflops"] / found["cublas_tflops"],
+        "WMMA TFLOP/s": found["wmma_tflops"],
+        "Triton TFLOP/s": found["triton_tflops"],
+        "cuBLAS TFLOP/s": found["cublas_tflops"],
+        "error / bound": found["wmma_error_of_bound"],
+    }
+    return _table(columns, "The same product in FP16 by size: medians over the runs, GPU time")

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.labs.lab20 import patients
-from labkit.numbers import NotANumber, number, shown
+from labkit.lazily import torch
+from labkit.numbers import NotANumber, Quantity, number, shown
+from labkit.subjects.bounds import idle_ms, row_ms, whole_ms, without
 from stepbudget.ask import collectives, copies, phases, predict, tensor_cores
 from stepbudget.ask.budget import budget
 from stepbudget.report import Report
@@ -53,89 +55,70 @@ def _cause(patient: int) -> Choice:
     return Choice(READ, hint, right=lambda: patients.cause(patient), wrong=wrong)
 
 
-def _ms(report: Report, *causes: str) -> float:
-    return sum(budget(report).ms[cause] for cause in causes)
-
-
-def _window_ms(report: Report) -> float:
-    return budget(report).window.duration_ms
-
-
 # Bounds
 
 
-def _fix_ms(report: Report, fix: str) -> float:
-    return predict.bound(report, budget(report), fix).at_most_ms
+def _fix_ms(fix: str) -> Quantity:
+    return Quantity(lambda report: predict.bound(report, budget(report), fix).at_most_ms)
 
 
+PRECISION_MS = _fix_ms("mixed_precision")
 TENSOR_CORES_MS = Number(
     BOUND,
     "A row of sb.bounds: the fix that puts matrix products on Tensor Cores.",
-    right=lambda report: _fix_ms(report, "mixed_precision"),
+    right=PRECISION_MS,
     wrong={
-        "that is the window at best, once the cure works: what does it gain?": lambda report: (
-            _window_ms(report) - _fix_ms(report, "mixed_precision")
-        ),
-        "that is the whole window": _window_ms,
-        "those are seconds: milliseconds are asked for": lambda report: _fix_ms(report, "mixed_precision") / 1e3,
-        "that is what the GPU's idle time could gain, and this GPU is busy": lambda report: budget(report).idle_ms,
-        "that is a factor: milliseconds are asked for": lambda report: (
-            _window_ms(report) / (_window_ms(report) - _fix_ms(report, "mixed_precision"))
-        ),
+        "that is the window at best, once the cure works: what does it gain?": whole_ms - PRECISION_MS,
+        "that is the whole window": whole_ms,
+        "those are seconds: milliseconds are asked for": PRECISION_MS / 1e3,
+        "that is what the GPU's idle time could gain, and this GPU is busy": idle_ms,
+        "that is a factor: milliseconds are asked for": without(PRECISION_MS),
     },
 )
 
 
-def _phase(report: Report, name: str, column: str = "cpu_ms") -> float:
-    found = phases.phases(report)
-    return float(found.loc[found["phase"] == name, column].sum())
+def _phase(name: str, column: str = "cpu_ms") -> Quantity:
+    return Quantity(lambda report: phases.phases(report).set_index("phase").loc[name, column])
 
 
 OPTIMIZER_MS = Number(
     BOUND,
     "At most what the CPU spends in one phase: see sb.phases.",
-    right=lambda report: _phase(report, "optimizer"),
+    right=_phase("optimizer"),
     wrong={
-        "that is for all launches, and those of forward and backward stay as they are": lambda report: _fix_ms(
-            report, "cuda_graph"
-        ),
-        "that is the kernels' time: the CPU's is what the GPU waits for": lambda report: _phase(
-            report, "optimizer", "gpu_ms"
-        ),
-        "that row is the code between the launches: the launches are the optimizer's, too": lambda report: _ms(
-            report, "optimizer"
-        ),
-        "that is the backward pass": lambda report: _phase(report, "backward"),
-        "that is the whole window": _window_ms,
+        "that is for all launches, and those of forward and backward stay as they are": _fix_ms("cuda_graph"),
+        "that is the kernels' time: the CPU's is what the GPU waits for": _phase("optimizer", "gpu_ms"),
+        "that row is the code between the launches: the launches are the optimizer's, too": row_ms("optimizer"),
+        "that is the backward pass": _phase("backward"),
+        "that is the whole window": whole_ms,
     },
 )
 
 IDLE_MS = Number(
     BOUND,
     "However fast the CPU is, the GPU's own work remains. So what can vanish at most?",
-    right=lambda report: budget(report).idle_ms,
+    right=idle_ms,
     wrong={
-        "that is what remains: the GPU's own work": lambda report: _window_ms(report) - budget(report).idle_ms,
-        "that is the whole window: the GPU's work does not vanish": _window_ms,
-        "those are the copies: small beside what goes on before them": lambda report: _ms(
-            report, "copies", "pageable_copy"
-        ),
-        "that is a share: milliseconds are asked for": lambda report: budget(report).idle_ms / _window_ms(report),
+        "that is what remains: the GPU's own work": whole_ms - idle_ms,
+        "that is the whole window: the GPU's work does not vanish": whole_ms,
+        "those are the copies: small beside what goes on before them": row_ms("copies", "pageable_copy"),
+        "that is a share: milliseconds are asked for": idle_ms / whole_ms,
     },
     within=0.03,  # the row of the CPU code alone is as good an answer
 )
 
 
-def _late(report: Report) -> float:
+@Quantity
+def late_gpu(report: Report) -> float:
     return float(collectives.late(collectives.communication(report))["gpu"])
 
 
 LATE_GPU = Number(
     READ,
     "ask.collectives.communication(ward[7]) has a row for each GPU: 'last' says how often that one came last.",
-    right=_late,
+    right=late_gpu,
     wrong={
-        "that is the one that waits": lambda report: 1 - _late(report),
+        "that is the one that waits": 1 - late_gpu,
         "that is how often it came last: which GPU is it?": lambda report: float(
             collectives.communication(report)["last"].max()
         ),
@@ -147,7 +130,8 @@ LATE_GPU = Number(
 STEPS = 3  # that patient 8's report holds
 
 
-def _fetched(report: Report) -> float:
+@Quantity
+def fetched(report: Report) -> float:
     found = copies.copies(report)
     return float(found.loc[found["direction"] == "device to host", "count"].sum())
 
@@ -155,32 +139,33 @@ def _fetched(report: Report) -> float:
 FETCHED = Number(
     READ,
     "sb.copies counts the copies from device to host, over three steps.",
-    right=lambda report: _fetched(report) / STEPS,
+    right=fetched / STEPS,
     wrong={
-        "that is in all: the report holds three steps": _fetched,
+        "that is in all: the report holds three steps": fetched,
         "those are the batches, on their way to the GPU": lambda report: float(STEPS),
         "that is the number of kernels": lambda report: float(len(report.kernels)),
     },
 )
 
 
-def _aligned_ms(report: Report, pattern: str = "align1") -> float:
-    found = tensor_cores.verdicts(report)
-    return float(found.loc[found["kernel"].str.contains(pattern), "gpu_ms"].sum())
+def _kernels_ms(pattern: str) -> Quantity:
+    def ms(report: Report) -> float:
+        found = tensor_cores.verdicts(report)
+        return float(found.loc[found["kernel"].str.contains(pattern), "gpu_ms"].sum())
+
+    return Quantity(ms)
 
 
 ALIGN_MS = Number(
     BOUND,
     "At most all the time of the kernels whose names end in align1: see sb.kernels.",
-    right=_aligned_ms,
+    right=_kernels_ms("align1"),
     wrong={
-        "that is all Tensor Core kernels: the others are as fast as they can be": lambda report: _ms(
-            report, "tensor_core_kernels"
-        ),
+        "that is all Tensor Core kernels: the others are as fast as they can be": row_ms("tensor_core_kernels"),
         "that is the longest of them alone": lambda report: float(tensor_cores.verdicts(report)["gpu_ms"].max()),
-        "that is the whole window": _window_ms,
-        "those are the fast ones: the others are asked for": lambda report: _aligned_ms(report, "nvjet"),
-        "those are seconds: milliseconds are asked for": lambda report: _aligned_ms(report) / 1e3,
+        "that is the whole window": whole_ms,
+        "those are the fast ones: the others are asked for": _kernels_ms("nvjet"),
+        "those are seconds: milliseconds are asked for": _kernels_ms("align1") / 1e3,
     },
 )
 
@@ -192,7 +177,6 @@ READS = "aten::_local_scalar_dense"  # what .item() comes to; an optimizer's ste
 
 def _seen(run: Callable[[], object]) -> tuple[object, list[tuple[str, tuple]]]:
     """What ``run`` returns, and PyTorch's operations below it: name (``aten::mm``) and the types of its tensors."""
-    import torch  # here and below: the recorded labs need none
     from torch.utils._python_dispatch import TorchDispatchMode
 
     operations = []
@@ -208,8 +192,6 @@ def _seen(run: Callable[[], object]) -> tuple[object, list[tuple[str, tuple]]]:
 
 
 def _small_model(layers: int = 4):
-    import torch
-
     torch.manual_seed(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(layers)))
     return model, torch.nn.functional.mse_loss, torch.randn(16, 8), torch.randn(16, 8)
@@ -217,8 +199,6 @@ def _small_model(layers: int = 4):
 
 @quietly
 def _try_norms(step: Callable) -> str | None:
-    import torch
-
     model, loss_fn, batch, target = _small_model()
     found, operations = _seen(lambda: step(model, loss_fn, batch, target))
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -248,8 +228,6 @@ def _norms(fetch: Callable, backward: bool = True) -> Callable:
 
 
 def _stacked(gradients):
-    import torch
-
     return torch.stack([gradient.norm() for gradient in gradients])
 
 
@@ -271,8 +249,6 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
 
 @quietly
 def _try_precision(step: Callable) -> str | None:
-    import torch
-
     model, loss_fn, batch, target = _small_model()
     before = torch.get_float32_matmul_precision()
     try:
@@ -299,8 +275,6 @@ def _try_precision(step: Callable) -> str | None:
 
 def _autocast_step(dtype: str | None = "bfloat16", device: str = "", only_loss: bool = False, backward: bool = True):
     def train_step(model, loss_fn, batch, target):
-        import torch
-
         kind = device or batch.device.type
         with torch.autocast(kind, getattr(torch, dtype or "bfloat16"), enabled=bool(dtype) and not only_loss):
             output = model[:2](batch)
@@ -314,8 +288,6 @@ def _autocast_step(dtype: str | None = "bfloat16", device: str = "", only_loss: 
 
 
 def _all_in_sixteen_bits(model, loss_fn, batch, target):
-    import torch
-
     model.to(torch.bfloat16)
     loss = loss_fn(model(batch.to(torch.bfloat16)), target.to(torch.bfloat16))
     loss.backward()
@@ -340,8 +312,6 @@ FEW = 1.0  # operations a parameter: a loop makes nine
 
 @quietly
 def _try_optimizer(make_optimizer: Callable) -> str | None:
-    import torch
-
     model, loss_fn, batch, target = _small_model(layers=20)
     twin, *_ = _small_model(layers=20)
     parameters = list(model.parameters())
@@ -384,8 +354,6 @@ OPTIMIZER = Code(
 
 @quietly
 def _try_recoloured(recoloured: Callable) -> str | None:
-    import torch
-
     torch.manual_seed(0)
     same = torch.randint(60, 200, (1, 3, 16, 16), dtype=torch.uint8).expand(32, -1, -1, -1).contiguous()
     found, many = _seen(lambda: recoloured(torch, same))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
 from labkit.labs.lab23.fp8 import us
+from labkit.lazily import torch
+from labkit.numbers import Quantity
 
 # --- 23.1: from which width on does FP8 pay? ------------------------------------------------------------------
 
@@ -60,6 +62,7 @@ SMALLEST_WIDTH = Number(
 # --- 23.2: what FP8 gains of a whole step ---------------------------------------------------------------------
 
 
+@Quantity
 def most_gained(share: float, ratio: float) -> float:
     """How many times as fast a step becomes at most, of which a ``share`` becomes ``ratio`` times as fast."""
     return 1 / (1 - share + share / ratio)
@@ -72,9 +75,9 @@ MOST_GAINED = Number(
     wrong={
         "that is the gain of the products alone: the rest of the step stays": lambda share, ratio: ratio,
         "shares of time add up, gains do not": lambda share, ratio: 1 - share + share * ratio,
-        "that is what is left of the time: the gain is 1 over it": lambda share, ratio: 1 / most_gained(share, ratio),
+        "that is what is left of the time: the gain is 1 over it": 1 / most_gained,
         "that would make the products cost nothing": lambda share, ratio: 1 / (1 - share),
-        "that is the share of the time that is saved": lambda share, ratio: 1 - 1 / most_gained(share, ratio),
+        "that is the share of the time that is saved": 1 - 1 / most_gained,
     },
     within=0.01,
 )
@@ -86,8 +89,6 @@ SMALL = 1e-3
 
 
 def _try_step(step: Callable) -> str | None:
-    import torch  # here: the recorded labs need none
-
     torch.manual_seed(0)
     data = list(torch.randn(PARTS, 8, 6))
     model, exact = torch.nn.Linear(6, 1), torch.nn.Linear(6, 1)
@@ -148,7 +149,6 @@ def _try_step(step: Callable) -> str | None:
 
 def _Counted(*given, **named):
     """A scaler that counts its calls, in ``seen``."""
-    import torch
 
     class Scaler(torch.amp.GradScaler):
         def __init__(self):
@@ -183,8 +183,6 @@ def _step(
     """A step with all that belongs to it, in order, but for what is said otherwise."""
 
     def step(model, loss_of, parts, optimizer, scaler):
-        import torch
-
         def finish():
             if unscaled:
                 scaler.unscale_(optimizer)
@@ -212,8 +210,6 @@ def _step(
 
 
 def _clipped_before(model, loss_of, parts, optimizer, scaler):
-    import torch
-
     optimizer.zero_grad()
     for part in parts:
         scaler.scale(loss_of(model, part) / len(parts)).backward()

@@ -145,9 +145,7 @@ def losses(record: dict) -> Figure:
     """Test loss above the least possible one: a row a format, a dot a seed, a line at the mean."""
     names = [name for name in WORDS if any(row["variant"] == name for row in record["rows"])]
     seeds = len({row["seed"] for row in record["rows"]})
-    with style.house_style():
-        fig = style.figure(1.2 + 0.32 * len(names), w_pad=0.1)
-        ax = fig.subplots()
+    with style.chart(1.2 + 0.32 * len(names), w_pad=0.1) as (fig, ax):
         for y, name in enumerate(names):
             own = [row["test_loss"] for row in record["rows"] if row["variant"] == name]
             own = [loss - record["least_loss"] for loss in own if loss is not None]

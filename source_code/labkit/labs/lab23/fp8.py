@@ -91,9 +91,7 @@ def small_and_large(record: dict) -> dict[str, float]:
 def gains(record: dict) -> Figure:
     """How many times as fast FP8 makes four linear layers, by their width: as PyTorch runs them, and compiled."""
     found = us(record, "layers")
-    with style.house_style():
-        fig = style.figure(3.1)
-        ax = fig.subplots()
+    with style.chart(3.1) as (fig, ax):
         for how, ending, colour in (("as PyTorch runs them", "", style.ORANGE), ("compiled", " compiled", style.BLUE)):
             both = [f"bf16{ending}", f"fp8{ending}"]
             own = found.reindex(columns=both).dropna()

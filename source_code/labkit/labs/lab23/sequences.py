@@ -108,9 +108,8 @@ def sizes(found: pd.DataFrame) -> Figure:
     ``found``: ``cases``. Grey behind multiples of 8.
     """
     dtype = narrow(found["dtype"])
-    with style.house_style():
-        fig = style.figure(3.1, w_pad=0.1)
-        for ax, varied in zip(fig.subplots(1, 2, sharey=True), ("hidden", "vocabulary"), strict=True):
+    with style.chart(3.1, 1, 2, sharey=True, w_pad=0.1) as (fig, axes):
+        for ax, varied in zip(axes, ("hidden", "vocabulary"), strict=True):
             own = around(found, varied, dtype)
             for x, size in enumerate(own["size"]):
                 if size % MULTIPLE == 0:

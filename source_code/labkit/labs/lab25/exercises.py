@@ -10,12 +10,11 @@ from types import SimpleNamespace
 
 from labkit.display.pieces import part
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
-from labkit.numbers import shown
+from labkit.numbers import Quantity, shown
 from labkit.paths import SOURCE_CODE
 from labkit.pretend.profiler import LAUNCH_MS, Cuda
+from labkit.subjects.bounds import row_ms, whole_ms
 from stepbudget.ask import phases
-from stepbudget.ask.budget import budget
-from stepbudget.report import Report
 
 # The second script, as it was
 
@@ -36,36 +35,22 @@ TROUBLE = Choice(
 )
 
 
-def _optimizer(report: Report, column: str) -> float:
-    """Milliseconds of the phase in one step."""
-    found = phases.phases(report).set_index("phase").loc["optimizer"]
-    return float(found[column] / found["count"])
+def _optimizer(column: str) -> Quantity:
+    return Quantity(lambda report: phases.phases(report).set_index("phase").loc["optimizer", column])
 
 
-def _steps(report: Report) -> int:
-    return int(phases.phases(report).set_index("phase").loc["optimizer", "count"])
-
-
-def _both(report: Report) -> float:
-    return _optimizer(report, "cpu_ms") + _optimizer(report, "gpu_ms")
-
-
+STEPS = _optimizer("count")
+CPU_MS, GPU_MS = (_optimizer(column) / STEPS for column in ("cpu_ms", "gpu_ms"))  # of one step
 OPTIMIZER_MS = Number(
     BOUND,
     "Its row in sb.phases: the CPU's time for it, and its kernels' time on the GPU; of one step of the ten.",
-    right=_both,
+    right=CPU_MS + GPU_MS,
     wrong={
-        "that is for all captured steps: of one step is asked": lambda report: _steps(report) * _both(report),
-        "that is the CPU's time for it: its kernels on the GPU could go, too": lambda report: _optimizer(
-            report, "cpu_ms"
-        ),
-        "those are its kernels: the CPU's time for them could go, too": lambda report: _optimizer(report, "gpu_ms"),
-        "that is the budget's row: only what the GPU waits for between the launches": lambda report: (
-            budget(report).ms["optimizer"] / _steps(report)
-        ),
-        "that is a whole step: forward and backward stay": lambda report: (
-            budget(report).window.duration_ms / _steps(report)
-        ),
+        "that is for all captured steps: of one step is asked": STEPS * (CPU_MS + GPU_MS),
+        "that is the CPU's time for it: its kernels on the GPU could go, too": CPU_MS,
+        "those are its kernels: the CPU's time for them could go, too": GPU_MS,
+        "that is the budget's row: only what the GPU waits for between the launches": row_ms("optimizer") / STEPS,
+        "that is a whole step: forward and backward stay": whole_ms / STEPS,
     },
 )
 

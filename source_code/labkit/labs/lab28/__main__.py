@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 from labkit.errors import one_sentence
-from labkit.labs.lab28 import entries
+from labkit.labs import lab28
 from labkit.speedrun import rules
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m labkit.labs.lab28", description="The table of all entries.")
-    parser.add_argument("folder", nargs="?", type=Path, default=entries.ENTRIES, help="records of speedrun.py")
+    parser.add_argument("folder", nargs="?", type=Path, default=lab28.ENTRIES, help="records of speedrun.py")
     with one_sentence():
-        records = [*entries.own(), *entries.entries(parser.parse_args().folder)]
+        records = [*lab28.own(), *lab28.entries(parser.parse_args().folder)]
     refused = {record["entry"]: found for record in records if (found := rules.broken(record))}
-    print(entries.standing(record for record in records if record["entry"] not in refused))
+    print(lab28.standing(record for record in records if record["entry"] not in refused))
     for name, sentences in refused.items():
         print(f"{name} is not in the table: {'; '.join(sentences)}.")
     return 1 if refused else 0

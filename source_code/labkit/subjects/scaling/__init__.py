@@ -3,4 +3,4 @@
 from labkit.subjects.scaling.charts import one_step
 from labkit.subjects.scaling.model import scored
 from labkit.subjects.scaling.readings import DDP, LAUNCHES, frame, gained, graphs, measured, read
-from labkit.subjects.scaling.tables import budgets, gains, jobs, on_paper, predictions
+from labkit.subjects.scaling.tables import budgets, gains, on_paper, predictions

@@ -30,9 +30,7 @@ def one_step(found: Ranks, last_row: str = ROWS[-1]) -> Figure:
         raise ValueError("no NVTX range says where a step begins")
     usual = steps[len(steps) // 2]
     start, end = (int(time) for time in first.clock.there([usual.start, usual.end]))
-    with style.house_style(formulas=False):
-        fig = style.figure(1.1 + 0.85 * len(found.ranks))
-        ax = fig.subplots()
+    with style.chart(1.1 + 0.85 * len(found.ranks), formulas=False) as (fig, ax):
         phases, names = {}, {}
         for place, rank in enumerate(found.ranks):
             top = place * (len(ROWS) + APART)

@@ -101,23 +101,6 @@ def predictions(found: pd.DataFrame, caption: str) -> Table:
     return table(frame, caption, formats)
 
 
-def jobs(where: Path | None = None, programs: Collection[str] = tuple(PROGRAMS)) -> Table:
-    """What the model knows of a program's step, and where from."""
-    found = [job for job in model.jobs(where).values() if job.program in programs]
-    frame = pd.DataFrame(
-        {
-            "program": [PROGRAMS[job.program].label for job in found],
-            "GPU's work ms": [1e3 * job.work_s for job in found],
-            "of it fixed ms": [1e3 * job.fixed_s for job in found],
-            "CPU's code ms": [1e3 * job.cpu_s or None for job in found],
-            "loader ms": [1e3 * job.loader_s if job.loader_s else None for job in found],
-        }
-    )
-    frame = frame.dropna(axis="columns", how="all")
-    formats = {name: "{:,.2f}" for name in frame if name.endswith(" ms")}
-    return table(frame, "What the model knows of a step on one GPU", formats)
-
-
 def on_paper(
     programs: Collection[str] = tuple(PROGRAMS), sizes: Iterable[int] = FAR, where: Path | None = None
 ) -> Table:
