@@ -351,11 +351,8 @@ def test_transfer_grid():
     assert widths[:2] == pytest.approx([320, 288]) and widths[-2:] == pytest.approx([96, 6.4])
     assert "6 / 96 µs" in texts(fig)
     rates = {line.get_label(): list(line.get_ydata()) for line in right.lines}
-    assert rates["pageable"] == pytest.approx([10, 10]) and rates["pinned, non_blocking"][0] == pytest.approx(
-        33.333, rel=1e-3
-    )
-    with pytest.raises(ValueError, match="not measured at 5"):
-        lab03.transfer_grid(TRANSFER_ROWS, size_mb=5)
+    assert rates["pageable"] == pytest.approx([10, 10])
+    assert rates["pinned, non_blocking"][0] == pytest.approx(33.333, rel=1e-3)
 
 
 def test_worker_sweep():

@@ -229,20 +229,18 @@ def medians(transfers: Sequence[dict]) -> list[dict]:
     return rows.groupby(kinds, as_index=False).median(numeric_only=True).to_dict("records")
 
 
-def transfer_grid(rows: Sequence[dict], size_mb: float = BATCH_MB) -> Figure:
-    """Copies to the GPU. Left, at one size: µs until the call returns and until the copy is done. Right: GB/s by size.
+def transfer_grid(rows: Sequence[dict]) -> Figure:
+    """Copies to the GPU. Left, of a batch: µs until the call returns and until the copy is done. Right: GB/s by size.
 
     ``rows``: one dict a size and kind of copy with ``size_mb``, ``memory``, ``non_blocking``, ``returned_us``,
     ``done_us``.
     """
     found = {(row["size_mb"], row["memory"], row["non_blocking"]): row for row in rows}
     sizes = sorted({row["size_mb"] for row in rows})
-    if size_mb not in sizes:
-        raise ValueError(f"not measured at {size_mb} MB, but at: {', '.join(map(str, sizes))}")
     with style.house_style():
         fig = style.figure(3.9)
         left, right = fig.subplots(1, 2, width_ratios=(1.2, 1))
-        _returned_and_done(left, {kind: found[(size_mb, *kind)] for kind in TRANSFERS}, size_mb)
+        _returned_and_done(left, {kind: found[(BATCH_MB, *kind)] for kind in TRANSFERS})
         for kind, (words, colour, line) in TRANSFERS.items():
             gb_per_s = [1e3 * size / found[(size, *kind)]["done_us"] for size in sizes]
             right.plot(sizes, gb_per_s, line, color=colour, marker="o", ms=4, label=words)
@@ -258,7 +256,7 @@ def transfer_grid(rows: Sequence[dict], size_mb: float = BATCH_MB) -> Figure:
     return fig
 
 
-def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> None:
+def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict]) -> None:
     """For each kind of copy a pale bar until it is done, and in it a dark one until the call returned."""
     longest = max(row["done_us"] for row in rows.values())
     for y, (kind, row) in enumerate(rows.items()):
@@ -270,7 +268,7 @@ def _returned_and_done(ax: Axes, rows: Mapping[tuple, dict], size_mb: float) -> 
     ax.set_yticks(range(len(rows)), [TRANSFERS[kind][0].replace(", ", ",\n") for kind in rows])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    ax.set_title(f"A copy of {size_mb:g} MB: µs until returned / done")
+    ax.set_title(f"A copy of {BATCH_MB:g} MB: µs until returned / done")
 
 
 # --- exercises ------------------------------------------------------------------------------------------------

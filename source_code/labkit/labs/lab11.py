@@ -56,14 +56,11 @@ def named(kernels: Sequence[str]) -> dict[str, str]:
 def under_the_roofs(kernels: pd.DataFrame, peaks: Peaks, step: str) -> Figure:
     """The kernels that matter in a step and use Tensor Cores, under their roofs; the longest where none is known."""
     words = named(kernels["kernel"].tolist())
-    points = [
-        point
-        for point in roofline.counted_points(kernels)
-        if point.name in words and point.dtype != "fp32" and point.name != "_head"
-    ]
+    found = roofline.counted_points(kernels)
+    points = [one for one in found if one.name in words and one.dtype != "fp32" and one.name != "_head"]
     if not points:
         words = {name: short_kernel(name, 28) for name in kernels["kernel"].head(4)}
-        points = [point for point in roofline.counted_points(kernels) if point.name in words]
+        points = [one for one in found if one.name in words]
     return roofline_charts.roofline(peaks, points, words, f"Kernels of {step} under their roofs")
 
 
@@ -123,9 +120,7 @@ def done_and_needed(kernels: pd.DataFrame) -> Table:
     needed, done = kernels["kernel"].map(opt7_flops()) / 1e9, kernels["tensor_flops"] / 1e9
     columns = ["kernel", "GFLOP needed", "GFLOP done", "done / needed"]
     frame = pd.concat([kernels["kernel"], needed, done, done / needed], axis=1).set_axis(columns, axis=1)
-    return table(
-        frame, "Operations of a step, in the kernels for conv2", {"GFLOP needed": "{:.1f}", "GFLOP done": "{:.1f}"}
-    )
+    return table(frame, "Operations of a step, in the kernels for conv2", dict.fromkeys(columns[1:3], "{:.1f}"))
 
 
 def roofs_of(records: Sequence[dict]) -> dict[str, Roofs]:

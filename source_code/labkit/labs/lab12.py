@@ -19,12 +19,13 @@ from matplotlib.patches import Patch
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.display.runs import difference, epoch_ms
-from labkit.display.spread import Spread, paired
+from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.lazily import torch
 from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
 from labkit.subjects import shapes
+from labkit.subjects.ladder import epoch_times
 from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
 from stepbudget.ask import ops
@@ -131,9 +132,7 @@ def whole_network(runs: Mapping[str, Sequence[dict]], linear: pd.DataFrame) -> I
     """What 127 units and 16 classes do to an epoch; ``runs``: of each network, by its command."""
     plain, *others = NETWORKS
     for command in others:
-        pairs = zip(runs[command], runs[plain], strict=False)
-        ratio = Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in pairs])
-        yield f"{NETWORKS[command]}, an epoch: {difference(ratio)}"
+        yield f"{NETWORKS[command]}, an epoch: {difference(epoch_times(runs[command], runs[plain]))}"
     yield f"127 units, the whole process: {difference(paired(runs[others[0]], runs[plain]))}"
     if len(linear):
         more = _more_ms(linear)

@@ -23,6 +23,7 @@ from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
 from labkit.pretend.watched import operations
 from labkit.subjects import accuracy, shapes
+from labkit.subjects.ladder import epoch_times
 from labkit.subjects.roofline_charts import ROOFS
 from labkit.subjects.shapes import TYPES, WORDS, half_type
 from stepbudget.ask import ops, tensor_cores
@@ -141,7 +142,7 @@ def shorter_epochs(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
 def _epochs_ratio(runs: Mapping[str, Sequence[dict]]) -> Spread:
     """An epoch with channels_last over one without, round by round."""
     plain, last = (runs[command] for command in NETWORKS)
-    return Spread.of([epoch_ms([own]) / epoch_ms([base]) for own, base in zip(last, plain, strict=False)])
+    return epoch_times(last, plain)
 
 
 def _gained_ms(runs: Mapping[str, Sequence[dict]]) -> float:

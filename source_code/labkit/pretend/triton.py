@@ -68,7 +68,8 @@ def launch(kernel: Callable, grid: tuple[int, ...], *arguments: object, **consta
     source = getattr(kernel, "fn", kernel)
     names = source.__code__.co_varnames
     # The same source with this module's tl, whatever the name means where the source was written.
-    function = FunctionType(source.__code__, {**source.__globals__, "tl": tl}, None, source.__defaults__)
+    names_there = {**source.__globals__, "tl": tl}
+    function = FunctionType(source.__code__, names_there, None, source.__defaults__, source.__closure__)
     pointers = [_pointer(value, names[place]) for place, value in enumerate(arguments)]
     work = Work()
     for number in range(math.prod(grid)):

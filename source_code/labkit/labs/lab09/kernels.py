@@ -35,14 +35,14 @@ def plan(limits: pd.DataFrame, top: int = 4) -> Table:
 CONV2 = {"fprop": "conv2", "dgrad": "conv2, data gradient", "wgrad": "conv2, weight gradient"}
 
 
-def conv2_products(kernels: pd.DataFrame, batch: int = BATCH) -> pd.DataFrame:
+def conv2_products(kernels: pd.DataFrame) -> pd.DataFrame:
     """conv2's three products: what they had to do, and what they did; none of those whose kernel is not found by name.
 
     ``kernels``: from ``in_depth``. Columns: ``word``, ``kernel``, ``product``, ``us``, ``shapes_mb``, ``counted_mb``,
     ``needed_gflop``, ``done_gflop``, ``blocks``, ``waves`` (how often its blocks fill the GPU).
     """
-    shapes_mb = kernel_traffic("as a compiler fuses", batch).set_index("kernel").sum(axis=1)
-    needed = batch * sizes.flops_per_sample()["conv2"] / 1e9
+    shapes_mb = kernel_traffic("as a compiler fuses").set_index("kernel").sum(axis=1)
+    needed = BATCH * sizes.flops_per_sample()["conv2"] / 1e9
     rows = []
     for word, product in CONV2.items():
         for own in kernels[kernels["kernel"].str.contains(word)].head(1).itertuples():

@@ -91,9 +91,7 @@ def number_type(name: str, records: Sequence[dict]) -> str:
     return NUMBER_TYPES.get(said, RUNGS[name][1])
 
 
-def step_point(
-    name: str, seconds: float, counted: pd.DataFrame | None = None, batch: int = BATCH, dtype: str | None = None
-) -> Point:
+def step_point(name: str, seconds: float, counted: pd.DataFrame | None = None, dtype: str | None = None) -> Point:
     """A training step of a rung (``main_opt7`` …) as a point; ``seconds`` as timed, without a profiler.
 
     ``counted``: the kernels of one step as ``stepbudget.ncu.counters`` has them; without it the bytes are those of
@@ -101,9 +99,9 @@ def step_point(
     """
     step, own_dtype = RUNGS[name]
     dtype = dtype or own_dtype
-    moved = step_traffic(step, batch, dtype) if counted is None else float(counted["bytes"].sum())
+    moved = step_traffic(step, dtype=dtype) if counted is None else float(counted["bytes"].sum())
     source = FROM_SHAPES if counted is None else COUNTED
-    return Point(name, dtype, batch * sizes.training_flops_per_sample(), moved, seconds, source)
+    return Point(name, dtype, BATCH * sizes.training_flops_per_sample(), moved, seconds, source)
 
 
 def ladder_points(runs: Mapping[str, Sequence[dict]], counted: Mapping[str, pd.DataFrame]) -> list[Point]:

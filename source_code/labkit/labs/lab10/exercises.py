@@ -66,7 +66,9 @@ BIAS_RELU = Code(
         "some results are negative": _kernel(lambda tl, x, bias: x() + bias()),
         "were never written": _kernel(one_program=True),
         "are enough: each of x once": _kernel(lambda tl, x, bias: tl.maximum((x() + x()) / 2 + bias(), 0.0)),
-        "the bias is added after the maximum": _kernel(lambda tl, x, bias: tl.maximum(x(), 0.0) + bias()),
+        "the bias is added after the maximum": _kernel(
+            lambda tl, x, bias: tl.maximum(tl.maximum(x(), 0.0) + bias(), 0.0)
+        ),
     },
 )
 
