@@ -313,6 +313,21 @@ def test_a_block_may_ask_for_more_shared_memory_and_not_for_too_much(monkeypatch
 
 
 @needs_nvrtc
+def test_each_gpu_of_a_process_gets_code_for_its_own_compute_capability_once(monkeypatch):
+    driver = Driver(monkeypatch)
+    for device, capability in ((0, (9, 0)), (1, (8, 0)), (0, (9, 0)), (1, (8, 0))):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda asked, own=(device, capability): dict([own])[asked]
+        )
+        nvrtc.compiled(chains.SOURCE, "chains", chains.flags(1))
+    loaded = [words[0] for name, *words in driver.asked if name == "cuModuleLoadData"]
+    assert loaded == [nvrtc.code(chains.SOURCE, one, chains.flags(1)).cubin for one in ((9, 0), (8, 0))]
+    assert loaded[0] != loaded[1]
+    nvrtc._loaded.cache_clear()
+
+
+@needs_nvrtc
 @needs_triton
 def test_the_machine_code_of_few_chains_reads_more_registers(tmp_path):
     """What lab 27 says of Hopper's code: one chain keeps no operand, of two one in two does, of more nearly all do."""
