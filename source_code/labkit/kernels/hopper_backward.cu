@@ -6,8 +6,8 @@
 //     shared memory of a block, struct Backward: 229,376 bytes
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //     | half[0]                  87,552 | half[1]                  87,552 | weight        53,248 | conv1   |
-//     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's, turned, A   |   1,024 |
-//     | pairs 2,048 | bytes       6,144 |                                 | of wgmma             |         |
+//     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
+//     | pairs 2,048 | bytes       6,144 |                                 | transposed           |         |
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //
 //     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
