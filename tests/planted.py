@@ -127,7 +127,7 @@ DEFECTS = (
         "EPS = 0.9, 1e-6", "EPS = 0.9, 1e-5", f"{LIMIT}::test_own_kernels_on_the_cpu_equal_an_independent_loop", LONG,
     ),
     Defect(
-        "opt8's values a thousandth too large", f"{KERNELS}/convolutions.py",
+        "opt8's values a thousandth too large", f"{KERNELS}/hopper_forward.cu",
         "fmaxf(upper, lower) + bias[h]", "fmaxf(upper, lower) * 1.001f + bias[h]", HOPPER, GPU,
     ),
     Defect(
@@ -135,7 +135,7 @@ DEFECTS = (
         "winner, *out, count, 1 / kept", "winner, *out, count, 1.001 / kept", HOPPER, GPU,
     ),
     Defect(
-        "opt8's pixels a thousandth too bright", f"{KERNELS}/convolutions.py",
+        "opt8's pixels a thousandth too bright", f"{KERNELS}/hopper.cuh",
         "k % 4 + c] * SCALE", "k % 4 + c] * SCALE * 1.001f", HOPPER, GPU,
     ),
     # The reader of reports tells something else.

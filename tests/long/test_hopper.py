@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,30 +45,52 @@ ORDER = ("conv2.weight", "conv2.bias", "conv1.weight", "conv1.bias")
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("dropout", [False, True])
-def test_the_kernels_are_compiled_for_hopper(dropout):
-    made = nvrtc.code(hopper.source(), hopper.HOPPER, hopper.flags(dropout))
-    assert made.cubin[1:4] == b"ELF" and ".target sm_90a" in made.ptx
-    assert all(f".entry {name}(" in made.ptx for name in ("conv_forward", "conv_backward"))
+@pytest.mark.parametrize(
+    ("name", "dropout"), [("conv_forward", False), ("conv_forward", True), ("conv_backward", False)]
+)
+def test_the_kernels_are_compiled_for_hopper(name, dropout):
+    made = nvrtc.code(hopper.source(name), hopper.HOPPER, hopper.flags(dropout))
+    assert made.cubin[1:4] == b"ELF" and ".target sm_90a" in made.ptx and f".entry {name}(" in made.ptx
+    files = dict(re.findall(r'\.file\s+(\d+) "(.+)"', made.ptx))
+    at = {files[number] for number in re.findall(r"\.loc\s+(\d+)", made.ptx)}
+    assert {str(hopper.FILES[name]), str(hopper.FOLDER / "hopper.cuh")} <= at, "a profiler finds the source by its name"
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("struct", "size"), [("Forward", hopper.FORWARD_BYTES), ("Backward", hopper.BACKWARD_BYTES)])
-def test_as_much_shared_memory_is_asked_for_as_the_kernels_use(struct, size):
-    def asserted(size: int) -> nvrtc.Code:
-        text = f'{hopper.source()}\nstatic_assert(sizeof({struct}) == {size}, "another size");'
+@pytest.mark.parametrize(
+    ("name", "struct", "size", "threads"),
+    [
+        ("conv_forward", "Forward", hopper.FORWARD_BYTES, hopper.FORWARD_THREADS),
+        ("conv_backward", "Backward", hopper.BACKWARD_BYTES, hopper.BACKWARD_THREADS),
+    ],
+)
+def test_a_launch_asks_for_what_the_kernels_use(name, struct, size, threads):
+    def asserted(size: int, threads: int) -> nvrtc.Code:
+        same = f"sizeof({struct}) == {size} && THREADS == {threads}"
+        text = f'{hopper.source(name)}\nstatic_assert({same}, "another size");'
         return nvrtc.code(text, hopper.HOPPER, hopper.flags(False))
 
-    assert asserted(size).cubin
-    with pytest.raises(nvrtc.CompileError, match="another size"):
-        asserted(size + 16)
+    assert asserted(size, threads).cubin
+    for wrong in ((size + 16, threads), (size, threads + 128)):
+        with pytest.raises(nvrtc.CompileError, match="another size"):
+            asserted(*wrong)
     assert size <= MOST_SHARED
 
 
-def test_another_gpu_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+@needs_nvrtc
+def test_two_gpus_in_one_process_have_kernels_of_their_own_and_one_that_is_no_hopper_is_refused(monkeypatch):
+    """Devices 0 and 1 are Hoppers, 2 is none; what a Hopper's kernel was loaded for must not reach it."""
+    here, loaded = [0], []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: here[0])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: [(9, 0), (9, 0), (8, 0)][here[0]])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100")
-    hopper._kernel.cache_clear()
+    monkeypatch.setattr(nvrtc, "_loaded", cache(lambda *words: loaded.append(words[-1]) or object()))
+    kernels = []
+    for device in (0, 1, 0):
+        here[0] = device
+        kernels.append(hopper._kernel("conv_forward", hopper.FORWARD_BYTES))
+    assert kernels[0] is kernels[2] is not kernels[1] and loaded == [0, 1]
+    here[0] = 2
     with pytest.raises(LabError) as refusal:
         hopper._kernel("conv_forward", hopper.FORWARD_BYTES)
     assert str(refusal.value) == "these kernels are for Hopper (H100, H200, GH200), not for NVIDIA A100."

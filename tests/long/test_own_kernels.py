@@ -250,11 +250,12 @@ def test_each_generation_has_room_for_them(capability):
 @needs_nvrtc
 @pytest.mark.parametrize("capability", GENERATIONS, ids=str)
 def test_nvrtc_compiles_the_cuda_kernels(capability):
-    for form in transpose.FORMS.values():
-        made = nvrtc.code(transpose.SOURCE, capability, (f"-DFORM={form}",))
+    for form in transpose.FORMS:
+        made = nvrtc.code(transpose.SOURCE, capability, transpose.flags(form))
         assert made.cubin[1:4] == b"ELF" and f".target sm_{capability[0]}{capability[1]}" in made.ptx
     for count in chains.CHAINS:
-        assert nvrtc.code(chains.SOURCE, capability, (f"-DCHAINS={count}",)).cubin[1:4] == b"ELF"
+        made = nvrtc.code(chains.SOURCE, capability, chains.flags(count))
+        assert made.cubin[1:4] == b"ELF" and f'"{chains.FILE}"' in made.ptx, "a profiler finds the source by its name"
 
 
 @needs_nvrtc
@@ -312,6 +313,21 @@ def test_a_block_may_ask_for_more_shared_memory_and_not_for_too_much(monkeypatch
 
 
 @needs_nvrtc
+def test_each_gpu_of_a_process_gets_code_for_its_own_compute_capability_once(monkeypatch):
+    driver = Driver(monkeypatch)
+    for device, capability in ((0, (9, 0)), (1, (8, 0)), (0, (9, 0)), (1, (8, 0))):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda asked, own=(device, capability): dict([own])[asked]
+        )
+        nvrtc.compiled(chains.SOURCE, "chains", chains.flags(1))
+    loaded = [words[0] for name, *words in driver.asked if name == "cuModuleLoadData"]
+    assert loaded == [nvrtc.code(chains.SOURCE, one, chains.flags(1)).cubin for one in ((9, 0), (8, 0))]
+    assert loaded[0] != loaded[1]
+    nvrtc._loaded.cache_clear()
+
+
+@needs_nvrtc
 @needs_triton
 def test_the_machine_code_of_few_chains_reads_more_registers(tmp_path):
     """What lab 27 says of Hopper's code: one chain keeps no operand, of two one in two does, of more nearly all do."""
@@ -321,7 +337,7 @@ def test_the_machine_code_of_few_chains_reads_more_registers(tmp_path):
     kept = {}
     for count in chains.CHAINS:
         file = tmp_path / f"{count}.cubin"
-        file.write_bytes(nvrtc.code(chains.SOURCE, (9, 0), (f"-DCHAINS={count}",)).cubin)
+        file.write_bytes(nvrtc.code(chains.SOURCE, (9, 0), chains.flags(count)).cubin)
         told = subprocess.run([disassembler, "-c", file], capture_output=True, text=True, check=True).stdout
         steps = [line for line in told.splitlines() if "FFMA" in line]
         assert len(steps) >= chains.STEPS
@@ -344,8 +360,9 @@ def test_each_transpose_is_one(form, tmp_path):
         x = torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
         out = torch.full((rows, columns) if form == "copy" else (columns, rows), torch.nan)
         grid, block = (-(-columns // side), -(-rows // side)), (side, transpose.ROWS_AT_ONCE)
-        defines = [f"-DFORM={transpose.FORMS[form]}"]
-        cuda_on_cpu.run(transpose.SOURCE, "transpose", defines, grid, block, (x, out, rows, columns), tmp_path)
+        cuda_on_cpu.run(
+            transpose.SOURCE, "transpose", transpose.flags(form), grid, block, (x, out, rows, columns), tmp_path
+        )
         assert torch.equal(out, x if form == "copy" else x.t()), (rows, columns)
 
 
@@ -354,7 +371,7 @@ def test_each_transpose_is_one(form, tmp_path):
 def test_chains_make_their_steps(count, tmp_path):
     out, clocks = torch.zeros(2, 32), torch.zeros(2, dtype=torch.int64)
     arguments = (out, clocks, 1.0, 1.0, 3)
-    cuda_on_cpu.run(chains.SOURCE, "chains", [f"-DCHAINS={count}"], (2, 1), (32, 1), arguments, tmp_path)
+    cuda_on_cpu.run(chains.SOURCE, "chains", chains.flags(count), (2, 1), (32, 1), arguments, tmp_path)
     assert torch.equal(out, chains.chains_reference(32, count, 3).expand(2, 32))
     assert chains.chains_reference(2, 2, 1).tolist() == [65.0, 67.0]  # 0 and 1, then 1 and 2, 32 steps each
 

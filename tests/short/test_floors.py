@@ -113,7 +113,7 @@ def test_what_the_threads_cannot_share_evenly_is_refused():
 
 @needs_nvrtc
 def test_nothing_that_is_read_is_left_out():
-    ptx = nvrtc.code(bandwidth.SOURCE, (9, 0)).ptx
+    ptx = nvrtc.code(bandwidth.SOURCE, (9, 0), bandwidth.FLAGS).ptx
     assert ptx.count("ld.volatile.shared.v4.u32") == bandwidth.READS
     assert ptx.count("ld.global.cg.v4.u32") >= bandwidth.UNDER_WAY
 

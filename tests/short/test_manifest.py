@@ -150,6 +150,7 @@ def test_the_kernels_that_lie_beside_a_module_are_measured_with_it(tmp_path):
     assert {"labkit/kernels/rungs/__init__.py", "labkit/kernels/rungs/5_tma.cu", "labkit/kernels/rungs/ptx.cuh"} <= {
         *modules
     }
+    assert not any("hopper" in name for name in modules), "those of a module that nobody loaded"
     kernel = tmp_path / "labkit/kernels/rungs/5_tma.cu"
     kernel.parent.mkdir(parents=True)
     now = (manifest.SOURCE_CODE / "labkit/kernels/rungs/5_tma.cu").read_text()
@@ -157,6 +158,12 @@ def test_the_kernels_that_lie_beside_a_module_are_measured_with_it(tmp_path):
     for text, outdated in ((f"// a word\n{now}  /* two\nlines */", False), (now.replace("step", "stage"), True)):
         kernel.write_text(text)
         assert bool(manifest.changed(own, tmp_path)) == outdated
+
+
+def test_what_a_kernel_includes_is_measured_with_it():
+    found = manifest._cuda([manifest.SOURCE_CODE / "labkit/kernels/hopper.py"])
+    names = {file.relative_to(manifest.SOURCE_CODE / "labkit/kernels").as_posix() for file in found}
+    assert names == {"hopper_forward.cu", "hopper_backward.cu", "hopper.cuh", "rungs/ptx.cuh"}
 
 
 def test_nobody_watched_leaves_nothing(tmp_path):

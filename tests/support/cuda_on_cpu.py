@@ -25,6 +25,7 @@ static thread_local Place threadIdx, blockIdx;
 static Place blockDim, gridDim;
 static std::barrier<> *meeting;
 #define __global__
+#define __device__
 #define __shared__ static
 static void __syncthreads() {{ meeting->arrive_and_wait(); }}
 static long long clock64() {{ return 0; }}

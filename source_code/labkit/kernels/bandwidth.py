@@ -7,6 +7,8 @@ again, each time those that another block read before, past the L1 cache: out of
 Both add up what they read, since the compiler leaves out what nobody needs; so the sums tell that all of it was read.
 """
 
+from pathlib import Path
+
 import torch
 
 from labkit.kernels import nvrtc
@@ -16,50 +18,9 @@ READS = 32  # of a thread in a round, 16 bytes each
 UNDER_WAY = 5  # reads of a thread of ``again`` at a time: it makes a multiple of them
 BYTES = 16 * READS * THREADS  # of a block in a round of ``shared_reads``
 
-SOURCE = r"""
-#define READ(space, at, x) \
-    asm volatile("ld." space ".v4.u32 {%0, %1, %2, %3}, [%4];" \
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : at)
-
-extern "C" __global__ void __launch_bounds__(1024) shared_reads(unsigned *sums, long long *clocks, int rounds)
-{
-    __shared__ uint4 held[1024 + 31 * 32];
-    for (unsigned i = threadIdx.x; i < 1024 + 31 * 32; i += blockDim.x)
-        held[i] = make_uint4(i, 2 * i, 3 * i, 4 * i);
-    const unsigned own = (unsigned)__cvta_generic_to_shared(held + threadIdx.x);
-    unsigned sum = 0;
-    __syncthreads();
-    long long start = clock64();
-    for (int round = 0; round < rounds; ++round)
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
-            uint4 x;
-            READ("volatile.shared", "r"(own + 512 * i), x);         // a warp further on
-            sum += x.x + x.y + x.z + x.w;
-        }
-    __syncthreads();
-    long long end = clock64();
-    sums[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-    if (threadIdx.x == 0)
-        clocks[blockIdx.x] = end - start;
-}
-
-extern "C" __global__ void __launch_bounds__(1024) again(const uint4 *from, unsigned *sums, int passes, int rounds)
-{
-    const int all = gridDim.x * blockDim.x;
-    unsigned sum = 0;
-    for (int round = 0; round < rounds; ++round) {
-        const uint4 *own = from + (blockIdx.x + round) % gridDim.x * blockDim.x + threadIdx.x;
-#pragma unroll 5
-        for (int pass = 0; pass < passes; ++pass) {
-            uint4 x;
-            READ("global.cg", "l"(own + (size_t)pass * all), x);
-            sum += x.x + x.y + x.z + x.w;
-        }
-    }
-    sums[blockIdx.x * blockDim.x + threadIdx.x] = sum;
-}
-"""
+FILE = Path(__file__).parent / "bandwidth.cu"
+SOURCE = f'#include "{FILE}"\n'  # for NVRTC: the file by its name, so that a profiler finds it
+FLAGS = f"-DTHREADS={THREADS}", f"-DREADS={READS}", f"-DUNDER_WAY={UNDER_WAY}"
 
 
 def shared_reads(sums: torch.Tensor, clocks: torch.Tensor, rounds: int) -> None:
@@ -67,7 +28,8 @@ def shared_reads(sums: torch.Tensor, clocks: torch.Tensor, rounds: int) -> None:
 
     ``sums``: int32, one a thread, is what a thread read; ``clocks``: int64, how many passed meanwhile.
     """
-    nvrtc.compiled(SOURCE, "shared_reads")((len(clocks), 1), (THREADS, 1), sums, clocks, rounds)
+    with torch.cuda.device(sums.device):
+        nvrtc.compiled(SOURCE, "shared_reads", FLAGS)((len(clocks), 1), (THREADS, 1), sums, clocks, rounds)
 
 
 def shared_reference(rounds: int) -> torch.Tensor:
@@ -85,7 +47,9 @@ def again(numbers: torch.Tensor, sums: torch.Tensor, rounds: int) -> None:
     if rest or len(sums) % THREADS:
         raise ValueError(f"{numbers.numel():,} numbers are not {4 * UNDER_WAY} at a time for {len(sums):,} threads")
     blocks = len(sums) // THREADS
-    nvrtc.compiled(SOURCE, "again")((blocks, 1), (THREADS, 1), numbers, sums, UNDER_WAY * groups, rounds)
+    with torch.cuda.device(sums.device):
+        kernel = nvrtc.compiled(SOURCE, "again", FLAGS)
+        kernel((blocks, 1), (THREADS, 1), numbers, sums, UNDER_WAY * groups, rounds)
 
 
 def again_reference(numbers: torch.Tensor, rounds: int) -> torch.Tensor:

@@ -6,6 +6,8 @@ parallelism, ILP). The kernel has CHAINS of them a thread, and is started with a
 (Volkov 2010, "Better Performance at Lower Occupancy".)
 """
 
+from pathlib import Path
+
 import torch
 
 from labkit.kernels import nvrtc
@@ -14,30 +16,13 @@ CHAINS = (1, 2, 4, 8)
 STEPS = 64  # of all chains together, in a round of the loop
 MOST_THREADS = 1024  # of a block: with more warps, a multiprocessor gets more blocks
 
-SOURCE = r"""
-extern "C" __global__ void chains(float *out, long long *clocks, float factor, float more, int rounds)
-{
-    float sum[CHAINS];
-    for (int i = 0; i < CHAINS; ++i)
-        sum[i] = threadIdx.x + i;
-    __syncthreads();
-    long long start = clock64();
-    for (int round = 0; round < rounds; ++round)
-#pragma unroll
-        for (int step = 0; step < 64 / CHAINS; ++step)
-#pragma unroll
-            for (int i = 0; i < CHAINS; ++i)
-                sum[i] = fmaf(sum[i], factor, more);            // waits for its own chain alone
-    __syncthreads();
-    long long end = clock64();
-    float all = 0;
-    for (int i = 0; i < CHAINS; ++i)
-        all += sum[i];
-    out[blockIdx.x * blockDim.x + threadIdx.x] = all;           // else the compiler leaves all of it out
-    if (threadIdx.x == 0)
-        clocks[blockIdx.x] = end - start;
-}
-"""
+FILE = Path(__file__).parent / "chains.cu"
+SOURCE = f'#include "{FILE}"\n'  # for NVRTC: the file by its name, so that a profiler finds it
+
+
+def flags(chains: int) -> tuple[str, ...]:
+    """The compiler's."""
+    return f"-DCHAINS={chains}", f"-DSTEPS={STEPS}"
 
 
 def launch(out: torch.Tensor, clocks: torch.Tensor, chains: int, warps: int, rounds: int) -> nvrtc.Kernel:
@@ -49,8 +34,9 @@ def launch(out: torch.Tensor, clocks: torch.Tensor, chains: int, warps: int, rou
     blocks_each = -(-32 * warps // MOST_THREADS)
     blocks = blocks_each * torch.cuda.get_device_properties(out.device).multi_processor_count
     threads = 32 * warps // blocks_each
-    kernel = nvrtc.compiled(SOURCE, "chains", (f"-DCHAINS={chains}",))
-    kernel((blocks, 1), (threads, 1), out, clocks, 1.0, 1.0, rounds)
+    with torch.cuda.device(out.device):
+        kernel = nvrtc.compiled(SOURCE, "chains", flags(chains))
+        kernel((blocks, 1), (threads, 1), out, clocks, 1.0, 1.0, rounds)
     return kernel
 
 

@@ -25,7 +25,8 @@ from stepbudget.show.table import Table, table
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
-FOR_HOPPER = [f"kernels/{room}.py" for room in (*ROOMS, "convolutions", "fp32_out", "hopper", "nvrtc")]
+CUDA = [f"kernels/hopper{kind}" for kind in (".cuh", "_forward.cu", "_backward.cu")]  # ptx.cuh is lab 29's, too
+FOR_HOPPER = [*(f"kernels/{room}.py" for room in (*ROOMS, "fp32_out", "hopper", "nvrtc")), *CUDA]
 OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
 RUN, MODEL = "training/run.py", "training/model.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
@@ -59,6 +60,9 @@ def lines(step: str) -> Lines:
     beside = on_gpu = 0
     for file, names in NEEDS.get(step, {}).items():
         source = (SOURCE_CODE / "labkit" / file).read_text(encoding="utf-8")
+        if file in CUDA:
+            beside, on_gpu = beside + cuda_lines(source), on_gpu + cuda_lines(source)
+            continue
         beside += code_lines(source) if names is None else sum(code_lines(part(source, name)) for name in names)
         on_gpu += sum(code_lines(kernel) for kernel in gpu_functions(source)) if names is None else 0
     return Lines(code_lines((SOURCE_CODE / step).read_text(encoding="utf-8")), beside, on_gpu)
@@ -76,6 +80,11 @@ def code_lines(source: str) -> int:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             held -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
     return len(held)
+
+
+def cuda_lines(source: str) -> int:
+    """The same of CUDA C++, whose comments begin with ``//``."""
+    return sum(bool(line.partition("//")[0].strip()) for line in source.splitlines())
 
 
 def gpu_functions(source: str) -> list[str]:

@@ -44,6 +44,7 @@ PARTS = {
     "labkit/training/ranges.py": ("phase", "loading"),
     "labkit/training/distributed.py": ("DistributedRun.timed", "DistributedRun.epochs", "DistributedRun.own"),
 }
+CUDA_FILE = re.compile(r'"([\w./]+\.cuh?)"')
 OWN = ("argparse", "labkit", "stepbudget")  # where from a name is imported: a module may move
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing
 
@@ -73,10 +74,22 @@ def _loaded_paths() -> list[str]:
     inside = {folder for folder in folders if Path(folder).resolve().is_relative_to(SOURCE_CODE)}
     near = (Path(name) for name in named if name == SCRIPT or os.path.dirname(name) in inside)  # noqa: PTH120
     files = {file.resolve() for file in near if file.is_absolute()}  # torch makes some names up
-    files |= {kernel for folder in {file.parent for file in files} for kernel in folder.glob("*.cu*")}  # CUDA C++
+    files |= _cuda(file for file in files if file.suffix == ".py" and file.is_relative_to(SOURCE_CODE))
     ours = {file.relative_to(SOURCE_CODE).as_posix() for file in files if file.is_relative_to(SOURCE_CODE)}
     own = {str(file) for file in files if str(file) == SCRIPT and _is_own(file)}
     return sorted(path for path in ours | own if is_measured(path))
+
+
+def _cuda(files: Iterable[Path]) -> set[Path]:
+    """The CUDA C++ that these modules name in quotes (``"5_tma.cu"``), and what that includes."""
+    found, left = set(), list(files)
+    while left:
+        file = left.pop()
+        named = {(file.parent / name).resolve() for name in CUDA_FILE.findall(file.read_text(encoding="utf-8"))}
+        new = {one for one in named - found if one.is_file()}
+        found |= new
+        left += new
+    return found
 
 
 def is_measured(path: str) -> bool:

@@ -1,0 +1,361 @@
+// Backward, from the gradient of what was pooled to the gradients of both convolutions' weights and biases.
+//
+// A block makes one sample after another, each in two halves of seven rows of pooling windows (two rows are in both).
+// Warps are specialised: one warpgroup makes ready what the three others multiply.
+//
+//     shared memory of a block, struct Backward: 229,376 bytes
+//     +---------------------------------+---------------------------------+----------------------+---------+
+//     | half[0]                  87,552 | half[1]                  87,552 | weight        53,248 | conv1   |
+//     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
+//     | pairs 2,048 | bytes       6,144 |                                 | transposed           |         |
+//     +---------------------------------+---------------------------------+----------------------+---------+
+//
+//     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
+//                                    pairs × conv1 by wgmma, ReLU → hidden
+//     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma, over pixels
+//     warps 4 to 7, of half[0]       the hidden layer's gradient: weight × back by wgmma; where ReLU let through,
+//     warps 8 to 11, of half[1]      conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
+//
+//     named barriers of a half       makers     warps 0 to 3     warps 4 to 7 or 8 to 11
+//     BACK   gradients are there     arrive                      wait
+//     FULL   all of it is there      arrive     wait             wait
+//     EMPTY  it may be filled again  wait       arrive           arrive
+//     MADE   bytes are laid out                                  wait for each other
+#include "hopper.cuh"
+
+constexpr int THREADS = 4 * WARPGROUP;
+constexpr int WEIGHT_REGISTERS = 200, OTHER_REGISTERS = 104;  // of a thread: 128 would be everybody's share
+
+constexpr int HALF_ROWS = 7, HALF_WINDOWS = HALF_ROWS * WINDOWS_SIDE;  // of windows
+constexpr int TURN_WINDOWS = WARPGROUP / (CHANNELS2 / 8);  // that the makers take at once: eight channels a thread
+constexpr int TURNS = (HALF_WINDOWS + TURN_WINDOWS - 1) / TURN_WINDOWS;
+constexpr int HALF_BEGINS = WINDOWS_SIDE - HALF_ROWS;  // the second half's first row of windows
+constexpr int SEEN_ROWS = 16, SEEN_BEGINS = 12;        // of the image, and the second half's first
+constexpr int SEEN_WORDS = SEEN_ROWS * IMAGE_SIDE / 4;
+constexpr int HIDDEN_ROWS = 2 * HALF_ROWS, HIDDEN_PIXELS = HIDDEN_ROWS * SIDE;
+constexpr int HIDDEN_TILES = (HIDDEN_PIXELS + 15) / 16;     // of 16 pixels
+constexpr int PAIRS = 512;                                  // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
+constexpr int PART = 96, PIXELS = 2 * PART;                 // hidden pixels of a parity (7 x 26, and some): two products
+constexpr int ROOM = 8;                                     // chunks to the left of `back`: pixels that no output sees
+constexpr int BACK_ODD = 8 * SIDE;                          // chunks from an even row's pixel to the one below
+constexpr int BACK_PLANE = ROOM + 2 * BACK_ODD + 1;         // from plane to plane; odd: they begin in other banks
+constexpr int LINE = SIDE * CHUNK;                          // bytes of a row's pixels in one plane
+constexpr int PLANES = CHANNELS1 / 8, ROW = PLANES * SIDE;  // of the hidden layer; chunks of a row, all planes
+constexpr int TAP = PLANES * CHANNELS2;                     // chunks of conv2's weights for a tap
+constexpr int COLUMN = 4 * TAP;                             // of a column of taps: zeros and its three rows
+constexpr int BIAS = 12;                                    // of 16 numbers under a pixel, 3 x 4 bytes and more: a one
+
+struct Half {
+    char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
+    char hidden[(HIDDEN_ROWS + 1) * PLANES * LINE];  // [row][8 channels][pixel][16 bytes], and a row to spare
+    u32 pairs[PAIRS];
+    char bytes[2 * PIXELS * CHUNK];  // [8 of 16][pixel][16 bytes]: an image's bytes under a pixel's 4 x 3 taps, and 1
+};
+
+struct Backward {
+    Half half[2];
+    char weight[(3 * COLUMN + TAP) * CHUNK];  // [column, zeros or a row of taps, 8 channels in][channel out][16 bytes]
+    u32 conv1[CONV1_WORDS];
+};
+
+// Named barriers: two each, one a half, but for the makers' own.
+enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2 };
+
+// What a maker brings for half a sample: eight channels of some windows, and four bytes of the image.
+struct Windows {
+    uint4 value[TURNS];
+    uint2 which[TURNS];
+    Bytes bytes;
+};
+
+PTX void fetch_windows(
+    Windows& mine, const u8* image, const u16* upstream, const u8* winner, int sample, int half) {
+    const int thread = threadIdx.x % WARPGROUP;
+    const int at = (sample * WINDOWS + half * HALF_BEGINS * WINDOWS_SIDE) * (CHANNELS2 / 8) + thread;
+#pragma unroll
+    for (int i = 0; i < TURNS; i++)
+        if (thread / 8 + TURN_WINDOWS * i < HALF_WINDOWS) {
+            mine.value[i] = ((const uint4*)upstream)[at + WARPGROUP * i];
+            mine.which[i] = ((const uint2*)winner)[at + WARPGROUP * i];
+        }
+    mine.bytes = fetch(image + half * SEEN_BEGINS * IMAGE_SIDE, SEEN_WORDS, half == 1);
+}
+
+// Four bytes of up to seven: 255 in each that equals `place`, else 0. Eight less zero has bit 3 set.
+PTX u32 equal_bytes(u32 bytes, int place) {
+    constexpr u32 EIGHTS = 0x08080808, ONES = 0x01010101;
+    return ((EIGHTS - (bytes ^ place * ONES)) >> 3 & ONES) * 255;
+}
+
+// Each window's gradient goes to the one of its four outputs that won.
+PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
+    constexpr u32 FIRST_TWICE = 0x1100, SECOND_TWICE = 0x3322;  // for __byte_perm: bytes 0 and 1, or 2 and 3, as masks
+    const int thread = threadIdx.x % WARPGROUP, plane = thread % 8;
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        const int window = thread / 8 + TURN_WINDOWS * i, row = window / WINDOWS_SIDE;
+        if (window >= HALF_WINDOWS) break;
+        const uint4 value = mine.value[i];
+        const uint2 which = mine.which[i];
+        const int pixel = (row + 1 - half) * SIDE + 2 * (window - WINDOWS_SIDE * row);
+        char* const to = back + (plane * BACK_PLANE + ROOM + pixel) * CHUNK;
+        uint4 any = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int place = 0; place < 4; place++) {
+            const u32 first = equal_bytes(which.x, place), last = equal_bytes(which.y, place);
+            const uint4 out = make_uint4(
+                value.x & __byte_perm(first, 0, FIRST_TWICE), value.y & __byte_perm(first, 0, SECOND_TWICE),
+                value.z & __byte_perm(last, 0, FIRST_TWICE), value.w & __byte_perm(last, 0, SECOND_TWICE));
+            *(uint4*)(to + (place / 2 * BACK_ODD + place % 2) * CHUNK) = out;
+            any = make_uint4(any.x | out.x, any.y | out.y, any.z | out.z, any.w | out.w);
+        }
+        const u32 ours = row == (half ? 0 : HALF_ROWS - 1) ? 0 : ~0u;  // or the other half's
+        const u32 words[4] = {any.x & ours, any.y & ours, any.z & ours, any.w & ours};
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            bias[2 * c] += __uint_as_float(words[c] << 16);
+            bias[2 * c + 1] += __uint_as_float(words[c] & 0xFFFF0000u);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
+    const u8* images, const long long* order, const float* weight1, const float* bias1, const u16* weight2,
+    const u16* upstream, const u8* winner, float* weight2_gradient, float* bias2_gradient, float* weight1_gradient,
+    float* bias1_gradient, int samples, float scale) {
+    extern __shared__ __align__(128) char shared[];
+    Backward& all = *(Backward*)shared;
+    const int role = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
+    const int warp = thread / WARP, lane = thread % WARP, g = lane / 4, t = lane % 4;
+
+    for (int i = threadIdx.x; i < 2 * sizeof(Half) / CHUNK; i += THREADS)
+        ((uint4*)all.half)[i] = make_uint4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < 3 * COLUMN + TAP; i += THREADS) {
+        const int plane = i % PLANES, out = i / PLANES % CHANNELS2, row = i / TAP % 4 - 1, column = i / COLUMN;
+        uint4* const to = (uint4*)all.weight + (i / TAP * PLANES + plane) * CHANNELS2 + out;
+        if (row < 0)
+            *to = make_uint4(0, 0, 0, 0);
+        else
+            cp_async(to, weight2 + out * INPUTS + (row * 3 + column) * CHANNELS1 + 8 * plane);
+    }
+    cp_async_commit();
+    load_conv1(all.conv1, weight1, bias1);
+    cp_async_wait_all();
+    fence_proxy_async();
+    __syncthreads();
+
+    if (role == 0) {
+        // conv2's weights: the gradient's 64 channels by three rows of taps of the hidden layer's 32, over pixels.
+        take_registers<WEIGHT_REGISTERS>();
+        float sums[3][48];
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+#pragma unroll
+            for (int k = 0; k < 48; k++) sums[i][k] = 0;
+        // Two rows of 24 outputs are three times 16 pixels: the second 16 lie in both rows.
+        const bool behind = lane >= 16;
+        const int places[3] = {behind ? 8 : 0, behind ? BACK_ODD : 16, behind ? BACK_ODD + 16 : BACK_ODD + 8};
+        for (int sample = blockIdx.x; sample < samples; sample += gridDim.x)
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                Half& my = all.half[half];
+                const int corner = (2 * warp + lane / 8 % 2) * BACK_PLANE + ROOM + SIDE + lane % 8;
+                const u32 from = shared_address(my.back) + corner * CHUNK;
+                const u64 right = descriptor(shared_address(my.hidden), CORE_MATRIX, LINE);
+                const u64 into_next_row = descriptor(0, (ROW - 16 - 8) * CHUNK, 0);  // more LBO, for the second 16
+                named_barrier(FULL + half, 3 * WARPGROUP);
+                u32 a[2][3][4];
+#pragma unroll
+                for (int k = 0; k < 3; k++) ldmatrix_trans(a[0][k], from + places[k] * CHUNK);
+#pragma unroll
+                for (int row = 0; row < HALF_ROWS - 1; row++) {
+                    wgmma_fence();
+#pragma unroll
+                    for (int k = 0; k < 3; k++)
+#pragma unroll
+                        for (int column = 0; column < 3; column++) {
+                            const int pixel = k == 0 ? 0 : k == 1 ? 16 : ROW + 8;
+                            wgmma_64x96_reg_a_trans_b(sums[column], a[row % 2][k],
+                                right + (k == 1 ? into_next_row : 0) + row * 2 * ROW + pixel + column, 1);
+                        }
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the row before: what it had read may be read anew
+                    if (row < HALF_ROWS - 2)
+#pragma unroll
+                        for (int k = 0; k < 3; k++)
+                            ldmatrix_trans(a[1 - row % 2][k], from + ((row + 1) * SIDE + places[k]) * CHUNK);
+                }
+                wgmma_wait<0>();
+                named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
+            }
+        __syncthreads();
+        float* const out = (float*)all.half;
+#pragma unroll
+        for (int column = 0; column < 3; column++)
+#pragma unroll
+            for (int k = 0; k < 24; k++) {
+                const int channel = 16 * warp + g + k % 2 * 8, j = k / 2;  // eight channels in of a row of taps
+                *(float2*)(out + channel * INPUTS + (j / 4 * 3 + column) * CHANNELS1 + j % 4 * 8 + 2 * t) =
+                    make_float2(sums[column][2 * k] * scale, sums[column][2 * k + 1] * scale);
+            }
+    } else if (role < 3) {
+        // The hidden layer's gradient: of two rows of 32 channels at once, by pixels. Then ReLU's, and out of registers
+        // into the product with the image's bytes: nine taps, and a column of ones for the bias.
+        give_registers<OTHER_REGISTERS>();
+        const int half = role - 1, odd = warp / 2, plane = warp % 2 * 2;
+        Half& my = all.half[half];
+        float sums1[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        const u64 left = descriptor(shared_address(all.weight), CORE_MATRIX, CHANNELS2 * CHUNK);
+        const u64 right = descriptor(shared_address(my.back) + ROOM * CHUNK, BACK_PLANE * CHUNK, CORE_MATRIX);
+        const u32 hidden = shared_address(my.hidden) + (odd * PLANES + plane + lane / 8 % 2) * LINE;
+        const u64 bytes = descriptor(shared_address(my.bytes), CORE_MATRIX, PIXELS * CHUNK);
+        for (int sample = blockIdx.x; sample < samples; sample += gridDim.x) {
+#pragma unroll 1
+            for (int part = 0; part < 2; part++) {
+                float sums[PART / 2];
+                if (part == 0) named_barrier(BACK + half, 2 * WARPGROUP);
+                wgmma_fence();
+#pragma unroll
+                for (int k = 0; k < 4 * 3 * 4; k++) {  // rows of outputs, columns of taps, 16 of 64 channels out
+                    const int row = k / 12, column = k / 4 % 3, piece = k % 4;
+                    wgmma_64x96_trans_a(sums, left + column * COLUMN + (3 - row) * TAP + piece * PIECE,
+                        right + PART * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + piece * 2 * BACK_PLANE,
+                        k > 0);
+                }
+                wgmma_commit();
+
+                // Meanwhile: the image's bytes as the right side of a product, and which pixels ReLU let through, a bit
+                // each.
+                if (part == 0) {
+                    named_barrier(FULL + half, 3 * WARPGROUP);
+#pragma unroll
+                    for (int i = thread; i < 2 * PIXELS; i += WARPGROUP) {
+                        constexpr int NEXT = IMAGE_SIDE;  // a row further down
+                        const int pixel = i % PIXELS;
+                        const u32* corner = my.pairs + pixel + (2 * IMAGE_SIDE - SIDE) * row_of(pixel);
+                        ((uint4*)my.bytes)[i] =
+                            i < PIXELS
+                                ? make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES),
+                                      corner[NEXT + 1], corner[2 * NEXT])
+                                : make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
+                                      corner[3 * NEXT + 1], BF16_ONE, 0);
+                    }
+                    fence_proxy_async();
+                    named_barrier(MADE + half, WARPGROUP);
+                }
+                u32 alive[PART / 16];
+#pragma unroll
+                for (int j = 0; j < PART / 16; j++) {
+                    const int mine = PART * part + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
+                    u32 seen[4];
+                    ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
+                    alive[j] = 0;
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        const int pixel = PART * part + 16 * j + 8 * h + 2 * t;
+                        const u32 ours = pixel < HALF_ROWS * SIDE && (half == 0 || pixel >= SIDE) ? ~0u : 0;
+#pragma unroll
+                        for (int k = 0; k < 2; k++) {
+                            const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
+                            alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
+                        }
+                    }
+                }
+                wgmma_wait<0>();
+                u32 a[PART / 16][4];
+#pragma unroll
+                for (int j = 0; j < PART / 16; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        a[j][i] = pack(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
+                            alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
+                wgmma_fence();
+#pragma unroll
+                for (int j = 0; j < PART / 16; j++)
+                    wgmma_64x16_reg_a_trans_b(sums1, a[j], bytes + PART * part + 16 * j, 1);
+                wgmma_commit();
+                wgmma_wait<0>();
+            }
+            named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
+        }
+        // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
+        // bias's. Pixels are normalised only now: the sum is linear in the bytes.
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int channel = plane * 8 + g + 8 * h;
+            const int lane_of_ones = lane & ~3 | (BIAS - 8) / 2;  // which holds column BIAS of this row
+            const float ones = __shfl_sync(~0u, sums1[4 + 2 * h], lane_of_ones) * scale;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int tap = k / 2 * 8 + 2 * t + k % 2 - 3 * odd;
+                if (tap >= 0 && tap < TAPS)
+                    atomicAdd(weight1_gradient + channel * TAPS + tap,
+                        sums1[k / 2 * 4 + 2 * h + k % 2] * scale * SCALE + SHIFT * ones);
+            }
+            if (t == 0) atomicAdd(bias1_gradient + channel, ones);
+        }
+        __syncthreads();
+    } else {
+        // The makers. While a half is multiplied, they bring the next one's windows and bytes into registers.
+        give_registers<OTHER_REGISTERS>();
+        float bias[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // conv2's: of this thread's eight channels
+        Windows mine;
+        const u8 *image = images + order[blockIdx.x] * IMAGE, *coming = image;
+        fetch_windows(mine, image, upstream, winner, blockIdx.x, 0);
+        for (int sample = blockIdx.x; sample < samples; sample += gridDim.x)
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {
+                Half& my = all.half[half];
+                const int next = sample + half * gridDim.x;
+                if (half == 0 && sample + gridDim.x < samples) coming = images + order[sample + gridDim.x] * IMAGE;
+                if (sample != blockIdx.x) named_barrier(EMPTY + half, 3 * WARPGROUP);
+                put_pairs(my.pairs, mine.bytes, SEEN_WORDS);
+                spread(my.back, mine, half, bias);
+                fence_proxy_async();
+                named_barrier_arrive(BACK + half, 2 * WARPGROUP);
+                named_barrier(MAKERS, WARPGROUP);
+                if (half) image = coming;
+                if (next < samples) fetch_windows(mine, image, upstream, winner, next, 1 - half);
+#pragma unroll 1
+                for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {  // two tiles a warp
+                    auto corner = [](int pixel) { return pixel + (IMAGE_SIDE - SIDE) * row_of(pixel); };
+                    u32 seen[2][4];
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + g;
+                        const int one = min(pixel, HIDDEN_PIXELS - 1), two = min(pixel + 8, HIDDEN_PIXELS - 1);
+                        see(seen[i], my.pairs, corner(one), corner(two));
+                    }
+                    float found[2][16];
+                    hidden_pixels(found, seen, all.conv1);
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+#pragma unroll
+                        for (int k = 0; k < 8; k++) {
+                            const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + k % 2 * 8 + g;
+                            const int line = row_of(pixel) * (PLANES - 1) + k / 2;  // beside the pixels of rows before
+                            *(u32*)(my.hidden + pixel * CHUNK + line * LINE + 4 * t) =
+                                pack_relu(found[i][2 * k], found[i][2 * k + 1]);
+                        }
+                }
+                fence_proxy_async();
+                named_barrier_arrive(FULL + half, 3 * WARPGROUP);
+            }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            bias[i] += __shfl_xor_sync(~0u, bias[i], 8);
+            bias[i] += __shfl_xor_sync(~0u, bias[i], 16);
+            if (lane < 8) atomicAdd(bias2_gradient + 8 * lane + i, bias[i] * scale);
+        }
+        __syncthreads();
+    }
+
+    // What this block has summed for conv2's weights is added to memory, by each block from another place on.
+    constexpr int FOURS = CHANNELS2 * INPUTS / 4, STAGGER = 37;
+    __syncthreads();
+    for (int i = threadIdx.x; i < FOURS; i += THREADS) {
+        const int at = (i + blockIdx.x * STAGGER) % FOURS;
+        const float4 four = ((const float4*)all.half)[at];
+        red_add(weight2_gradient + 4 * at, four);
+    }
+}
