@@ -88,7 +88,8 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
 def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     looked_at = _look_at(report, window, gpu)
     calls, queue = _launches(report, window, looked_at), _queue_depth(window, looked_at)
-    own = calls[calls["kind"].isin(["kernel", "graph"])]
+    asked = ["kernels", "api_us", "latency_us", "drained", "after", "starved"]
+    own = calls.loc[calls["kind"].isin(["kernel", "graph"]), asked]
     work = looked_at.work
     kernels = work.loc[(work["kind"] == "kernel") & (work["gpu"] == looked_at.gpu), ["start", "end", "api_start"]]
     known = kernels["api_start"].notna()
@@ -224,11 +225,7 @@ class _LookedAt:
 
 
 def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
-    return _looked_at(report, about(report, window, gpu))
-
-
-@remembered
-def _looked_at(report: Report, own: Window) -> _LookedAt:
+    own = about(report, window, gpu)
     work = gpu_work(report)
     if work.empty:
         return _LookedAt(None, own.gpu or 0, work, work)
