@@ -10,14 +10,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 EMPTY = np.empty((0, 2), dtype=np.int64)
+EDGES = ("start", "end")
 
 
 def union(*tables: pd.DataFrame) -> np.ndarray:
     """The times at which any row of any table runs (columns ``start``, ``end``); overlaps count once."""
-    parts = [table[["start", "end"]].to_numpy(dtype=np.int64) for table in tables if len(table)]
-    if not parts:
+    tables = [table for table in tables if len(table)]
+    if not tables:
         return EMPTY
-    return _merged(np.concatenate(parts))
+    return from_edges(*(np.concatenate([table[edge].to_numpy(np.int64) for table in tables]) for edge in EDGES))
 
 
 def union_of_each(numbers: np.ndarray, starts: ArrayLike, ends: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -30,12 +31,14 @@ def union_of_each(numbers: np.ndarray, starts: ArrayLike, ends: ArrayLike) -> tu
     numbers, rows = np.asarray(numbers, dtype=np.int64)[lasting], np.column_stack([starts, ends])[lasting]
     edges, places = np.unique(rows, return_inverse=True)
     apart = places.reshape(-1, 2) + (numbers * len(edges))[:, None]  # each kind's times behind all of the one before
-    merged = _merged(apart)
+    merged = from_edges(*apart.T)
     return edges[merged % max(1, len(edges))], merged[:, 0] // max(1, len(edges))
 
 
 def clip(intervals: np.ndarray, start: int, end: int) -> np.ndarray:
     """The part of the intervals that lies within ``[start, end)``."""
+    if len(intervals) and start <= intervals[0, 0] and intervals[-1, 1] <= end:
+        return intervals
     cut = np.clip(intervals, start, end)
     return cut[cut[:, 1] > cut[:, 0]]
 
@@ -68,8 +71,18 @@ def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def from_edges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The union of any intervals, given by their starts and ends; those without length are nothing."""
-    rows = np.column_stack([np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)])
-    return _merged(rows)
+    starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
+    lasting = ends > starts
+    if not lasting.all():
+        starts, ends = starts[lasting], ends[lasting]
+    if not len(starts):
+        return EMPTY
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)  # the latest end so far
+    first = np.append(True, starts[1:] > reach[:-1])  # begins after all earlier ones have ended
+    return np.column_stack([starts[first], reach[np.append(first[1:], True)]])
 
 
 def total_before(intervals: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -144,14 +157,3 @@ def _outwards(places: np.ndarray, around: np.ndarray, ends: np.ndarray, times: n
     while len(moving := moving[ends[places[moving]] <= times[moving]]):
         places[moving] = around[places[moving]]
     return places
-
-
-def _merged(rows: np.ndarray) -> np.ndarray:
-    rows = rows[rows[:, 1] > rows[:, 0]]
-    if not len(rows):
-        return EMPTY
-    rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(rows[:, 1])  # the latest end so far
-    first = np.concatenate([[True], rows[1:, 0] > reach[:-1]])  # begins after all earlier ones have ended
-    last = np.concatenate([first[1:], [True]])
-    return np.column_stack([rows[first, 0], reach[last]])

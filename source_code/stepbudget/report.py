@@ -12,9 +12,10 @@ Sources: NVIDIA, Nsight Systems User Guide, "SQLite Schema Reference"; and the e
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, wraps
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ MISSING = -(2**63)  # stands for NULL among whole numbers; no version of Nsight 
 # at the end of capture has no end.
 _CALLED = ("start - :origin", 'coalesce("end", :last) - :origin', "globalTid")
 DEEP = int(pd.__version__.partition(".")[0]) < 3  # from 3 on a table is copied when it is written to
-BATCH = 1024  # rows read at once: those of few columns stay in the processor's cache
+FEW = 1024  # rows: a column that holds one number in the first of them may hold it in all
 
 # What PyTorch's emit_nvtx adds to a range's name.
 EMIT_NVTX = re.compile(r", (seq|op_id|sizes) = .*$", re.DOTALL)
@@ -261,11 +262,9 @@ class Report(Export):
         ``name`` is without what PyTorch's emit_nvtx adds (``, seq = …, sizes = …``), ``raw_name`` is with it;
         ``operator``: it is a single operator's; ``library``: a library opened it, by its domain or its name.
         """
-        times, codes, different = self._range_rows()
+        times, codes, raw = self._range_rows()
         ranges = self._frame(RANGES, times, ["start", "end", "thread"])
         ranges["process"] = np.right_shift(ranges["thread"], 24)
-        known = {**self._strings.to_dict(), None: "(unnamed range)"}
-        raw = [name if isinstance(name, str) else known.get(name, known[None]) for name in different]
         # What tells of a name is told by what is left of it, and by whether anything was cut off: few differ in these.
         cut = [EMIT_NVTX.split(name, 1)[0] for name in raw]
         same: dict[tuple[str, bool], tuple[str, bool, bool]] = {}
@@ -285,35 +284,29 @@ class Report(Export):
         ranges["library"] = librarys[codes]
         return ranges
 
-    def _range_rows(self) -> tuple[np.ndarray, np.ndarray, list[str | int | None]]:
+    def _range_rows(self) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Start, end, thread of each range in order, shape (n, 3), the number of its name, and the different names.
 
-        A name is a text, or the id of one: it stands in the row or, registered, in StringIds. Rows are read in parts:
-        as Python's objects all would fill the memory.
+        A name is a text, or the id of one: it stands in the row or, registered, in StringIds. Each text is read as the
+        number of its own: a row is whole numbers alone, and equal texts are one.
         """
         if not self.has(RANGES):
             return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp), []
         text, number = (self.column(RANGES, name) for name in ("text", "textId"))
-        own = f"FROM {RANGES} WHERE eventType IN ({self.range_types})"
-        asked = f"SELECT count(*), max(\"end\" IS NULL), max(typeof({text}) NOT IN ('text', 'null')) {own}"
-        ((count, some_open, damaged),) = self.rows(asked)
-        if damaged:
-            raise self.damaged(RANGES, "a name that is no text")
-        columns = [*_CALLED, '"end" IS NULL'][: 3 + bool(some_open)]
-        numbers: dict[str | int | None, int] = {}
-        found, codes = np.zeros((4, count), dtype=np.int64), np.empty(count, dtype=np.int32)
-        at = 0
-        for rows in self.batches(f"SELECT {', '.join(columns)}, coalesce({text}, {number}) {own}", self._about, BATCH):
-            *whole, names = zip(*rows, strict=True)
-            place = slice(at, at := at + len(rows))
-            for row, column in enumerate(whole):
-                found[row, place] = self._whole(RANGES, column)
-            for name in dict.fromkeys(names):
-                numbers.setdefault(name, len(numbers))
-            codes[place] = np.fromiter(map(numbers.__getitem__, names), dtype=np.int32, count=len(names))
-        start, end, _, is_open = found
-        order = np.lexsort((-end, is_open == 0, start))  # of those that start together the outer one first
-        return found[:3, order].T, codes[order], list(numbers)
+        name = f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'null' THEN coalesce(-2 - {number}, -1) END"
+        columns = [_CALLED[0], f'coalesce("end" - :origin, {MISSING})', _CALLED[2], name]
+        texts: dict[bytes, int] = defaultdict(count().__next__)
+        where, wrong = f"eventType IN ({self.range_types})", "a name that is no text"
+        rows = self._read(RANGES, columns, where, wrong, texts.__getitem__)
+        start, end, _, names = rows
+        is_open = end == MISSING
+        end[is_open] = self._about["last"] - self.origin
+        order = np.lexsort((-end, ~is_open, start))  # of those that start together the outer one first
+        codes, different = pd.factorize(names)
+        known = self._strings.to_dict()
+        read = [str(texts.popitem()[0], "utf-8", "replace") for _ in range(len(texts))][::-1]  # each is held once
+        raw = [read[one] if one >= 0 else known.get(-2 - one, "(unnamed range)") for one in different.tolist()]
+        return rows[:3, order].T, codes[order], raw
 
     @cached_property
     def names_of_libraries(self) -> set[str]:
@@ -573,20 +566,20 @@ class Report(Export):
         if not self.has(table):
             return np.empty((0, len(columns)), dtype=np.int64)
         rows = f"FROM {table} WHERE {where}"
-        first = self.rows(f"SELECT {', '.join(columns)} {rows} LIMIT {BATCH}", self._about)
+        first = self.rows(f"SELECT {', '.join(columns)} {rows} LIMIT {FEW}", self._about)
         if not first:
             return np.empty((0, len(columns)), dtype=np.int64)
-        # What is the same in the first rows may be so in all.
-        told = [(column, {*values}) for column, values in zip(columns, zip(*first, strict=True), strict=True)]
-        asked = [f"max({column} <> {min(values)})" if len(values) == 1 else "1" for column, values in told]
-        ((count, *differs),) = self.rows(f"SELECT count(*), {', '.join(asked)} {rows}", self._about)
-        varying = np.array(differs, dtype=bool)
-        found = np.empty((len(columns), count), dtype=np.int64)
-        found[~varying] = self._whole(table, first[0])[~varying, None]
-        query = f"SELECT {', '.join(np.array(columns)[varying]) or 'NULL'} {rows}"
-        with self._answers():
-            numbers = chain.from_iterable(self._db.execute(query, self._about)) if varying.any() else ()
-            found[varying] = self._whole(table, numbers, count * varying.sum()).reshape(count, -1).T
+        same = {at: min(values) for at, values in enumerate(map(set, zip(*first, strict=True))) if len(values) == 1}
+        if same:
+            asked = [f"max({columns[at]} <> {number})" for at, number in same.items()]
+            differs = self.rows(f"SELECT {', '.join(asked)} {rows}", self._about)[0]
+            same = {at: number for (at, number), other in zip(same.items(), differs, strict=True) if not other}
+        varying = [at for at in range(len(columns)) if at not in same]
+        read = self._read(table, [columns[at] for at in varying] or ["0"], where, "what is no whole number")
+        found = np.empty((len(columns), read.shape[1]), dtype=np.int64)
+        found[varying] = read[: len(varying)]
+        for at, number in same.items():
+            found[at] = number
         start, end = found[:2]
         ordered = (start[1:] > start[:-1]) | (start[1:] == start[:-1]) & (end[1:] >= end[:-1])
         return found.T if ordered.all() else found[:, np.lexsort((end, start))].T
@@ -596,11 +589,32 @@ class Report(Export):
         """What queries ask with."""
         return {"origin": self.origin, "last": self.reach[1] if self.spans else 0}
 
-    def _whole(self, table: str, numbers: Iterable[int], count: int = -1) -> np.ndarray:
-        try:  # what is read has been checked, but for ends long before any start
-            return np.fromiter(numbers, dtype=np.int64, count=count)
-        except OverflowError as error:
-            raise self.damaged(table, "a time that lies months away from the others") from error
+    def _read(
+        self, table: str, columns: Sequence[str], where: str, otherwise: str, texts: Callable | None = None
+    ) -> np.ndarray:
+        """The whole numbers of a table's rows as they come, shape (columns, rows); ``otherwise``: else it holds that.
+
+        They go from SQLite to numpy one by one: a million rows as Python's own objects would take time and memory.
+        ``texts``: bytes of a text → number.
+        """
+        query, about, usual = (
+            f"SELECT {', '.join(columns)} FROM {table} WHERE {where}",
+            self._about,
+            self._db.text_factory,
+        )
+        self._db.text_factory = texts or usual
+        try:
+            with self._answers():
+                rows = self._db.execute(query, about)
+                try:  # what is read has been checked, but for ends long before any start
+                    numbers = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+                except OverflowError as error:
+                    raise self.damaged(table, "a time that lies months away from the others") from error
+                except (TypeError, ValueError) as error:
+                    raise self.damaged(table, otherwise) from error
+        finally:
+            self._db.text_factory = usual
+        return np.ascontiguousarray(numbers.reshape(-1, len(columns)).T)
 
     def _frame(self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = ()) -> pd.DataFrame:
         frame = pd.DataFrame(dict(zip(whole, rows.T, strict=False)))

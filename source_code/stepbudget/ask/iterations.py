@@ -17,7 +17,7 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, STEP, named, ranges_inside
 from stepbudget.ask.threads import main_thread, narrowed
-from stepbudget.ask.work import device_of, gpu_work, work_of
+from stepbudget.ask.work import device_of, work_of
 from stepbudget.coded import coded, each
 from stepbudget.kernel_names import is_collective, is_product
 from stepbudget.report import Report, remembered
@@ -131,13 +131,14 @@ def steps(report: Report, window: Window | None = None) -> pd.DataFrame:
             "kernels": np.nan,
         }
     )
-    work = gpu_work(report)
-    if len(work) and len(found):
+    work = (report.kernels, report.copies, report.memsets, report.graphs)
+    if any(map(len, work)) and len(found):
         process = thread >> 24
-        busy = intervals.covered(intervals.union(work_of(work, device_of(report, found[0]))), starts, ends)
+        device = device_of(report, found[0])
+        busy = intervals.covered(intervals.union(*(work_of(table, device) for table in work)), starts, ends)
         table["gpu_busy_ms"] = busy / 1e6
         table["gpu_idle_ms"] = (ends - starts - busy) / 1e6
-        own = work[(work["kind"] == "kernel") & (work["process"] == process)]
+        own = report.kernels[report.kernels["process"] == process]
         times = np.sort(own["api_start"].fillna(own["start"]).to_numpy(dtype=np.int64))
         table["kernels"] = np.searchsorted(times, ends, side="left") - np.searchsorted(times, starts, side="left")
     waits = loader_ranges(report, thread=thread)
@@ -304,10 +305,9 @@ def _spans(ranges: pd.DataFrame, loading: pd.Series, window: Window) -> list[tup
 
 
 class _Tree:
-    """The ranges of one thread and how they nest; a range's number is its place by start."""
+    """The ranges of one thread, in the report's order, and how they nest; a range's number is its place by start."""
 
     def __init__(self, ranges: pd.DataFrame) -> None:
-        ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
         self.starts, self.ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
         # Which name does each carry, of the different ones? A name that comes a thousand times is looked at once.
         self.codes, self.names = coded(each(ranges["name"], lambda name: str(name)[:LONGEST_NAME]))

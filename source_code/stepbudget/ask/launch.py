@@ -20,6 +20,7 @@ from stepbudget.ask.iterations import loader_ranges
 from stepbudget.ask.missing import missing
 from stepbudget.ask.threads import about
 from stepbudget.ask.work import gpu_work
+from stepbudget.coded import together
 from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
@@ -32,6 +33,7 @@ WAITS = re.compile(r"Synchronize|^cu(?:da)?Memcpy(?!.*Async)")
 
 PAUSE_US = 1000  # fifty launches' time: whoever launches nothing for so long does something else
 
+NEVER = np.iinfo(np.int64).min  # before all times
 LAUNCH_COLUMNS = [
     "start_ms", "kind", "kernels", "device", "stream", "thread", "duration_us", "api_us", "latency_us", "queued",
     "drained", "after", "starved", "gap_us", "interval_us",
@@ -86,9 +88,10 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
 def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     looked_at = _look_at(report, window, gpu)
     calls, queue = _launches(report, window, looked_at), _queue_depth(window, looked_at)
-    own = calls[calls["kind"].isin(["kernel", "graph"])]
+    asked = ["kernels", "api_us", "latency_us", "drained", "after", "starved"]
+    own = calls.loc[calls["kind"].isin(["kernel", "graph"]), asked]
     work = looked_at.work
-    kernels = work[(work["kind"] == "kernel") & (work["gpu"] == looked_at.gpu)]
+    kernels = work.loc[(work["kind"] == "kernel") & (work["gpu"] == looked_at.gpu), ["start", "end", "api_start"]]
     known = kernels["api_start"].notna()
     times = kernels["api_start"].where(known, kernels["start"])
     inside = (times >= window.start) & (times < window.end)
@@ -149,7 +152,7 @@ def launches(report: Report, window: Window | None = None, gpu: int | None = Non
 
 
 def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFrame:
-    groups = looked_at.calls.sort_values(["api_start", "start"], kind="stable", ignore_index=True)
+    groups = looked_at.calls
     if groups.empty:
         return pd.DataFrame(columns=LAUNCH_COLUMNS)
     began = groups["api_start"].to_numpy(dtype=np.int64)
@@ -164,7 +167,7 @@ def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFr
     follows = np.concatenate([[False], (thread[1:] == thread[:-1]) & (after[1:] == "")])
     interval = np.where(follows, since, np.nan)
     own = (groups["gpu"] == looked_at.gpu).to_numpy()
-    groups, began, after, interval = groups[own], began[own], after[own], interval[own]
+    groups, began, after, interval = rows_where(groups, own), began[own], after[own], interval[own]
     queued = _depth_at(*_queue(looked_at), began)
     table = pd.DataFrame(
         {
@@ -185,7 +188,7 @@ def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFr
             "interval_us": interval,
         }
     )
-    return table[(began >= window.start) & (began < window.end)].reset_index(drop=True)
+    return rows_where(table, (began >= window.start) & (began < window.end)).reset_index(drop=True)
 
 
 def queue_depth(report: Report, window: Window | None = None, gpu: int | None = None) -> pd.DataFrame:
@@ -222,46 +225,48 @@ class _LookedAt:
 
 
 def _look_at(report: Report, window: Window, gpu: int | None) -> _LookedAt:
-    return _looked_at(report, about(report, window, gpu))
-
-
-@remembered
-def _looked_at(report: Report, own: Window) -> _LookedAt:
+    own = about(report, window, gpu)
     work = gpu_work(report)
     if work.empty:
         return _LookedAt(None, own.gpu or 0, work, work)
     work = rows_where(work, work["process"] == own.process)
-    calls = _calls(work).drop(columns=["end", "process", "graph_node"])
     kept = work[["start", "end", "gpu", "kind", "api_start", "api_thread"]]  # a million rows of more would fill memory
-    return _LookedAt(own.process, own.gpu, kept, calls)
+    return _LookedAt(own.process, own.gpu, kept, _calls(work))
 
 
 def _calls(work: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch call: the first work of it, when the last of it ended, and when its stream and GPU were free.
+    """One row a launch call, in order: the first work of it, the last one's end, when its stream and GPU were free.
 
     Adds the columns ``last``, ``kernels``, ``stream_free`` and ``gpu_free`` (a time before all others where nothing
     came earlier). The nodes of a CUDA graph share one call. ``work`` is in order of its start.
     """
-    never = np.iinfo(np.int64).min
-    end = work["end"].astype("int64")
-    free = {}
+    launched = (work["api_start"].notna() & work["api_thread"].notna()).to_numpy()
+    known = rows_where(work, launched)
+    number, first = together(known["api_thread"], known["api_start"])
+    order = np.lexsort((known["start"].iloc[first], known["api_start"].iloc[first]))
+    columns = ["start", "device", "gpu", "stream", "api_start", "api_end", "api_thread", "kind"]
+    groups = known[columns].iloc[first[order]].reset_index(drop=True)
     for column, place in (("stream_free", ["device", "stream"]), ("gpu_free", ["gpu"])):
-        keys = [work[name] for name in place]
-        free[column] = end.groupby(keys).cummax().groupby(keys).shift(fill_value=never)
-    known = rows_where(work, work["api_start"].notna() & work["api_thread"].notna())
-    calls = known.groupby(["api_thread", "api_start"], sort=False)
-    number = calls.ngroup().to_numpy()
-    first = ~known.duplicated(["api_thread", "api_start"]).to_numpy()
-    groups = rows_where(known, first)
-    groups = groups.assign(**{name: when.loc[groups.index] for name, when in free.items()})  # none where there is none
-    count = len(groups)
-    last = np.full(count, never)
+        groups[column] = _free(work, place)[launched][first[order]]
+    last = np.full(len(first), NEVER)
     np.maximum.at(last, number, known["end"].to_numpy(dtype=np.int64))
-    groups["last"] = last
-    groups["kernels"] = np.bincount(number, weights=(known["kind"] == "kernel").to_numpy(), minlength=count).astype(int)
-    nodes = np.bincount(number, weights=known["graph_node"].notna().to_numpy(), minlength=count)
-    groups.loc[(nodes > 0) | (np.bincount(number, minlength=count) > 1), "kind"] = "graph"
+    kernels, nodes, works = (
+        np.bincount(number, weights=weights, minlength=len(first))[order].astype(int)
+        for weights in (known["kind"] == "kernel", known["graph_node"].notna(), None)
+    )
+    groups["last"], groups["kernels"] = last[order], kernels
+    groups.loc[(nodes > 0) | (works > 1), "kind"] = "graph"
     return groups
+
+
+def _free(work: pd.DataFrame, place: list[str]) -> np.ndarray:
+    """For each work the end of all earlier ones at its place, such as its stream; NEVER where nothing came earlier."""
+    number, _ = together(*(work[name] for name in place))
+    end, free = work["end"].to_numpy(dtype=np.int64), np.full(len(work), NEVER)
+    order = np.argsort(number, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
+        free[rows[1:]] = np.maximum.accumulate(end[rows])[:-1]
+    return free
 
 
 def _queue(looked_at: _LookedAt) -> tuple[np.ndarray, np.ndarray]:

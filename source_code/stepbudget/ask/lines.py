@@ -257,15 +257,16 @@ def _ranges(report: Report, window: Window, calls: pd.DataFrame) -> np.ndarray:
     """
     texts = np.full(len(calls), "", dtype=object)
     ranges = report.ranges
-    own = ranges[threads.of(ranges, window)]
-    itself = (own["start"] == window.start) & (own["end"] == window.end)
-    own = threads.within(own[~itself], window)
+    itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
+    chosen = threads.of(ranges, window) & ~itself & threads.overlaps(ranges, window)
     main = threads.main_thread(report, window)
     for thread in calls["thread"].unique():
         rows = np.flatnonzero((calls["thread"] == thread).to_numpy())
         for at in dict.fromkeys((thread, main)):
             empty = rows[texts[rows] == ""]
-            texts[empty] = _paths_at(own[own["thread"] == at], calls["start"].to_numpy(dtype=np.int64)[empty])
+            texts[empty] = _paths_at(
+                ranges[chosen & (ranges["thread"] == at)], calls["start"].to_numpy(dtype=np.int64)[empty]
+            )
     return texts
 
 
@@ -273,7 +274,6 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """At each time the user's innermost range with the outermost and the innermost operator in it; "" for none."""
     if ranges.empty or not len(times):
         return np.full(len(times), "", dtype=object)
-    ranges = ranges.iloc[np.lexsort((-ranges["end"], ranges["start"]))]
     starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
     is_operator = ranges["operator"].to_numpy(dtype=bool)
     outer = intervals.parents(starts, ends, starts)

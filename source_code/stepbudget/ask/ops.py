@@ -243,10 +243,9 @@ def _operators(report: Report, table: pd.DataFrame) -> tuple[np.ndarray, np.ndar
     caller = table["api_thread"].where(launched, -1).to_numpy(dtype=np.int64)
     for thread in pd.unique(caller[launched]):
         kernels = np.flatnonzero(launched & (caller == thread))
-        own = np.flatnonzero(thread_of == thread)
-        if not len(own):
+        order = np.flatnonzero(thread_of == thread)  # an outer range before the ones inside it
+        if not len(order):
             continue
-        order = own[np.lexsort((-ends[own], starts[own]))]  # an outer range before the ones inside it
         inner = np.append(order, -1)[intervals.place_at(starts[order], ends[order], calls[kernels])]
         outer = _outermost(order[suits[order]], starts, ends, calls[kernels])
         owner[kernels] = np.append(rows, -1)[np.where(outer >= 0, outer, inner)]

@@ -18,7 +18,7 @@ from stepbudget.ask import threads
 from stepbudget.ask.missing import missing
 from stepbudget.coded import coded
 from stepbudget.errors import ReportError
-from stepbudget.report import Report, rows_where
+from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
 OUTSIDE = "(outside any phase)"
@@ -74,11 +74,17 @@ def ranges_inside(report: Report, window: Window) -> pd.DataFrame:
 
     For a window that is a range itself: those of its process.
     """
-    ranges = report.ranges
+    return _cut(report.ranges, _inside(report.ranges, window), window)
+
+
+def _inside(ranges: pd.DataFrame, window: Window) -> np.ndarray:
     itself = (ranges["start"] == window.start) & (ranges["end"] == window.end)
-    ranges = ranges[threads.begins_in(ranges, window) & ~itself].copy()
-    ranges["end"] = ranges["end"].clip(upper=window.end)
-    return ranges
+    return (threads.begins_in(ranges, window) & ~itself).to_numpy()
+
+
+def _cut(ranges: pd.DataFrame, chosen: np.ndarray, window: Window) -> pd.DataFrame:
+    ranges = ranges[chosen]
+    return ranges.assign(end=ranges["end"].clip(upper=window.end))
 
 
 def launched_in(
@@ -102,10 +108,12 @@ def launched_in(
     return names
 
 
+@remembered
 def phase_ranges(report: Report, window: Window) -> pd.DataFrame:
     """The ranges inside the window that name phases: all but those of single operators, unless there are no others."""
-    ranges = ranges_inside(report, window)
-    ranges = ranges if ranges["operator"].all() else ranges[~ranges["operator"]]
+    inside, operator = _inside(report.ranges, window), report.ranges["operator"].to_numpy(dtype=bool)
+    own = inside & ~operator
+    ranges = _cut(report.ranges, own if own.any() else inside, window)
     codes, names = coded(ranges["name"])
     shown = [re.sub(r"#?\d+", "#", name) if NUMBERED.fullmatch(name[:LONGEST_NAME]) else name for name in names]
     steps = sum(map(str.__ne__, names, shown))

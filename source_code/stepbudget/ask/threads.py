@@ -166,10 +166,13 @@ def launching_threads(report: Report, window: Window) -> list[int]:
 
 def within(table: pd.DataFrame, window: Window) -> pd.DataFrame:
     """The rows that have any part inside the window (columns start, end); an instant counts where it lies."""
-    if table.empty:
-        return table
+    return table if table.empty else rows_where(table, overlaps(table, window))
+
+
+def overlaps(table: pd.DataFrame, window: Window) -> pd.Series:
+    """Which rows have any part inside the window?"""
     start, end = table["start"], table["end"]
-    return rows_where(table, (start < window.end) & ((end > window.start) | ((start == end) & (start >= window.start))))
+    return (start < window.end) & ((end > window.start) | ((start == end) & (start >= window.start)))
 
 
 def begins_in(table: pd.DataFrame, window: Window) -> pd.Series:

@@ -122,13 +122,6 @@ class Export:
         with self._answers():
             yield from self._db.execute(query, parameters)
 
-    def batches(self, query: str, parameters: Sequence | dict, size: int) -> Iterator[list[tuple]]:
-        """The rows of an SQL query, so many at a time; ReportError as for ``rows``."""
-        with self._answers():
-            cursor = self._db.execute(query, parameters)
-            while rows := cursor.fetchmany(size):
-                yield rows
-
     @contextmanager
     def _answers(self) -> Iterator[None]:
         try:
@@ -266,10 +259,11 @@ class Export:
         where = TIMED if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
-        first, start, end, too_large = self.rows(
-            f"SELECT min(start), max(start), max({until}), max({too_large}) FROM {table} WHERE {where}"
+        first, start, end, too_large, wrong = self.rows(
+            f"SELECT min(start), max(start), max({until}), max({too_large}), max(CASE WHEN {wrong} THEN 1 END) "
+            f"FROM {table} WHERE {where}"
         )[0]
-        if self.rows(f"SELECT 1 FROM {table} WHERE ({where}) AND ({wrong}) LIMIT 1"):
+        if wrong:
             what = f"a value in one of {', '.join((*WHOLE[table], *perhaps))} that is no whole number"
             raise self.damaged(table, what)
         if too_large:

@@ -137,8 +137,10 @@ def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
         remarks.append(f"read from {report.sqlite_path.name}, the export that lies beside it{unsure}")
     if alike := occurrences.occurrences(report, window):
         remarks.append(f"of the ranges of this name {alike}")
-    work = threads.within(iterations.gpu_work(report), window)
-    gpus, processes = (sorted(int(number) for number in work[column].unique()) for column in ("gpu", "process"))
+    work = [threads.within(table, window) for table in (report.kernels, report.copies, report.memsets, report.graphs)]
+    gpus, processes = (
+        sorted({int(number) for table in work for number in table[column].unique()}) for column in ("gpu", "process")
+    )
     if len(gpus) > 1 or len(processes) > 1:
         whole = f"{len(processes)} processes worked on " if len(processes) > 1 else "the program worked on "
         whole += f"GPUs {', '.join(map(str, gpus))}" if len(gpus) > 1 else f"GPU {gpus[0]}"
