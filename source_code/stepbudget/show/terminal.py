@@ -9,6 +9,7 @@ from stepbudget.show import sections
 from stepbudget.show.blocks import WIDTH, Block
 from stepbudget.show.sections import NEXT, UNSEEN, cut
 from stepbudget.show.table import Table
+from stepbudget.show.words import NO_BREAK
 
 
 def answer(found: dict) -> list[str]:
@@ -19,7 +20,7 @@ def answer(found: dict) -> list[str]:
     said = [
         f"{cut(found['report'])}: {gpu}{number}, {sections.recorded_by(found)}",
         f"range '{cut(found['range'])}': {found['duration_ms']:,.1f} ms{steps}; "
-        f"{sections.busy(found).replace(chr(160), ' ')}",
+        f"{sections.busy(found).replace(NO_BREAK, ' ')}",
     ]
     said += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
     parts = sections.answer(found)

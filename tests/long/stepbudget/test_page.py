@@ -130,6 +130,7 @@ def test_what_stands_in_the_page_is_the_answer():
     for one in found["advice"]:
         assert one["evidence"][1:].rstrip(".") in said and f"{one['upper_bound_ms']:,.1f} ms" in said
     assert found["launches"]["evidence"][1:].rstrip(".") in said
+    assert f"{100 * found['operations']['efficiency']:.1f} %" in said and "\ufffd" not in text
     assert len(text) < 400_000
 
 
@@ -317,6 +318,8 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
                 assert tab.evaluate(wide) == 0, (name, width)
                 tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
                 assert tab.evaluate(tables) == 0, (name, width)
+                still = "[...document.querySelectorAll('figure > img')].filter(i => i.width > i.parentNode.clientWidth)"
+                assert tab.evaluate(f"{still}.length") == 0, "the picture of the steps is never wider than the page"
                 assert tab.evaluate(BROKEN) == [], (name, width)
                 ground = tab.evaluate(GROUND)
                 paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
