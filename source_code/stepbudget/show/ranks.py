@@ -70,18 +70,8 @@ def summary(found: Ranks) -> dict:
 
 
 def _late(last: Late) -> dict:
-    return {
-        "rank": last.number,
-        "report": last.rank.label,
-        "last": last.last,
-        "matched": last.matched,
-        "alone_ms": last.alone_ms,
-        "exposed_ms": last.exposed_ms,
-        "at_rest_ms": last.at_rest_ms,
-        "reason": last.reason,
-        "reason_ms": last.reason_ms,
-        "more_ms": last.more_ms,
-    }
+    names = ("last", "matched", "alone_ms", "exposed_ms", "at_rest_ms", "reason", "reason_ms", "more_ms")
+    return {"rank": last.number, "report": last.rank.label, **{name: getattr(last, name) for name in names}}
 
 
 def _bounds(rows: list[dict], last: Late | None) -> dict:

@@ -20,22 +20,6 @@ REPORTS = sorted((RECORDED / course.DEFAULT_MACHINE).rglob("*.sqlite.xz"))  # of
 GEMM, ALLREDUCE = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 
 
-@pytest.fixture(autouse=True)
-def every_answer_conforms() -> None:
-    """Here ``answer`` sees to it, by what was printed: once is enough."""
-
-
-@pytest.fixture
-def answer(capsys):
-    """The answer, which is what the schema says."""
-
-    def run(*arguments: object) -> dict:
-        assert main([str(argument) for argument in (*arguments, "--json")]) == 0
-        return conforms(json.loads(capsys.readouterr().out))
-
-    return run
-
-
 @pytest.fixture
 def two_gpus(tmp_path):
     """Two ranks, one later than the other to their only collective; the report holds all that an answer can."""

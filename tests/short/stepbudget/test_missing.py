@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.show import answers, summary
 from stepbudget.show import json as said
-from synthetic import MAIN, SyntheticReport, opened
+from synthetic import MAIN, SyntheticReport, changed, opened
 
 POINTWISE = "at::native::vectorized_elementwise_kernel"
 MS = 1000  # µs
@@ -311,12 +310,7 @@ def told(path: Path) -> tuple[dict, dict, dict]:
 def less(path: Path, folder: Path, *statements: str) -> Path:
     target = folder / "less.sqlite"
     shutil.copyfile(path, target)
-    db = sqlite3.connect(target)
-    with db:
-        for statement in statements:
-            db.execute(statement)
-    db.close()
-    return target
+    return changed(target, *statements)
 
 
 def gains_nothing(whole: tuple, part: tuple, table: str) -> None:

@@ -18,6 +18,7 @@ from stepbudget.errors import ReportError
 from stepbudget.export.slim import slim
 from stepbudget.report import Report, open_report
 from stepbudget.window import Window
+from synthetic import changed
 
 T0 = 7_000_000_000_000_123  # the report's clock need not start near 0
 MAIN, AUTOGRAD, OTHER = 101, 102, 201  # threads; OTHER is of the second process
@@ -535,12 +536,8 @@ def test_an_empty_report_says_so_in_one_sentence(build):
 
 
 def test_a_report_whose_columns_have_other_names_is_an_error_in_one_sentence(tmp_path):
-    file = tmp_path / "other.sqlite"
-    db = sqlite3.connect(file)
-    db.execute("CREATE TABLE StringIds (id, value)")
-    db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (begin, finish)")
-    db.commit()
-    db.close()
+    tables = ("StringIds (id, value)", "CUPTI_ACTIVITY_KIND_KERNEL (begin, finish)")
+    file = changed(tmp_path / "other.sqlite", *(f"CREATE TABLE {table}" for table in tables))
     with pytest.raises(ReportError, match=r"other\.sqlite does not answer"):
         _ = open_report(file).kernels
 
@@ -570,12 +567,8 @@ def damaged(folder: Path, kind: str) -> Path:
     }
     file = folder / kind
     if kind == "foreign.sqlite":
-        db = sqlite3.connect(file)
-        db.execute("CREATE TABLE people (name)")
-        db.commit()
-        db.close()
-    else:
-        file.write_bytes(made[kind])
+        return changed(file, "CREATE TABLE people (name)")
+    file.write_bytes(made[kind])
     return file
 
 
