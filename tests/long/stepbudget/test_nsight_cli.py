@@ -85,42 +85,10 @@ def state(folder: Path) -> dict[str, str]:
 
 # --- the answer ---------------------------------------------------------------------------------------------
 
-NUMBER, WHOLE, TEXT = (int, float), int, str
-NONE = type(None)
-KEYS = {
-    "gpu": TEXT, "nsys_version": TEXT, "range": TEXT, "duration_ms": NUMBER, "steps": (int, NONE),
-    "gpu_busy_fraction": NUMBER, "budget": dict, "phases": list, "copies": list, "kernels": list, "tensor_cores": dict,
-    "advice": list,
-}  # fmt: skip
-PARTS = {
-    "phases": {"name": TEXT, "count": WHOLE, "cpu_ms": (int, float, NONE), "kernels": WHOLE, "gpu_ms": NUMBER},
-    "copies": {
-        "direction": TEXT, "host_memory": TEXT, "count": WHOLE, "bytes": WHOLE, "gpu_ms": NUMBER,
-        "longest_gpu_us": NUMBER, "longest_api_us": (int, float, NONE),
-    },
-    "kernels": {"name": TEXT, "count": WHOLE, "gpu_ms": NUMBER, "tensor_core": TEXT},
-    "advice": {"cause": TEXT, "evidence": TEXT, "upper_bound_ms": NUMBER, "lab": (str, NONE)},
-}  # fmt: skip
-TENSOR_CORES = {
-    "yes_ms": NUMBER, "no_ms": NUMBER, "unknown_ms": NUMBER, "active_mean_pct": (int, float, NONE),
-    "active_max_pct": (int, float, NONE), "samples": WHOLE,
-}  # fmt: skip
-
-
-def has_types(found: dict, expected: dict[str, object]) -> None:
-    for key, kind in expected.items():
-        assert isinstance(found[key], kind), (key, found[key])
-        assert not isinstance(found[key], bool), key
-
 
 @each_step
-def test_every_key_is_there_with_its_type(answer, step):
+def test_the_whole_of_a_recorded_epoch_is_told(answer, step):
     found = answer(PROFILES / f"{step}.sqlite.xz")
-    has_types(found, KEYS)
-    has_types(found["tensor_cores"], TENSOR_CORES)
-    for key, expected in PARTS.items():
-        for part in found[key]:
-            has_types(part, expected)
     assert found["range"] == "training" and found["gpu"] == "NVIDIA H200" and found["nsys_version"].startswith("2025.3")
     if step != "main_baseline":
         assert found["steps"] == (None if step in IN_GRAPHS else 59), "inside a graph there are no ranges"
@@ -352,34 +320,16 @@ def test_the_advice_names_labs_only_where_they_are_handed_in(capsys):
     assert " lab" not in plain and capsys.readouterr().out.count("see lab of the loader.") == 1
 
 
-def comparable(folder: Path, number: int, gpu="NVIDIA H200", steps=3, size=3000, name="training") -> Path:
-    """A made report, one of a pair."""
-    made = SyntheticReport(folder / f"{number}.sqlite").gpu(gpu).range(0, 1000, name)
-    for at in range(0, 100 * steps, 100):
-        made.range(at, at + 10, "data loading").range(at + 10, at + 90, "forward")
-        made.copy(at + 15, at + 17, size, memory="pinned", call=(at + 11, at + 12))
-        made.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
-    return made.write()
-
-
-@pytest.mark.parametrize(
-    ("other", "obstacle"),
-    [
-        ({"gpu": "NVIDIA L4"}, "different GPUs: NVIDIA H200, NVIDIA L4"),
-        ({"steps": 4}, "3 steps before, 4 after"),
-        ({"size": 6000}, "MB copied to the device before"),
-        ({"name": "epoch"}, "different ranges: 'training', 'whole capture'"),
-    ],
-    ids=["gpu", "steps", "bytes", "range"],
-)
-def test_what_cannot_be_compared_is_not_scored(answer, ask, tmp_path, other, obstacle):
-    arguments = (comparable(tmp_path, 1), "--compare", comparable(tmp_path, 2, **other))
+def test_what_cannot_be_compared_is_not_scored(answer, ask, made, tmp_path):
+    """For which reasons is in test_predict.py."""
+    other = small(SyntheticReport(tmp_path / "other.sqlite"))
+    other._rows["TARGET_INFO_GPU"][0]["name"] = "NVIDIA L4"
+    arguments = (small(made).write(), "--compare", other.write())
     found = answer(*arguments)["comparison"]
-    assert found["comparable"] is False and found["prediction"] is None
-    assert any(obstacle in text for text in found["obstacles"]), found["obstacles"]
+    assert found["comparable"] is False and found["prediction"] is None and found["obstacles"]
     status, out, err = ask(*arguments)
     assert (status, err) == (0, "")
-    assert f"not comparable: {obstacle}".split(":")[0] in out and "times as fast" not in out
+    assert "not comparable" in out and found["obstacles"][0] in " ".join(out.split()) and "times as fast" not in out
 
 
 def test_the_other_report_is_named_where_it_cannot_be_read(refused, made, tmp_path):
@@ -579,14 +529,6 @@ def test_a_terminal_without_unicode_gets_what_it_can_show(made, encoding):
     assert (done.returncode, done.stderr) == (0, b"") and b"Where the time goes" in done.stdout
     done = run_cli(path, "--json", env=environment)
     assert "größer_☃" in [one["name"] for one in json.loads(done.stdout.decode(encoding))["kernels"]]
-
-
-def test_control_characters_in_a_name_do_not_reach_the_terminal(ask, answer, made):
-    path = small(made).kernel(10, 19, "bad\x1b[31m\nname\x07").range(41, 45, "two\nlines\x1b[0m").write()
-    status, out, err = ask(path)
-    assert (status, err) == (0, "")
-    assert not [letter for letter in out if letter != "\n" and not letter.isprintable()]
-    assert "bad\x1b[31m\nname\x07" in [one["name"] for one in answer(path)["kernels"]]
 
 
 # --- .nsys-rep ----------------------------------------------------------------------------------------------
@@ -875,13 +817,6 @@ def test_plain_sums_of_what_is_no_report_get_the_same_sentence(refused, tmp_path
 def test_plain_sums_are_about_the_whole_capture(ask, made, more):
     status, out, err = ask(small(made).write(), "--tables", *more)
     assert (status, out) == (2, "") and f"--tables: not allowed with argument {more[0]}" in err
-
-
-def test_control_characters_do_not_reach_the_terminal_with_plain_sums_either(ask, tables, made):
-    path = small(made).kernel(10, 19, "bad\x1b[31m\nname\x07").write()
-    _, out, _ = ask(path, "--tables")
-    assert not [letter for letter in out if letter != "\n" and not letter.isprintable()]
-    assert "bad\x1b[31m\nname\x07" in [row["name"] for row in tables(path)["kernels"]]
 
 
 def test_plain_sums_load_neither_pandas_nor_numpy(made):

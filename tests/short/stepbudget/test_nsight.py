@@ -588,11 +588,6 @@ def test_a_damaged_or_foreign_file_is_one_sentence_that_names_it(tmp_path, kind)
     assert file.read_bytes() == before
 
 
-def test_a_report_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ReportError, match=r"there is no report .*missing\.sqlite"):
-        open_report(tmp_path / "missing.sqlite")
-
-
 def test_reading_changes_nothing_and_cannot(build):
     report = whole(build).report()
     before = hashlib.sha256(build.file.read_bytes()).hexdigest()
