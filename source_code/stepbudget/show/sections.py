@@ -113,7 +113,7 @@ def phases(
 ) -> list[Block]:
     """Rows of the answer's ``phases``."""
     columns = {"name": ("phase", cut), "count": "ranges", "cpu_ms": ("CPU ms", ONE)}
-    return _rows(found, caption, columns | {"kernels": ("kernels", WHOLE), "gpu_ms": ("GPU ms", ONE)}, most=PHASES)
+    return listed(found, caption, columns | {"kernels": ("kernels", WHOLE), "gpu_ms": ("GPU ms", ONE)}, most=PHASES)
 
 
 def copies(
@@ -126,7 +126,7 @@ def copies(
         "gpu_ms": ("GPU ms", TWO), "overlap_ms": ("beside kernels ms", TWO), "api_ms": ("held ms", TWO),
         "longest_gpu_us": ("longest µs", WHOLE), "gb_per_s": ("GB/s", ONE),
     }  # fmt: skip
-    return _rows([one | {"mb": one["bytes"] / 1e6} for one in found], caption, columns)
+    return listed([one | {"mb": one["bytes"] / 1e6} for one in found], caption, columns)
 
 
 def kernels(
@@ -145,7 +145,7 @@ def kernels(
         "name": ("kernel", kernel), "tensor_core": "Tensor Cores", "count": "count", "gpu_ms": ("GPU ms", ONE),
         "mean_us": ("mean µs", ONE), "share": ("share %", ONE), "evidence": "told by",
     }  # fmt: skip
-    return _rows(rows, caption, columns, names=["kernel"], most=most)
+    return listed(rows, caption, columns, names=["kernel"], most=most)
 
 
 def tensor_cores(found: dict) -> list[Block]:
@@ -176,7 +176,7 @@ def lines(found: dict) -> list[Block]:
     }  # fmt: skip
     known = any(one["file"] for one in found["lines"])
     caption = "Where calls were made that the GPU waited for, the longest idle time first"
-    return _rows(rows, caption, columns, names=["where"], most=LINES if known else FIRST)
+    return listed(rows, caption, columns, names=["where"], most=LINES if known else FIRST)
 
 
 def memory(found: dict) -> list[Block]:
@@ -191,7 +191,7 @@ def flops(found: dict) -> list[Block]:
         "tflops": ("TFLOP/s", ONE), "group": "Tensor Cores",
     }  # fmt: skip
     caption = "Convolutions and matrix products by the sizes of their inputs, the longest first"
-    return _rows(rows, caption, columns, names=["operator"], most=FIRST)
+    return listed(rows, caption, columns, names=["operator"], most=FIRST)
 
 
 def communication(found: dict) -> list[Block]:
@@ -201,7 +201,7 @@ def communication(found: dict) -> list[Block]:
     parts = ("total", "hidden", "exposed", "waiting", "transfer", "unmatched")
     rows = [one | {"rank": f"GPU {one['gpu']}, process {one['process'] & 0xFFFFFF}"} for one in found["communication"]]
     columns = {"rank": "rank", "kernels": "kernels"} | {f"{part}_ms": (part, TWO) for part in parts}
-    made = _rows(rows, "Collectives of each rank, in ms", columns)
+    made = listed(rows, "Collectives of each rank, in ms", columns)
     moved = [
         f"{row['function']} of {row['ranks']} ranks: {row['count']:,}, {row['bytes'] / 1e6:,.2f} MB, bus bandwidth "
         f"{row['bus_gb_per_s']:,.1f} GB/s ({row['largest_bus_gb_per_s']:,.1f} of the largest)"
@@ -283,10 +283,10 @@ def _changed_kernels(found: Sequence[dict]) -> list[Block]:
         "kernel": ("kernel", kernel), "before": ("before", WHOLE), "after": ("after", WHOLE),
         "before_ms": ("before ms", TWO), "after_ms": ("after ms", TWO), "change_ms": ("change ms", "{:+,.2f}"),
     }  # fmt: skip
-    return _rows(rows, "Kernels, those changed most first", columns, names=["kernel"], most=CHANGED)
+    return listed(rows, "Kernels, those changed most first", columns, names=["kernel"], most=CHANGED)
 
 
-def _rows(
+def listed(
     found: Sequence[dict], caption: str, columns: Mapping[str, str | tuple[str, Format]], **more: object
 ) -> list[Block]:
     """The table of rows; nothing where there are none. ``columns``: key → what it is called, and how it is written."""
