@@ -309,9 +309,9 @@ def test_the_answer_does_not_depend_on_where_the_clock_begins(data):
 
 @pytest.fixture(scope="module")
 def budgets():
-    steps = [path.name.split(".")[0] for path in sorted((recorded.folder() / "profiles").glob("*.sqlite.xz"))]
+    """Of some; those of all add up, and leave little unexplained, in tests/long/stepbudget/test_schema.py."""
     found = {}
-    for step in steps:
+    for step in ("main_baseline", "main_baseline_nvtx", "main_opt1", "main_opt2", "main_opt3", "keras_mnist_jax"):
         with open_report(recorded.folder() / "profiles" / f"{step}.sqlite.xz") as report:
             found[step] = rooms.budget(report)
     return found
@@ -347,13 +347,10 @@ def test_plain_fp32_uses_no_tensor_cores_and_fp16_does(budgets):
 
 
 def test_little_of_a_recorded_epoch_is_unexplained(budgets):
-    broken = {name for name, found in budgets.items() if any(LOST in text for text in found.not_looked_at)}
-    assert broken == {"keras_mnist_jax", "keras_mixed_jax"}
     for name, found in budgets.items():
-        if name in broken:
-            assert found.fractions["unexplained"] == pytest.approx(1)
-        else:  # the capture of the cubic goes on for 21 ms after its last variant
-            assert found.fractions["unexplained"] < (0.05 if name == "bench_sin_fit" else 0.01), name
+        is_broken, unexplained = name == "keras_mnist_jax", found.fractions["unexplained"]
+        assert any(LOST in text for text in found.not_looked_at) == is_broken
+        assert unexplained == pytest.approx(1) if is_broken else unexplained < 0.01, name
 
 
 def test_graphs_that_left_no_rows_are_said_to_be_missing(made):
