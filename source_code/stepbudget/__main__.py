@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 
 SLOWER = 3  # exit status; 1 is that of a crash, 2 that of wrong arguments
+OF_ONE_REPORT = ("--html", "--trace", "--markdown")
+NOT_WITH = {  # option → others, and why
+    "--ranks": (("--compare", "--gpu", *OF_ONE_REPORT), "about all ranks of one run"),
+    "--trace": (("--compare",), "of one report"),
+    "--tables": (
+        ("--range", "--occurrence", "--gpu", "--compare", "--ranks", *OF_ONE_REPORT),
+        "about the whole capture",
+    ),
+}
 
 
 def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = None) -> int:
@@ -148,23 +157,17 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(
             "several reports are one side of a comparison (name the other with --compare), or --ranks of a run"
         )
-    for option, value in {"--each": args.each, "--fail-if-slower": args.fail_if_slower}.items():
-        if value is not None and not args.compare:
+    said = {name: value for name, value in vars(args).items() if value not in (None, []) and value is not False}
+    given = {f"--{name.replace('_', '-')}" for name in said}
+    for option in ("--each", "--fail-if-slower"):
+        if option in given and not args.compare:
             parser.error(f"argument {option}: it needs --compare")
-    of_one_report = {"--html": args.html, "--trace": args.trace, "--markdown": args.markdown or None}
-    for option, value in {"--compare": args.compare or None, "--gpu": args.gpu, **of_one_report}.items():
-        if args.ranks and value is not None:
-            parser.error(f"argument --ranks: not allowed with argument {option}: it is about all ranks of one run")
-    if args.trace and args.compare:
-        parser.error("argument --trace: not allowed with argument --compare: it is of one report")
+    for option, (others, why) in NOT_WITH.items():
+        for other in others:
+            if {option, other} <= given:
+                parser.error(f"argument {option}: not allowed with argument {other}: it is {why}")
     if args.trace and args.html and os.path.realpath(args.trace) == os.path.realpath(args.html):
         parser.error("argument --trace: the same file as --html")
-    if args.tables:
-        about_a_part = {"--range": args.range, "--occurrence": args.occurrence, "--gpu": args.gpu}
-        about_a_part |= {"--compare": args.compare or None, "--ranks": args.ranks or None, **of_one_report}
-        for option, value in about_a_part.items():
-            if value is not None:
-                parser.error(f"argument --tables: not allowed with argument {option}: it is about the whole capture")
     return args
 
 

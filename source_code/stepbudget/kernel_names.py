@@ -116,7 +116,7 @@ def by_name(kernel: str) -> str:
 # What multiplies matrices …
 PRODUCT = re.compile(
     r"gemm(?!v)|Gemm|GEMM|nvjet|xmma|_scudnn|wgrad|dgrad|fprop|winograd_\d|implicit_convolve|conv2d|conv3d|conv_depthwise"
-    r"|cudnn_generated\w{0,200}(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816"
+    r"|cudnn_generated\w{0,200}(conv|Conv|matMul|sdpa)|fmha|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)Sm|tensorop|[his]884|16816|[his]1688|i8816"
     r"|triton_(tem|mm)|matmul"
 )
 # … and what only serves it: it belongs to the op that launched it where that is known, else to none.

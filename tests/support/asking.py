@@ -1,4 +1,4 @@
-"""The reader's command line in this process; what it prints with --json is what the written schema says."""
+"""A report to be made, and the reader's command line in this process; its JSON is what the written schema says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import pytest
 from answers import conforms
 from stepbudget.__main__ import main
 from stepbudget.show import json as said
+from synthetic import SyntheticReport
+
+
+@pytest.fixture
+def made(tmp_path) -> SyntheticReport:
+    """An empty report, which a test fills."""
+    return SyntheticReport(tmp_path / "made.sqlite")
 
 
 @pytest.fixture(autouse=True)
@@ -34,5 +41,17 @@ def ask(capsys):
             status = end.code
         said = capsys.readouterr()
         return status, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def answer(ask):
+    """The answer as an object; the JSON has to be strict."""
+
+    def run(*arguments: object) -> dict:
+        status, out, err = ask(*arguments, "--json")
+        assert (status, err) == (0, "")
+        return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
     return run

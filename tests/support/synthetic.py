@@ -15,6 +15,7 @@ import json
 import sqlite3
 import struct
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 
 from stepbudget.report import Report, open_report
@@ -388,3 +389,11 @@ def _thread(number: int, process: int = PROCESS) -> int:
 def opened(made: SyntheticReport) -> Report:
     """The report that was made, written and read."""
     return open_report(made.write())
+
+
+def changed(path: Path, *statements: str) -> Path:
+    """The same file after these statements of SQL."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for statement in statements:
+            db.execute(statement)
+    return path

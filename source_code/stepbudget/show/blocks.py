@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stepbudget.errors import printable
 from stepbudget.show import bars, markdown
 from stepbudget.show.table import WIDTH
-from stepbudget.show.words import escaped, sentence
+from stepbudget.show.words import NO_BREAK, breakable, escaped, sentence
 
 QUIET = "opacity: 0.7; font-size: 0.93em"
 ITEM = "margin: 0 0 0.9em; padding: 0"
@@ -38,7 +39,7 @@ class Words:
     quiet: bool = False
 
     def text(self) -> list[str]:
-        return textwrap.wrap(self.words.replace("\u00a0", " "), WIDTH)
+        return textwrap.wrap(self.words.replace(NO_BREAK, " "), WIDTH)
 
     def html(self) -> str:
         style = f"margin: 0.4em 0{'; ' + QUIET if self.quiet else ''}"
@@ -58,7 +59,7 @@ class Items:
         return [line for item in self.items for line in _item(item)]
 
     def html(self) -> str:
-        return f"<ul>{''.join(f'<li>{escaped(item)}</li>' for item in self.items)}</ul>"
+        return f"<ul>{''.join(f'<li>{breakable(printable(item))}</li>' for item in self.items)}</ul>"
 
     def markdown(self) -> list[str]:
         return [f"- {markdown.plain(item)}" for item in self.items]

@@ -66,9 +66,7 @@ def fragment(found: dict, drawn: Sequence[Pictures]) -> str:
 
 def _head(found: dict) -> str:
     compared = found.get("comparison")
-    gpu = found["gpu"] or "GPU not named"
-    if found["gpu_number"] is not None and len(found["gpus_used"]) > 1:
-        gpu += f" (number {found['gpu_number']})"
+    gpu = sections.gpu(found)
     if compared:
         title = f"{_code(compared['before'])} <span class='to'>→</span> {_code(compared['after'])}"
         facts, lead = [gpu, f"compared: ‘{compared['compared']}’"], _compared_lead(compared)
@@ -96,9 +94,8 @@ def _lead(found: dict) -> str:
 def _compared_lead(compared: dict) -> str:
     if not compared["comparable"]:
         return "<p class='first'>The two cannot be compared: what differs stands below.</p>"
-    speedup = compared["before_ms"] / compared["after_ms"] if compared["after_ms"] else float("inf")
     took = f"{compared['before_ms']:,.1f} ms before, {compared['after_ms']:,.1f} ms after"
-    return f"<p class='first'><b>{speedup:.2f} times as fast</b>: {took}.</p>"
+    return f"<p class='first'><b>{sections.speedup(compared):.2f} times as fast</b>: {took}.</p>"
 
 
 def _timelines(drawn: Sequence[Pictures]) -> str:

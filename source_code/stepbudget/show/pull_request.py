@@ -37,8 +37,7 @@ def _busy(found: dict) -> str:
 
 
 def _comparison(found: dict, said: dict) -> list[str]:
-    speedup = said["before_ms"] / said["after_ms"] if said["after_ms"] else float("inf")
-    verdict = f"**{speedup:.2f} times as fast**: " if said["comparable"] else "**not comparable**: "
+    verdict = f"**{sections.speedup(said):.2f} times as fast**: " if said["comparable"] else "**not comparable**: "
     head = (
         f"{verdict}{said['before_ms']:,.1f} ms before, {said['after_ms']:,.1f} ms after "
         f"({code(said['before'])} → {code(said['after'])}, {plain(found['gpu'] or 'GPU not named')})"

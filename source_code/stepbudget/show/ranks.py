@@ -10,7 +10,7 @@ from stepbudget.ask.compare import gpu_name
 from stepbudget.ask.ranks import BY, Late, Ranks
 from stepbudget.show import summary as answers
 from stepbudget.show.blocks import Block, Items, Words
-from stepbudget.show.sections import cut
+from stepbudget.show.sections import ONE, TWO, WHOLE, cut, listed
 from stepbudget.show.table import Table, table
 
 NAME = 28  # letters of a report's name in a table
@@ -70,18 +70,8 @@ def summary(found: Ranks) -> dict:
 
 
 def _late(last: Late) -> dict:
-    return {
-        "rank": last.number,
-        "report": last.rank.label,
-        "last": last.last,
-        "matched": last.matched,
-        "alone_ms": last.alone_ms,
-        "exposed_ms": last.exposed_ms,
-        "at_rest_ms": last.at_rest_ms,
-        "reason": last.reason,
-        "reason_ms": last.reason_ms,
-        "more_ms": last.more_ms,
-    }
+    names = ("last", "matched", "alone_ms", "exposed_ms", "at_rest_ms", "reason", "reason_ms", "more_ms")
+    return {"rank": last.number, "report": last.rank.label, **{name: getattr(last, name) for name in names}}
 
 
 def _bounds(rows: list[dict], last: Late | None) -> dict:
@@ -120,27 +110,23 @@ def blocks(said: dict) -> list[Block]:
     count = len(said["ranks"])
     head = f"{count} rank{'s' * (count > 1)}{of}, numbered by {BY[said['numbered_by']]}"
     found: list[Block] = [Words(f"{head}; collectives matched by {said['matched_by']}"), *map(Words, said["remarks"])]
-    found += [_clocks(said), _budgets(said), _split(said), _late_words(said)]
+    found += [*_clocks(said), _budgets(said), *_split(said), _late_words(said)]
     found.append(Words(f"Were all communication hidden: at most {said['bounds']['hidden_ms']:,.1f} ms to gain"))
-    if said["bandwidth"]:
-        found.append(_bandwidth(said))
+    found += _bandwidth(said)
     if said["not_looked_at"]:
         found += [Words("Not looked at, since the reports do not hold it:"), Items(said["not_looked_at"])]
     return found
 
 
-def _clocks(said: dict) -> Table:
-    names = ["offset_us", "drift_ppm", "residual_us", "collectives"]
-    rows = [
-        (rank["rank"], rank["report"], rank["gpu_number"],
-         *(rank["clock"][name] if rank["clock"]["collectives"] else None for name in names))
-        for rank in said["ranks"]
-    ]  # fmt: skip
-    columns = ["rank", "report", "GPU", "clock + µs", "drift ppm", "residual µs", "collectives"]
-    formats = {"report": lambda name: cut(name, NAME), "clock + µs": "{:,.1f}", "drift ppm": "{:,.2f}"}
-    formats |= {"residual µs": "{:,.1f}", "collectives": "{:,.0f}"}
+def _clocks(said: dict) -> list[Block]:
+    fits = [rank["clock"] if rank["clock"]["collectives"] else dict.fromkeys(rank["clock"]) for rank in said["ranks"]]
+    columns = {
+        "rank": "rank", "report": ("report", lambda name: cut(name, NAME)), "gpu_number": "GPU",
+        "offset_us": ("clock + µs", ONE), "drift_ppm": ("drift ppm", TWO), "residual_us": ("residual µs", ONE),
+        "collectives": ("collectives", WHOLE),
+    }  # fmt: skip
     caption = "Clocks, and what is added to each, by the ends of collectives; the reference has none"
-    return table(pd.DataFrame(rows, columns=columns), caption, formats)
+    return listed([rank | own for rank, own in zip(said["ranks"], fits, strict=True)], caption, columns)
 
 
 def _budgets(said: dict) -> Table:
@@ -162,17 +148,13 @@ def _budgets(said: dict) -> Table:
     return table(shown, "Where the time goes, ms", formats, totals=[-1], looks=looks)
 
 
-def _split(said: dict) -> Table:
-    names = ["total", "hidden", "exposed", "waiting", "transfer", "unmatched"]
-    rows = []
-    for rank in said["ranks"]:
-        own = rank["communication"]
-        rows.append(
-            (rank["rank"], own["kernels"], *(own[f"{name}_ms"] for name in names), own["last"], own["alone_ms"])
-        )
-    columns = ["rank", "kernels", *names, "last", "alone"]
-    formats = dict.fromkeys((*names, "alone"), _ms)
-    return table(pd.DataFrame(rows, columns=columns), "Communication, ms", formats)
+def _split(said: dict) -> list[Block]:
+    names = ("total", "hidden", "exposed", "waiting", "transfer", "unmatched")
+    columns = {"rank": "rank", "kernels": "kernels"} | {f"{name}_ms": (name, _ms) for name in names}
+    columns |= {"last": "last", "alone_ms": ("alone", _ms)}
+    return listed(
+        [rank["communication"] | {"rank": rank["rank"]} for rank in said["ranks"]], "Communication, ms", columns
+    )
 
 
 def _late_words(said: dict) -> Words:
@@ -197,17 +179,14 @@ def _late_words(said: dict) -> Words:
     return Words(text)
 
 
-def _bandwidth(said: dict) -> Table:
+def _bandwidth(said: dict) -> list[Block]:
     columns = {
-        "function": "collective", "ranks": "ranks", "count": "count", "bytes": "MB", "transfer_ms": "transfer ms",
-        "algorithm_gb_per_s": "GB/s", "bus_gb_per_s": "bus GB/s", "largest_bytes": "largest MB",
-        "largest_bus_gb_per_s": "largest's bus GB/s",
+        "function": "collective", "ranks": "ranks", "count": "count", "mb": ("MB", TWO),
+        "transfer_ms": ("transfer ms", TWO), "algorithm_gb_per_s": ("GB/s", ONE), "bus_gb_per_s": ("bus GB/s", ONE),
+        "largest_mb": ("largest MB", TWO), "largest_bus_gb_per_s": ("largest's bus GB/s", ONE),
     }  # fmt: skip
-    frame = pd.DataFrame(said["bandwidth"])[[*columns]].rename(columns=columns)
-    frame[["MB", "largest MB"]] /= 1e6
-    formats = dict.fromkeys(("MB", "transfer ms", "largest MB"), "{:,.2f}")
-    formats |= dict.fromkeys(("GB/s", "bus GB/s", "largest's bus GB/s"), "{:,.1f}")
-    return table(frame, "Bandwidth while all ranks take part", formats)
+    rows = [row | {"mb": row["bytes"] / 1e6, "largest_mb": row["largest_bytes"] / 1e6} for row in said["bandwidth"]]
+    return listed(rows, "Bandwidth while all ranks take part", columns)
 
 
 def _ms(ms: float) -> str:

@@ -6,7 +6,7 @@ blocks; none where the report holds nothing of the kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import pandas as pd
@@ -16,7 +16,7 @@ from stepbudget.ask.budget import WORK
 from stepbudget.ask.compare import NOISE
 from stepbudget.show.bars import whisker
 from stepbudget.show.blocks import Bar, Block, Findings, Items, Words
-from stepbudget.show.table import HTML, TEXT, Picture, Table, table
+from stepbudget.show.table import HTML, TEXT, Format, Picture, Table, table
 from stepbudget.show.words import held, percent, shaped
 from stepbudget.signs import signed
 
@@ -24,6 +24,7 @@ KERNELS, PHASES, CHANGED, LINES, FIRST = 20, 30, 15, 12, 5  # rows of a table; t
 NAME = 60  # letters of a name that a program gave
 LEAST_CHANGE_MS = 0.05  # of a kernel, to be shown
 BAR = 40  # letters for the whole window
+WHOLE, ONE, TWO = "{:,.0f}", "{:,.1f}", "{:,.2f}"  # decimals
 
 
 def cut(text: object, width: int = NAME) -> str:
@@ -36,6 +37,19 @@ def recorded_by(found: dict) -> str:
     """Which profiler made the report, and its version where that is told."""
     version = found["nsys_version"] or ("of unknown version" if found["profiler"] == "Nsight Systems" else "")
     return f"{found['profiler']} {version}".rstrip()
+
+
+def gpu(found: dict) -> str:
+    """The GPU's name, with its number where several worked."""
+    number = (
+        f" (number {found['gpu_number']})" if found["gpu_number"] is not None and len(found["gpus_used"]) > 1 else ""
+    )
+    return (found["gpu"] or "GPU not named") + number
+
+
+def speedup(said: dict) -> float:
+    """How many times as fast the second side of a comparison is."""
+    return said["before_ms"] / said["after_ms"] if said["after_ms"] else float("inf")
 
 
 def kernel(name: object) -> str:
@@ -64,7 +78,7 @@ def budget(found: dict, caption: str = "Each nanosecond has one cause; the share
     ]  # fmt: skip
     rows.append(("all", whole_ms, 100.0 * sum(shares.values()), None, "", ""))
     columns = ["cause", "ms", "%", "% of idle", "how it was told", ""]
-    formats = {"ms": "{:,.1f}", "%": "{:.1f}", "% of idle": "{:.1f}"}
+    formats = dict.fromkeys(("ms", "%", "% of idle"), ONE)
     only = {"how it was told": HTML, "": TEXT}
     frame = pd.DataFrame(rows, columns=columns)
     made = table(frame, caption, formats, totals=[-1], looks=[*shares, None], only=only)
@@ -98,14 +112,8 @@ def phases(
     found: Sequence[dict], caption: str = "NVTX ranges, with the kernels launched from inside each"
 ) -> list[Block]:
     """Rows of the answer's ``phases``."""
-    columns = {"name": "phase", "count": "ranges", "cpu_ms": "CPU ms", "kernels": "kernels", "gpu_ms": "GPU ms"}
-    return _rows(
-        found,
-        columns,
-        caption,
-        {"phase": cut, "CPU ms": "{:,.1f}", "kernels": "{:,.0f}", "GPU ms": "{:,.1f}"},
-        most=PHASES,
-    )
+    columns = {"name": ("phase", cut), "count": "ranges", "cpu_ms": ("CPU ms", ONE)}
+    return listed(found, caption, columns | {"kernels": ("kernels", WHOLE), "gpu_ms": ("GPU ms", ONE)}, most=PHASES)
 
 
 def copies(
@@ -114,12 +122,11 @@ def copies(
 ) -> list[Block]:
     """Rows of the answer's ``copies``."""
     columns = {
-        "direction": "direction", "host_memory": "host memory", "count": "count", "mb": "MB", "gpu_ms": "GPU ms",
-        "overlap_ms": "beside kernels ms", "api_ms": "held ms", "longest_gpu_us": "longest µs", "gb_per_s": "GB/s",
+        "direction": "direction", "host_memory": "host memory", "count": "count", "mb": ("MB", TWO),
+        "gpu_ms": ("GPU ms", TWO), "overlap_ms": ("beside kernels ms", TWO), "api_ms": ("held ms", TWO),
+        "longest_gpu_us": ("longest µs", WHOLE), "gb_per_s": ("GB/s", ONE),
     }  # fmt: skip
-    formats = dict.fromkeys(("MB", "GPU ms", "beside kernels ms", "held ms"), "{:,.2f}")
-    formats |= {"longest µs": "{:,.0f}", "GB/s": "{:,.1f}"}
-    return _rows([one | {"mb": one["bytes"] / 1e6} for one in found], columns, caption, formats)
+    return listed([one | {"mb": one["bytes"] / 1e6} for one in found], caption, columns)
 
 
 def kernels(
@@ -135,11 +142,10 @@ def kernels(
         for one in found
     ]
     columns = {
-        "name": "kernel", "tensor_core": "Tensor Cores", "count": "count", "gpu_ms": "GPU ms", "mean_us": "mean µs",
-        "share": "share %", "evidence": "told by",
+        "name": ("kernel", kernel), "tensor_core": "Tensor Cores", "count": "count", "gpu_ms": ("GPU ms", ONE),
+        "mean_us": ("mean µs", ONE), "share": ("share %", ONE), "evidence": "told by",
     }  # fmt: skip
-    formats = {"kernel": kernel, "GPU ms": "{:,.1f}", "mean µs": "{:,.1f}", "share %": "{:.1f}"}
-    return _rows(rows, columns, caption, formats, names=["kernel"], most=most)
+    return listed(rows, caption, columns, names=["kernel"], most=most)
 
 
 def tensor_cores(found: dict) -> list[Block]:
@@ -165,18 +171,12 @@ def lines(found: dict) -> list[Block]:
     """Where the program waits and launches: keys ``lines`` and ``causes``."""
     rows = [one | {"cause": found["causes"][one["cause"]]} for one in found["lines"]]
     columns = {
-        "where": "where", "cause": "cause", "call": "call", "count": "count", "cpu_ms": "CPU ms",
-        "idle_ms": "GPU idle ms",
+        "where": ("where", lambda name: cut(name, 40)), "cause": "cause", "call": ("call", lambda name: cut(name, 16)),
+        "count": "count", "cpu_ms": ("CPU ms", ONE), "idle_ms": ("GPU idle ms", ONE),
     }  # fmt: skip
-    formats = {
-        "where": lambda name: cut(name, 40),
-        "call": lambda name: cut(name, 16),
-        "CPU ms": "{:,.1f}",
-        "GPU idle ms": "{:,.1f}",
-    }
     known = any(one["file"] for one in found["lines"])
     caption = "Where calls were made that the GPU waited for, the longest idle time first"
-    return _rows(rows, columns, caption, formats, names=["where"], most=LINES if known else FIRST)
+    return listed(rows, caption, columns, names=["where"], most=LINES if known else FIRST)
 
 
 def memory(found: dict) -> list[Block]:
@@ -187,12 +187,11 @@ def flops(found: dict) -> list[Block]:
     """Arithmetic of convolutions and products: key ``flops``."""
     rows = [one | {"name": shaped(one)} for one in found["flops"] if one["unknown"] is None]
     columns = {
-        "name": "operator", "ops": "count", "gflop": "GFLOP each", "gpu_ms": "GPU ms", "tflops": "TFLOP/s",
-        "group": "Tensor Cores",
+        "name": ("operator", cut), "ops": "count", "gflop": ("GFLOP each", TWO), "gpu_ms": ("GPU ms", TWO),
+        "tflops": ("TFLOP/s", ONE), "group": "Tensor Cores",
     }  # fmt: skip
-    formats = {"operator": cut, "GFLOP each": "{:,.2f}", "GPU ms": "{:,.2f}", "TFLOP/s": "{:,.1f}"}
     caption = "Convolutions and matrix products by the sizes of their inputs, the longest first"
-    return _rows(rows, columns, caption, formats, names=["operator"], most=FIRST)
+    return listed(rows, caption, columns, names=["operator"], most=FIRST)
 
 
 def communication(found: dict) -> list[Block]:
@@ -201,8 +200,8 @@ def communication(found: dict) -> list[Block]:
         return []
     parts = ("total", "hidden", "exposed", "waiting", "transfer", "unmatched")
     rows = [one | {"rank": f"GPU {one['gpu']}, process {one['process'] & 0xFFFFFF}"} for one in found["communication"]]
-    columns = {"rank": "rank", "kernels": "kernels"} | {f"{part}_ms": part for part in parts}
-    made = _rows(rows, columns, "Collectives of each rank, in ms", dict.fromkeys(parts, "{:,.2f}"))
+    columns = {"rank": "rank", "kernels": "kernels"} | {f"{part}_ms": (part, TWO) for part in parts}
+    made = listed(rows, "Collectives of each rank, in ms", columns)
     moved = [
         f"{row['function']} of {row['ranks']} ranks: {row['count']:,}, {row['bytes'] / 1e6:,.2f} MB, bus bandwidth "
         f"{row['bus_gb_per_s']:,.1f} GB/s ({row['largest_bus_gb_per_s']:,.1f} of the largest)"
@@ -244,10 +243,12 @@ def _changes(words: Mapping[str, str], said: dict) -> Table:
     both = {cause: [*ms.values(), *_all_ms(said["causes"][cause])] for cause, ms in said["budget_ms"].items()}
     causes = {cause: said["causes"][cause] for cause, ms in both.items() if any(ms)}
     reach = max(abs(own[edge]) for own in (*causes.values(), whole) if own for edge in ("low_ms", "high_ms"))
-    rows = [_change(words[cause], *said["budget_ms"][cause].values(), own) for cause, own in causes.items()]
-    rows.append(_change(f"‘{said['compared']}’", *(median(whole[side]) for side in ("before_ms", "after_ms")), whole))
     profiles = [len(whole[side]) for side in ("before_ms", "after_ms")]
-    if several := sum(profiles) > 2:
+    several = sum(profiles) > 2
+    rows = [_change(several, words[cause], *said["budget_ms"][cause].values(), own) for cause, own in causes.items()]
+    medians = (median(whole[side]) for side in ("before_ms", "after_ms"))
+    rows.append(_change(several, f"‘{said['compared']}’", *medians, whole))
+    if several:
         how = "the pairs’ changes" if whole["paired"] else "all of one side less all of the other"
         caption = (
             f"Cause by cause; from … to: between what the change lies, of {profiles[0]} and {profiles[1]} profiles "
@@ -256,9 +257,9 @@ def _changes(words: Mapping[str, str], said: dict) -> Table:
     else:
         caption = f"Cause by cause, one profile a side; * changed by more than {100 * NOISE:.0f} % of the window"
     columns = ["cause", "before ms", "after ms", "change ms", "from … to" if several else "*", "less · more"]
-    formats = dict.fromkeys(columns[1:3], "{:,.1f}") | {"change ms": "{:+,.1f}"}
+    formats = dict.fromkeys(columns[1:3], ONE) | {"change ms": "{:+,.1f}"}
     formats["less · more"] = lambda edges: Picture(whisker(*edges, reach)) if edges else ""
-    frame = pd.DataFrame([row(several) for row in rows], columns=columns)
+    frame = pd.DataFrame(rows, columns=columns)
     return table(frame, caption, formats, totals=[-1], looks=[*causes, None], only={"less · more": HTML})
 
 
@@ -266,46 +267,34 @@ def _all_ms(own: dict | None) -> list[float]:
     return [*own["before_ms"], *own["after_ms"]] if own else []
 
 
-def _change(name: str, before: float | None, after: float | None, own: dict | None) -> Callable[[bool], tuple]:
+def _change(several: bool, name: str, before: float | None, after: float | None, own: dict | None) -> tuple:
     """A row, for a table of several profiles or of one a side; no change where a side does not tell the cause."""
     if own is None:
-        return lambda several: (name, before, after, None, "", None)
+        return name, before, after, None, "", None
     edges = own["low_ms"], own["ms"], own["high_ms"]
     low, high = (signed(f"{edge:+,.1f}") for edge in (edges[0], edges[2]))
     mark = "*" if own["beyond_noise"] else ""
-    return lambda several: (
-        name,
-        before,
-        after,
-        own["ms"],
-        f"{low} to {high} {mark}".rstrip() if several else mark,
-        edges,
-    )
+    return name, before, after, own["ms"], f"{low} to {high} {mark}".rstrip() if several else mark, edges
 
 
 def _changed_kernels(found: Sequence[dict]) -> list[Block]:
     rows = [one for one in found if abs(one["change_ms"]) >= LEAST_CHANGE_MS]
     columns = {
-        "kernel": "kernel", "before": "before", "after": "after", "before_ms": "before ms", "after_ms": "after ms",
-        "change_ms": "change ms",
+        "kernel": ("kernel", kernel), "before": ("before", WHOLE), "after": ("after", WHOLE),
+        "before_ms": ("before ms", TWO), "after_ms": ("after ms", TWO), "change_ms": ("change ms", "{:+,.2f}"),
     }  # fmt: skip
-    formats = {"kernel": kernel, "before": "{:,.0f}", "after": "{:,.0f}"}
-    formats |= {"before ms": "{:,.2f}", "after ms": "{:,.2f}", "change ms": "{:+,.2f}"}
-    return _rows(rows, columns, "Kernels, those changed most first", formats, names=["kernel"], most=CHANGED)
+    return listed(rows, "Kernels, those changed most first", columns, names=["kernel"], most=CHANGED)
 
 
-def _rows(
-    found: Sequence[dict],
-    columns: Mapping[str, str],
-    caption: str,
-    formats: Mapping[str, str | Callable],
-    **more: object,
+def listed(
+    found: Sequence[dict], caption: str, columns: Mapping[str, str | tuple[str, Format]], **more: object
 ) -> list[Block]:
-    """The table of rows, by the names of their columns; nothing where there are none."""
+    """The table of rows; nothing where there are none. ``columns``: key → what it is called, and how it is written."""
     if not found:
         return []
-    frame = pd.DataFrame([[one[name] for name in columns] for one in found], columns=[*columns.values()])
-    return [table(frame, caption, formats, **more)]
+    told = {key: (own, None) if isinstance(own, str) else own for key, own in columns.items()}
+    frame = pd.DataFrame([[one[key] for key in told] for one in found], columns=[name for name, _ in told.values()])
+    return [table(frame, caption, {name: shape for name, shape in told.values() if shape}, **more)]
 
 
 # --- all of it ----------------------------------------------------------------------------------------------

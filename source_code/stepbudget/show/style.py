@@ -142,7 +142,7 @@ td::before{margin-right:.4em;color:var(--quiet);font-size:12px;font-weight:400}
 tbody td:empty{display:none}
 h1{font-size:20px}
 figure{overflow-x:auto}
-figure svg,figure img{min-width:680px}
+figure svg,figure .stepbudget-live{min-width:680px}
 """ + "\n".join(
     f"td:nth-child({at}):not(:first-child)::before{{content:var(--head{at})}}" for at in range(2, MOST_HEADS)
 )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import pandas as pd
-
 from stepbudget.ask import (
     advice,
     collectives,
@@ -59,7 +57,7 @@ def summary(
         "range": window.name,
         "start_ns": window.start + report.origin,
         "end_ns": window.end + report.origin,
-        "occurrences": _occurrences(report, asked),
+        "occurrences": _told(occurrences.occurrences(report, asked)),
         "steps": len(steps) or None,
         "gpu_busy_fraction": found.busy_fraction,
         "remarks": options.of(report.profiler, _remarks(report, asked, found)),
@@ -75,9 +73,9 @@ def summary(
         "tensor_cores": of_tensor_cores(report, window),
         "operations": _operations(report, window),
         "launches": _launches(report, window),
-        "lines": _every(lines.lines(report, window)) if found.busy_fraction is not None else [],
-        "flops": _every(_with_sizes(flops.flops(report, window))),
-        "memory": _memory(report, window),
+        "lines": lines.lines(report, window).to_dict("records") if found.busy_fraction is not None else [],
+        "flops": flops.flops(report, window).dropna(subset="sizes").to_dict("records"),
+        "memory": _told(memory.memory(report, window)),
         "bounds": [
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
@@ -173,7 +171,7 @@ def compared(
             cause: None if any(side.known_ms(cause) is None for side in sides) else _change(found)
             for cause, found in comparison.causes.items()
         },
-        "kernels": _rows(comparison.kernels, **{name: name for name in comparison.kernels}),
+        "kernels": comparison.kernels.to_dict("records"),
         "slower_than_allowed": None
         if allowed is None
         else comparison.comparable and comparison.change.exceeds(allowed),
@@ -204,29 +202,7 @@ def plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _rows(table: pd.DataFrame, **columns: str) -> list[dict]:
-    """The table's rows as dicts: name in the result → column of the table."""
-    return [
-        dict(zip(columns, row, strict=True)) for row in table[list(columns.values())].itertuples(index=False, name=None)
-    ]
-
-
-def _every(table: pd.DataFrame) -> list[dict]:
-    """All columns of the table."""
-    return _rows(table, **{name: name for name in table})
-
-
-def _with_sizes(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["sizes"].notna()]
-
-
-def _memory(report: Report, window: Window) -> dict | None:
-    found = memory.memory(report, window)
-    return found and asdict(found)
-
-
-def _occurrences(report: Report, window: Window) -> dict | None:
-    found = occurrences.occurrences(report, window)
+def _told(found: object) -> dict | None:
     return found and asdict(found)
 
 
@@ -243,24 +219,26 @@ def per_step(report: Report, window: Window) -> dict | None:
 def of_phases(report: Report, window: Window) -> list[dict]:
     table = phases.phases(report, window)
     table = table[table["phase"] != phases.OUTSIDE] if table["count"].sum() == 0 else table
-    rows = _rows(table, name="phase", count="count", cpu_ms="cpu_ms", kernels="kernels", gpu_ms="gpu_ms")
+    rows = table.rename(columns={"phase": "name"})[["name", "count", "cpu_ms", "kernels", "gpu_ms"]].to_dict("records")
     return [row | {"kernels": None if math.isnan(row["kernels"]) else int(row["kernels"])} for row in rows]
 
 
 def of_copies(report: Report, window: Window) -> list[dict]:
     columns = ["direction", "host_memory", "count", "bytes", "gpu_ms", "overlap_ms", "api_ms"]
     columns += ["longest_gpu_us", "longest_api_us", "gb_per_s"]
-    return _rows(copies.copies(report, window), **{name: name for name in columns})
+    return copies.copies(report, window)[columns].to_dict("records")
 
 
 def of_kernels(report: Report, window: Window) -> list[dict]:
     table = tensor_cores.verdicts(report, window)
-    return _rows(table, name="kernel", count="count", gpu_ms="gpu_ms", tensor_core="tensor_core", evidence="evidence")
+    columns = ["name", "count", "gpu_ms", "tensor_core", "evidence"]
+    return table.rename(columns={"kernel": "name"})[columns].to_dict("records")
 
 
 def _launches(report: Report, window: Window) -> dict:
     found = asdict(launch.launch(report, window))
-    return {name: value for name, value in found.items() if name != "window"}
+    del found["window"]
+    return found
 
 
 def _unseen(report: Report, window: Window) -> bool:

@@ -7,7 +7,6 @@ notebook that it does not trust yet.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,6 +18,7 @@ import pandas as pd
 from stepbudget.errors import ReportError, printable, visible
 from stepbudget.show import markdown
 from stepbudget.show.bars import swatch
+from stepbudget.show.words import breakable
 from stepbudget.signs import signed
 
 Format = str | Callable[[object], str]
@@ -39,8 +39,6 @@ STYLES = {
     "total": "border-top: 2px solid rgba(128, 128, 128, 0.6)",  # wider than a row's line, which it lies on
     "more": "padding: 0.25em 0.8em; text-align: left; opacity: 0.7",
 }
-LONG_WORD = re.compile(r"\S{32,}")  # names of kernels, files and metrics
-JOINTS = re.compile(r"(::|[_/,.])(?=\w)")  # where such a name may go on in the next line
 
 
 class Picture(str):
@@ -91,7 +89,7 @@ class Table:
         """The table as HTML that needs no style sheet."""
         columns = self.columns(HTML)
         kinds = ["number" if self._is_numeric(name) else "text" for name in columns]
-        head = [_tag("th", _breakable(str(name)), kind, "head") for name, kind in zip(columns, kinds, strict=True)]
+        head = [_tag("th", breakable(str(name)), kind, "head") for name, kind in zip(columns, kinds, strict=True)]
         body = []
         rows = zip(self.frame[columns].itertuples(index=False, name=None), self.cells(HTML), strict=False)
         for row, (whole, shown) in enumerate(rows):
@@ -100,7 +98,7 @@ class Table:
             body.append(f"<tr>{''.join(cells)}</tr>")
         if self.more:
             body.append(f'<tr><td colspan="{len(columns)}" style="{STYLES["more"]}">and {self.more:,} more</td></tr>')
-        caption = [_tag("caption", _breakable(self.caption), "caption")] if self.caption else []
+        caption = [_tag("caption", breakable(self.caption), "caption")] if self.caption else []
         lines = [f'<table style="{STYLES["table"]}">', *caption, f"<thead><tr>{''.join(head)}</tr></thead>"]
         return "\n".join([*lines, "<tbody>", *body, "</tbody>", "</table>"])
 
@@ -141,7 +139,7 @@ class Table:
             return _tag("td", shown, kind, "cell", *more)
         cut = isinstance(whole, str) and visible(whole) != shown
         title = f' title="{html.escape(visible(whole))}"' if cut else ""
-        inner = _breakable(shown)
+        inner = breakable(shown)
         if column in self.names:
             inner = f"<code>{inner}</code>"
         first = column == self.frame.columns[0] and row < len(self.looks)
@@ -182,11 +180,6 @@ def table(
 
 def _tag(name: str, inner: str, *styles: str, attributes: str = "") -> str:
     return f'<{name} style="{"; ".join(STYLES[style] for style in styles)}"{attributes}>{inner}</{name}>'
-
-
-def _breakable(text: str) -> str:
-    """The text as HTML; a long name in it may go on in the next line after its joints, and nowhere else."""
-    return LONG_WORD.sub(lambda word: JOINTS.sub(r"\1<wbr>", word[0]), html.escape(text))
 
 
 def _shown(value: object, shape: Format) -> str:

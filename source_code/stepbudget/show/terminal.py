@@ -9,17 +9,16 @@ from stepbudget.show import sections
 from stepbudget.show.blocks import WIDTH, Block
 from stepbudget.show.sections import NEXT, UNSEEN, cut
 from stepbudget.show.table import Table
+from stepbudget.show.words import NO_BREAK
 
 
 def answer(found: dict) -> list[str]:
     """The lines for a summary (stepbudget.show.summary)."""
-    gpu = found["gpu"] or "GPU not named"
-    number = "" if found["gpu_number"] is None or len(found["gpus_used"]) < 2 else f" (number {found['gpu_number']})"
     steps = f", {found['steps']} step{'s' * (found['steps'] > 1)}" if found["steps"] else ""
     said = [
-        f"{cut(found['report'])}: {gpu}{number}, {sections.recorded_by(found)}",
+        f"{cut(found['report'])}: {sections.gpu(found)}, {sections.recorded_by(found)}",
         f"range '{cut(found['range'])}': {found['duration_ms']:,.1f} ms{steps}; "
-        f"{sections.busy(found).replace(chr(160), ' ')}",
+        f"{sections.busy(found).replace(NO_BREAK, ' ')}",
     ]
     said += [line for text in found["remarks"] for line in textwrap.wrap(text, WIDTH)]
     parts = sections.answer(found)
@@ -31,8 +30,7 @@ def answer(found: dict) -> list[str]:
 
 def comparison(found: dict, made: dict) -> list[str]:
     """The lines for a comparison (stepbudget.show.summary.compared); ``found``: the summary of the first side."""
-    speedup = made["before_ms"] / made["after_ms"] if made["after_ms"] else float("inf")
-    verdict = f"{speedup:.2f} times as fast" if made["comparable"] else "not comparable"
+    verdict = f"{sections.speedup(made):.2f} times as fast" if made["comparable"] else "not comparable"
     said = [f"before {made['before']}, after {made['after']}", verdict]
     return [*_narrow(said), "", *lines(sections.compared(found, made))]
 

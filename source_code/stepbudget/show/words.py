@@ -7,12 +7,20 @@ import re
 
 from stepbudget.errors import printable
 
+LONG_WORD = re.compile(r"\S{32,}")  # names of kernels, files and metrics
+JOINTS = re.compile(r"(::|[_/,.])(?=\w)")  # where such a name may go on in the next line
+NO_BREAK = "\u00a0"  # a space that keeps a number and its unit together
 NO_TENSORS = re.compile(r"(, \[\])+(?=\]$)")  # what follows the tensors among the sizes of an operator's inputs
 
 
 def escaped(text: object) -> str:
     """A text for a page: harmless, whatever a program put into its names."""
-    return html.escape(printable(str(text)))
+    return html.escape(NO_BREAK.join(map(printable, str(text).split(NO_BREAK))))
+
+
+def breakable(text: str) -> str:
+    """The text as HTML; a long name in it may go on in the next line after its joints, and nowhere else."""
+    return LONG_WORD.sub(lambda word: JOINTS.sub(r"\1<wbr>", word[0]), html.escape(text))
 
 
 def three(value: float) -> str:
@@ -30,7 +38,7 @@ def duration(ns: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f}\u00a0%"  # never apart
+    return f"{100 * share:.1f}{NO_BREAK}%"
 
 
 def sentence(text: str) -> str:

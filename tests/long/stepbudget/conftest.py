@@ -1,3 +1,3 @@
-"""The command line, asked in this process; each answer is held against the written schema."""
+"""A report to be made, and the command line asked in this process, each answer held against the written schema."""
 
-from asking import ask, every_answer_conforms  # noqa: F401  (fixtures)
+from asking import answer, ask, every_answer_conforms, made  # noqa: F401  (fixtures)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from stepbudget.__main__ import main
 from stepbudget.export import files, nsys
 from stepbudget.report import open_report
 from stepbudget.show.json import VERSION
-from synthetic import AUTOGRAD, SyntheticReport
+from synthetic import AUTOGRAD, SyntheticReport, changed
 
 PROFILES = recorded.folder() / "profiles"
 STEPS = [*plan.PROFILES, "main_opt3_ops"]  # one of each kind is enough of those by operator
@@ -35,23 +35,21 @@ each_step = pytest.mark.parametrize("step", STEPS)
 
 
 @pytest.fixture(scope="module")
-def printed() -> dict[tuple[str, ...], str]:
-    """What was printed of recorded reports, which do not change: each question about them is answered once."""
+def answered() -> dict[tuple[str, ...], dict]:
+    """The answers of recorded reports, which do not change: each question about them is asked once."""
     return {}
 
 
 @pytest.fixture
-def answer(ask, printed):
-    """The answer as an object; the JSON has to be strict."""
+def answer(answer, answered):
+    """The answer as an object."""
 
     def run(*arguments: object) -> dict:
         question, is_recorded = tuple(map(str, arguments)), Path(arguments[0]).parent == PROFILES
-        if (out := printed.get(question)) is None:
-            status, out, err = ask(*arguments, "--json")
-            assert (status, err) == (0, "")
+        found = answered.get(question) or answer(*arguments)
         if is_recorded:
-            printed[question] = out
-        return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+            answered[question] = found
+        return deepcopy(found)
 
     return run
 
@@ -69,19 +67,14 @@ def refused(ask):
     return run
 
 
-@pytest.fixture
-def build(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def small(build: SyntheticReport, name: str = "training") -> SyntheticReport:
+def small(made: SyntheticReport, name: str = "training") -> SyntheticReport:
     """A window of 100 µs with two steps on one GPU, and another GPU that works too."""
-    build.range(0, 100, name).gpu("NVIDIA H200")
+    made.range(0, 100, name).gpu("NVIDIA H200")
     for at in (0, 50):
-        build.range(at, at + 10, "data loading").range(at + 10, at + 30, "forward")
-        build.copy(at + 15, at + 17, 3000, memory="pinned", call=(at + 11, at + 12))
-        build.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
-    return build.kernel(5, 9, POINTWISE, call=(1, 2), device=1, thread=AUTOGRAD)
+        made.range(at, at + 10, "data loading").range(at + 10, at + 30, "forward")
+        made.copy(at + 15, at + 17, 3000, memory="pinned", call=(at + 11, at + 12))
+        made.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
+    return made.kernel(5, 9, POINTWISE, call=(1, 2), device=1, thread=AUTOGRAD)
 
 
 def state(folder: Path) -> dict[str, str]:
@@ -92,42 +85,10 @@ def state(folder: Path) -> dict[str, str]:
 
 # --- the answer ---------------------------------------------------------------------------------------------
 
-NUMBER, WHOLE, TEXT = (int, float), int, str
-NONE = type(None)
-KEYS = {
-    "gpu": TEXT, "nsys_version": TEXT, "range": TEXT, "duration_ms": NUMBER, "steps": (int, NONE),
-    "gpu_busy_fraction": NUMBER, "budget": dict, "phases": list, "copies": list, "kernels": list, "tensor_cores": dict,
-    "advice": list,
-}  # fmt: skip
-PARTS = {
-    "phases": {"name": TEXT, "count": WHOLE, "cpu_ms": (int, float, NONE), "kernels": WHOLE, "gpu_ms": NUMBER},
-    "copies": {
-        "direction": TEXT, "host_memory": TEXT, "count": WHOLE, "bytes": WHOLE, "gpu_ms": NUMBER,
-        "longest_gpu_us": NUMBER, "longest_api_us": (int, float, NONE),
-    },
-    "kernels": {"name": TEXT, "count": WHOLE, "gpu_ms": NUMBER, "tensor_core": TEXT},
-    "advice": {"cause": TEXT, "evidence": TEXT, "upper_bound_ms": NUMBER, "lab": (str, NONE)},
-}  # fmt: skip
-TENSOR_CORES = {
-    "yes_ms": NUMBER, "no_ms": NUMBER, "unknown_ms": NUMBER, "active_mean_pct": (int, float, NONE),
-    "active_max_pct": (int, float, NONE), "samples": WHOLE,
-}  # fmt: skip
-
-
-def has_types(found: dict, expected: dict[str, object]) -> None:
-    for key, kind in expected.items():
-        assert isinstance(found[key], kind), (key, found[key])
-        assert not isinstance(found[key], bool), key
-
 
 @each_step
-def test_every_key_is_there_with_its_type(answer, step):
+def test_the_whole_of_a_recorded_epoch_is_told(answer, step):
     found = answer(PROFILES / f"{step}.sqlite.xz")
-    has_types(found, KEYS)
-    has_types(found["tensor_cores"], TENSOR_CORES)
-    for key, expected in PARTS.items():
-        for part in found[key]:
-            has_types(part, expected)
     assert found["range"] == "training" and found["gpu"] == "NVIDIA H200" and found["nsys_version"].startswith("2025.3")
     if step != "main_baseline":
         assert found["steps"] == (None if step in IN_GRAPHS else 59), "inside a graph there are no ranges"
@@ -269,65 +230,62 @@ def test_a_range_that_is_not_there_is_answered_with_those_that_are(refused):
         assert name in said
 
 
-def test_many_or_long_ranges_are_not_all_listed(refused, build):
+def test_many_or_long_ranges_are_not_all_listed(refused, made):
     for number in range(200):
-        build.range(number, number + 1, f"{number:03d}" * 400)
-    said = refused(build.write(), "--range", "x\ny")
+        made.range(number, number + 1, f"{number:03d}" * 400)
+    said = refused(made.write(), "--range", "x\ny")
     assert "and 180 more" in said and len(said) < 2000
 
 
 @pytest.mark.parametrize("occurrence", [2, 10**30])
-def test_an_occurrence_that_is_not_there_is_refused(refused, build, occurrence):
-    path = small(build).write()
+def test_an_occurrence_that_is_not_there_is_refused(refused, made, occurrence):
+    path = small(made).write()
     assert "'training' once" in refused(path, "--occurrence", occurrence)
     assert "'forward' 2 times" in refused(path, "--range", "forward", "--occurrence", 1 + occurrence)
 
 
-def test_a_whole_capture_does_not_occur_twice(refused, build):
-    small(build, "other")
-    path = build.write()
+def test_a_whole_capture_does_not_occur_twice(refused, made):
+    small(made, "other")
+    path = made.write()
     assert "no NVTX range called 'training'" in refused(path, "--occurrence", "2")
 
 
-def test_a_gpu_by_its_number(answer, build):
-    path = small(build).write()
+def test_a_gpu_by_its_number(answer, made):
+    path = small(made).write()
     one, other = answer(path), answer(path, "--gpu", "1")
     assert one["gpus_used"] == [0, 1]
     assert (one["gpu_number"], other["gpu_number"]) == (0, 1)
     assert one["gpu_busy_fraction"] == pytest.approx(0.44) and other["gpu_busy_fraction"] == pytest.approx(0.04)
 
 
-def test_a_ranges_kernels_are_those_of_its_process_and_whose_the_numbers_are_is_said(answer, ask, build):
-    path = small(build).kernel(30, 45, POINTWISE, device=2, process=99).write()
+def test_a_ranges_kernels_are_those_of_its_process_and_whose_the_numbers_are_is_said(answer, ask, made):
+    path = small(made).kernel(30, 45, POINTWISE, device=2, process=99).write()
     whole = answer(path)
     assert {one["name"]: one["count"] for one in whole["kernels"]} == {GEMM: 2}
     assert {one["name"]: one["count"] for one in answer(path, "--gpu", "1")["kernels"]} == {POINTWISE: 1}
     (said,) = whole["remarks"]
     assert said.startswith("2 processes worked on GPUs 0, 1, 2; all that follows is about process 4711 on GPU 0")
     assert "all that follows" in ask(path)[1]
-    single = SyntheticReport(build.path.with_name("single.sqlite")).range(0, 9, "training").kernel(1, 2, GEMM)
+    single = SyntheticReport(made.path.with_name("single.sqlite")).range(0, 9, "training").kernel(1, 2, GEMM)
     assert answer(single.write())["remarks"] == []
 
 
-def test_kernels_launched_before_the_capture_are_counted_and_said_to_be_in_no_phase(answer, build):
-    found = answer(small(build).kernel(60, 70, POINTWISE).write())
+def test_kernels_launched_before_the_capture_are_counted_and_said_to_be_in_no_phase(answer, made):
+    found = answer(small(made).kernel(60, 70, POINTWISE).write())
     assert sum(one["count"] for one in found["kernels"]) == 3
     assert sum(one["kernels"] for one in found["phases"]) == 2
     assert any("1 of 3 kernels" in text for text in found["not_looked_at"])
 
 
-def test_rows_that_stand_there_twice_are_not_summed_up_in_silence(answer, build):
-    path = small(build).write()
+def test_rows_that_stand_there_twice_are_not_summed_up_in_silence(answer, made):
+    path = small(made).write()
     assert not any("repeat" in text for text in answer(path)["not_looked_at"])
-    db = sqlite3.connect(path)
-    with db:
-        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
-    db.close()
+    changed(path, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
     assert any(text.startswith("3 rows of CUPTI_ACTIVITY_KIND_KERNEL repeat") for text in answer(path)["not_looked_at"])
 
 
-def test_a_gpu_that_did_nothing_is_refused(refused, build, tmp_path):
-    path = small(build).write()
+def test_a_gpu_that_did_nothing_is_refused(refused, made, tmp_path):
+    path = small(made).write()
     assert "number 7; the GPUs that did are 0, 1" in refused(path, "--gpu", "7")
     refused(path, "--gpu", "9" * 40)
     idle = SyntheticReport(tmp_path / "idle.sqlite").range(0, 10, "training").write()
@@ -362,38 +320,20 @@ def test_the_advice_names_labs_only_where_they_are_handed_in(capsys):
     assert " lab" not in plain and capsys.readouterr().out.count("see lab of the loader.") == 1
 
 
-def comparable(folder: Path, number: int, gpu="NVIDIA H200", steps=3, size=3000, name="training") -> Path:
-    """A made report, one of a pair."""
-    build = SyntheticReport(folder / f"{number}.sqlite").gpu(gpu).range(0, 1000, name)
-    for at in range(0, 100 * steps, 100):
-        build.range(at, at + 10, "data loading").range(at + 10, at + 90, "forward")
-        build.copy(at + 15, at + 17, size, memory="pinned", call=(at + 11, at + 12))
-        build.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
-    return build.write()
-
-
-@pytest.mark.parametrize(
-    ("other", "obstacle"),
-    [
-        ({"gpu": "NVIDIA L4"}, "different GPUs: NVIDIA H200, NVIDIA L4"),
-        ({"steps": 4}, "3 steps before, 4 after"),
-        ({"size": 6000}, "MB copied to the device before"),
-        ({"name": "epoch"}, "different ranges: 'training', 'whole capture'"),
-    ],
-    ids=["gpu", "steps", "bytes", "range"],
-)
-def test_what_cannot_be_compared_is_not_scored(answer, ask, tmp_path, other, obstacle):
-    arguments = (comparable(tmp_path, 1), "--compare", comparable(tmp_path, 2, **other))
+def test_what_cannot_be_compared_is_not_scored(answer, ask, made, tmp_path):
+    """For which reasons is in test_predict.py."""
+    other = small(SyntheticReport(tmp_path / "other.sqlite"))
+    other._rows["TARGET_INFO_GPU"][0]["name"] = "NVIDIA L4"
+    arguments = (small(made).write(), "--compare", other.write())
     found = answer(*arguments)["comparison"]
-    assert found["comparable"] is False and found["prediction"] is None
-    assert any(obstacle in text for text in found["obstacles"]), found["obstacles"]
+    assert found["comparable"] is False and found["prediction"] is None and found["obstacles"]
     status, out, err = ask(*arguments)
     assert (status, err) == (0, "")
-    assert f"not comparable: {obstacle}".split(":")[0] in out and "times as fast" not in out
+    assert "not comparable" in out and found["obstacles"][0] in " ".join(out.split()) and "times as fast" not in out
 
 
-def test_the_other_report_is_named_where_it_cannot_be_read(refused, build, tmp_path):
-    path = small(build).write()
+def test_the_other_report_is_named_where_it_cannot_be_read(refused, made, tmp_path):
+    path = small(made).write()
     (tmp_path / "other.sqlite").write_bytes(b"")
     assert "other.sqlite is empty" in refused(path, "--compare", tmp_path / "other.sqlite")
     second = SyntheticReport(tmp_path / "second.sqlite").range(0, 10, "training").write()
@@ -435,10 +375,7 @@ def unreadable(folder: Path, kind: str) -> Path:
     if kind == "folder.sqlite":
         path.mkdir()
     elif kind == "dlprof.sqlite":
-        db = sqlite3.connect(path)
-        with db:
-            db.execute("CREATE TABLE dlprof_kernels (id INTEGER, name TEXT)")
-        db.close()
+        changed(path, "CREATE TABLE dlprof_kernels (id INTEGER, name TEXT)")
     elif kind == "cut.sqlite.xz":
         whole = (PROFILES / "main_opt1.sqlite.xz").read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
@@ -477,14 +414,14 @@ def test_a_name_that_no_system_takes_is_one_sentence(refused):
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])
-def test_changes_that_lie_beside_the_file_are_not_passed_over(refused, build, ending):
-    path = small(build).write()
+def test_changes_that_lie_beside_the_file_are_not_passed_over(refused, made, ending):
+    path = small(made).write()
     path.with_name(path.name + ending).write_bytes(bytes.fromhex("d9d505f920a163d7") + b"more")
     assert f"made.sqlite{ending}" in refused(path)
 
 
-def test_a_report_in_wal_mode_is_read_without_a_journal(answer, build):
-    path = small(build).write()
+def test_a_report_in_wal_mode_is_read_without_a_journal(answer, made):
+    path = small(made).write()
     expected = answer(path)
     db = sqlite3.connect(path)
     db.execute("PRAGMA journal_mode = WAL")
@@ -502,9 +439,9 @@ def test_a_report_in_wal_mode_is_read_without_a_journal(answer, build):
     "name",
     ["with space", "50% of %20 %p", 'it\'s "quoted"', "#1?mode=rwc&x=1", "Ünïcode ☃", "-dash", "a\nb", ":memory:"],
 )
-def test_any_name_is_a_name(answer, build, tmp_path, name, packed):
-    content = small(build).write().read_bytes()
-    build.path.unlink()
+def test_any_name_is_a_name(answer, made, tmp_path, name, packed):
+    content = small(made).write().read_bytes()
+    made.path.unlink()
     folder = tmp_path / name
     folder.mkdir()
     path = folder / f"{name}.sqlite{'.xz' if packed else ''}"
@@ -515,10 +452,10 @@ def test_any_name_is_a_name(answer, build, tmp_path, name, packed):
     assert state(tmp_path) == before
 
 
-def test_a_name_that_is_no_unicode_is_a_name(build, tmp_path):
+def test_a_name_that_is_no_unicode_is_a_name(made, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.sqlite")
     try:
-        shutil.copy(small(build).write(), path)
+        shutil.copy(small(made).write(), path)
     except OSError:
         pytest.skip("this file system takes unicode only")
     for more in ([], ["--json"]):
@@ -526,11 +463,11 @@ def test_a_name_that_is_no_unicode_is_a_name(build, tmp_path):
         assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_read_only_file_in_a_read_only_folder_is_read(build, tmp_path):
+def test_a_read_only_file_in_a_read_only_folder_is_read(made, tmp_path):
     folder = tmp_path / "locked"
     folder.mkdir()
     path = folder / "made.sqlite"
-    shutil.copy(small(build).write(), path)
+    shutil.copy(small(made).write(), path)
     path.chmod(0o444)
     folder.chmod(0o555)
     try:
@@ -542,8 +479,8 @@ def test_a_read_only_file_in_a_read_only_folder_is_read(build, tmp_path):
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read anything")
-def test_a_file_that_may_not_be_read_is_named(refused, build):
-    path = small(build).write()
+def test_a_file_that_may_not_be_read_is_named(refused, made):
+    path = small(made).write()
     path.chmod(0)
     assert "made.sqlite cannot be read: Permission denied" in refused(path)
 
@@ -556,8 +493,8 @@ def run_cli(*arguments: object, **options: object) -> subprocess.CompletedProces
     return subprocess.run(words, cwd=SOURCE_CODE, **{"capture_output": True, **options})
 
 
-def test_a_process_of_its_own_answers_and_refuses(build, tmp_path):
-    path = small(build).write()
+def test_a_process_of_its_own_answers_and_refuses(made, tmp_path):
+    path = small(made).write()
     done = run_cli(path, "--json")
     assert (done.returncode, done.stderr) == (0, b"") and json.loads(done.stdout)["range"] == "training"
     done = run_cli(tmp_path / "missing.sqlite")
@@ -565,10 +502,10 @@ def test_a_process_of_its_own_answers_and_refuses(build, tmp_path):
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_a_reader_that_stops_early_meets_no_traceback(build, form):
+def test_a_reader_that_stops_early_meets_no_traceback(made, form):
     read, write = os.pipe()
     os.close(read)
-    path = small(build)
+    path = small(made)
     for number in range(3000):  # more than a pipe holds
         path.kernel(10, 11, f"kernel number {number} with quite a long name that fills the pipe")
     with os.fdopen(write, "wb") as stream:
@@ -577,29 +514,21 @@ def test_a_reader_that_stops_early_meets_no_traceback(build, form):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_one_sentence(build):
+def test_a_full_disk_is_one_sentence(made):
     with Path("/dev/full").open("wb") as stream:
-        done = run_cli(small(build).write(), capture_output=False, stdout=stream, stderr=subprocess.PIPE)
+        done = run_cli(small(made).write(), capture_output=False, stdout=stream, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert done.stderr == b"the answer cannot be written: No space left on device.\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_a_terminal_without_unicode_gets_what_it_can_show(build, encoding):
-    path = small(build).kernel(10, 11, "größer_☃").write()
+def test_a_terminal_without_unicode_gets_what_it_can_show(made, encoding):
+    path = small(made).kernel(10, 11, "größer_☃").write()
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = run_cli(path, env=environment)
     assert (done.returncode, done.stderr) == (0, b"") and b"Where the time goes" in done.stdout
     done = run_cli(path, "--json", env=environment)
     assert "größer_☃" in [one["name"] for one in json.loads(done.stdout.decode(encoding))["kernels"]]
-
-
-def test_control_characters_in_a_name_do_not_reach_the_terminal(ask, answer, build):
-    path = small(build).kernel(10, 19, "bad\x1b[31m\nname\x07").range(41, 45, "two\nlines\x1b[0m").write()
-    status, out, err = ask(path)
-    assert (status, err) == (0, "")
-    assert not [letter for letter in out if letter != "\n" and not letter.isprintable()]
-    assert "bad\x1b[31m\nname\x07" in [one["name"] for one in answer(path)["kernels"]]
 
 
 # --- .nsys-rep ----------------------------------------------------------------------------------------------
@@ -669,31 +598,29 @@ def test_another_failure_of_nsys_is_told_in_its_words(refused, fake_nsys, report
 
 
 @pytest.mark.parametrize(("knows", "asked"), [("--include-blobs=", True), ("--lazy=", False)])
-def test_payloads_of_ranges_are_exported_where_nsys_knows_how(
-    answer, fake_nsys, build, reports, tmp_path, knows, asked
-):
-    export = small(build).write().rename(tmp_path / "export")
+def test_payloads_of_ranges_are_exported_where_nsys_knows_how(answer, fake_nsys, made, reports, tmp_path, knows, asked):
+    export = small(made).write().rename(tmp_path / "export")
     help_or_not = f'case "$all" in *--help*) echo " {knows}"; exit 0;; esac'
     fake_nsys(f'{help_or_not}\necho "$all" > "{tmp_path}/said"; cp "{export}" "$out"')
     assert answer(capture(reports))["report"] == "demo.nsys-rep"
     assert ("--include-blobs true" in (tmp_path / "said").read_text()) == asked
 
 
-def test_an_export_that_is_older_is_named_where_no_new_one_can_be_made(refused, fake_nsys, build, reports):
+def test_an_export_that_is_older_is_named_where_no_new_one_can_be_made(refused, fake_nsys, made, reports):
     fake_nsys("exit 1")
     path = capture(reports)
-    shutil.copy(small(build).write(), reports / "demo.sqlite")
+    shutil.copy(small(made).write(), reports / "demo.sqlite")
     os.utime(reports / "demo.sqlite", (1, 1))
     before = state(reports)
     assert "name demo.sqlite, which lies beside it" in refused(path)
     assert state(reports) == before, "a failed export leaves the old one alone"
 
 
-def test_an_export_that_is_there_needs_no_nsys(answer, monkeypatch, build, reports):
+def test_an_export_that_is_there_needs_no_nsys(answer, monkeypatch, made, reports):
     monkeypatch.setenv("LAB_NSYS", str(reports / "nothing"))
     nsys.find_nsys.cache_clear()
     path = capture(reports)
-    shutil.copy(small(build).write(), reports / "demo.sqlite")
+    shutil.copy(small(made).write(), reports / "demo.sqlite")
     assert answer(path)["report"] == "demo.nsys-rep"
     nsys.find_nsys.cache_clear()
 
@@ -705,10 +632,10 @@ def test_an_export_that_is_damaged_is_named(refused, reports):
 
 
 def test_beside_a_report_in_a_folder_that_takes_no_files_nothing_is_written(
-    answer, monkeypatch, fake_nsys, build, reports
+    answer, monkeypatch, fake_nsys, made, reports
 ):
-    shutil.copy(small(build).write(), build.path.with_name("export"))
-    fake_nsys(f'cp "{build.path.with_name("export")}" "$out"')
+    shutil.copy(small(made).write(), made.path.with_name("export"))
+    fake_nsys(f'cp "{made.path.with_name("export")}" "$out"')
     path = capture(reports)
     before = state(reports)
     monkeypatch.setattr(files.os, "access", lambda folder, mode: Path(folder) != reports)  # root may write anywhere
@@ -720,8 +647,8 @@ def test_beside_a_report_in_a_folder_that_takes_no_files_nothing_is_written(
     assert not [*scratch.iterdir()], "the scratch folder is gone"
 
 
-def test_two_that_export_at_once_both_meet_a_whole_export(fake_nsys, build, reports):
-    whole = small(build).write()
+def test_two_that_export_at_once_both_meet_a_whole_export(fake_nsys, made, reports):
+    whole = small(made).write()
     fake_nsys(f'head -c 5000 "{whole}" > "$out"; sleep 0.5; cp "{whole}" "$out"')
     path = capture(reports)
     words = [sys.executable, "-m", "stepbudget", str(path), "--json"]
@@ -766,8 +693,7 @@ def test_a_real_capture_is_exported_once_beside_it_and_again_when_it_is_another(
     later = time.time() + 10
     os.utime(path, (later, later))
     assert answer(path) == found and cached.stat().st_mtime_ns == first, "a later date makes it no other report"
-    with closing(sqlite3.connect(cached)) as db, db:
-        db.execute(f"UPDATE {nsys.NOTE} SET identity = 'of another run'")
+    changed(cached, f"UPDATE {nsys.NOTE} SET identity = 'of another run'")
     assert answer(path) == found
     assert cached.stat().st_mtime_ns != first
     assert state(folder).keys() == {path.name, cached.name}
@@ -794,17 +720,17 @@ def tables(answer):
     return run
 
 
-def test_the_plain_sums_of_a_report_made_by_hand(tables, build):
-    build.range(0, 100, "training").range(10, 30, "forward").range(12, 20, "inner", registered=True)
-    build.range(0, 100, "elsewhere", thread=AUTOGRAD).range(90, None, "open")
-    build.range(71, 74, "aten::add, seq = 3, op_id = 7, sizes = [[2]]").range(75, 76, "aten::add, op_id = 8")
-    build.api(95, 110, "cudaDeviceSynchronize_v3020").api(1, 2, "cuGraphInstantiate_v2_v12000")
-    build.kernel(20, 24, GEMM, call=(13, 14)).kernel(24, 30, GEMM, call=(21, 22)).kernel(30, 31, GEMM, call=(5, 6))
-    build.kernel(31, 33, GEMM, call=(13, 14), thread=AUTOGRAD).kernel(33, 34, POINTWISE)
-    build.graph_nodes([(40, 41), (41, 44)], POINTWISE, call=(25, 26))
-    build.kernel(50, 51, POINTWISE, call=(14, 15), process=4712)  # its thread is in no range
-    build.copy(15, 17, 3000, memory="pinned", call=(11, 12)).copy(17, 18, 1000).memset(60, 61, 64)
-    found = tables(build.write())
+def test_the_plain_sums_of_a_report_made_by_hand(tables, made):
+    made.range(0, 100, "training").range(10, 30, "forward").range(12, 20, "inner", registered=True)
+    made.range(0, 100, "elsewhere", thread=AUTOGRAD).range(90, None, "open")
+    made.range(71, 74, "aten::add, seq = 3, op_id = 7, sizes = [[2]]").range(75, 76, "aten::add, op_id = 8")
+    made.api(95, 110, "cudaDeviceSynchronize_v3020").api(1, 2, "cuGraphInstantiate_v2_v12000")
+    made.kernel(20, 24, GEMM, call=(13, 14)).kernel(24, 30, GEMM, call=(21, 22)).kernel(30, 31, GEMM, call=(5, 6))
+    made.kernel(31, 33, GEMM, call=(13, 14), thread=AUTOGRAD).kernel(33, 34, POINTWISE)
+    made.graph_nodes([(40, 41), (41, 44)], POINTWISE, call=(25, 26))
+    made.kernel(50, 51, POINTWISE, call=(14, 15), process=4712)  # its thread is in no range
+    made.copy(15, 17, 3000, memory="pinned", call=(11, 12)).copy(17, 18, 1000).memset(60, 61, 64)
+    found = tables(made.write())
     assert list(found) == ["ranges", "kernels_by_range", "kernels", "copies", "calls"]
     assert {row["name"]: (row["count"], row["total_ns"]) for row in found["ranges"]} == {
         "training": (1, 100_000), "elsewhere": (1, 100_000), "forward": (1, 20_000), "inner": (1, 8_000),
@@ -857,10 +783,10 @@ def test_the_plain_sums_as_text_are_aligned_and_fit(ask, step):
         assert len({len(row.rstrip("\n")) for row in rows}) <= 1, block
 
 
-def test_plain_sums_of_a_report_without_some_tables(tables, build):
-    found = tables(build.os_call(0, 10, "poll").write())
+def test_plain_sums_of_a_report_without_some_tables(tables, made):
+    found = tables(made.os_call(0, 10, "poll").write())
     assert found == {"ranges": [], "kernels_by_range": [], "kernels": [], "copies": [], "calls": []}
-    found = tables(SyntheticReport(build.path).kernel(0, 5, GEMM).write())
+    found = tables(SyntheticReport(made.path).kernel(0, 5, GEMM).write())
     assert [(row["range"], row["total_ns"]) for row in found["kernels_by_range"]] == [("(outside any range)", 5_000)]
     assert found["calls"] == [] and found["copies"] == []
 
@@ -876,13 +802,8 @@ def test_plain_sums_of_a_report_without_some_tables(tables, build):
         ("ALTER TABLE NVTX_EVENTS DROP COLUMN eventType", "has no column eventType"),
     ],
 )
-def test_plain_sums_of_what_is_damaged_are_one_sentence(refused, build, statement, what):
-    path = small(build).write()
-    db = sqlite3.connect(path)
-    with db:
-        db.execute(statement)
-    db.close()
-    said = refused(path, "--tables")
+def test_plain_sums_of_what_is_damaged_are_one_sentence(refused, made, statement, what):
+    said = refused(changed(small(made).write(), statement), "--tables")
     assert what in said and "made.sqlite" in said
 
 
@@ -893,24 +814,17 @@ def test_plain_sums_of_what_is_no_report_get_the_same_sentence(refused, tmp_path
 
 
 @pytest.mark.parametrize("more", [["--range", "training"], ["--occurrence", "1"], ["--gpu", "0"], ["--compare", "x"]])
-def test_plain_sums_are_about_the_whole_capture(ask, build, more):
-    status, out, err = ask(small(build).write(), "--tables", *more)
+def test_plain_sums_are_about_the_whole_capture(ask, made, more):
+    status, out, err = ask(small(made).write(), "--tables", *more)
     assert (status, out) == (2, "") and f"--tables: not allowed with argument {more[0]}" in err
 
 
-def test_control_characters_do_not_reach_the_terminal_with_plain_sums_either(ask, tables, build):
-    path = small(build).kernel(10, 19, "bad\x1b[31m\nname\x07").write()
-    _, out, _ = ask(path, "--tables")
-    assert not [letter for letter in out if letter != "\n" and not letter.isprintable()]
-    assert "bad\x1b[31m\nname\x07" in [row["name"] for row in tables(path)["kernels"]]
-
-
-def test_plain_sums_load_neither_pandas_nor_numpy(build):
+def test_plain_sums_load_neither_pandas_nor_numpy(made):
     code = (
         "import sys; from stepbudget.__main__ import main; status = main(sys.argv[1:]); "
         "sys.exit(status or ', '.join({'pandas', 'numpy'} & {*sys.modules}) or 0)"
     )
-    words = [sys.executable, "-c", code, str(small(build).write()), "--tables"]
+    words = [sys.executable, "-c", code, str(small(made).write()), "--tables"]
     done = subprocess.run(words, cwd=SOURCE_CODE, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and "Kernels" in done.stdout
 

@@ -93,22 +93,17 @@ class Read(HTMLParser):
         return [urllib.parse.unquote(own["src"]) for own in images]
 
 
-@pytest.fixture
-def build(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
-
-
-def small(build: SyntheticReport) -> SyntheticReport:
+def small(made: SyntheticReport) -> SyntheticReport:
     """Two steps of 50 µs."""
-    build.range(0, 100, "training").gpu("NVIDIA H200")
+    made.range(0, 100, "training").gpu("NVIDIA H200")
     for at in (0, 50):
-        build.range(at, at + 10, "data loading").range(at + 10, at + 30, "forward")
-        build.copy(at + 15, at + 17, 3000, memory="pinned", call=(at + 11, at + 12))
-        build.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
-    return build
+        made.range(at, at + 10, "data loading").range(at + 10, at + 30, "forward")
+        made.copy(at + 15, at + 17, 3000, memory="pinned", call=(at + 11, at + 12))
+        made.kernel(at + 20, at + 40, GEMM, call=(at + 13, at + 14))
+    return made
 
 
-def made(path: Path) -> tuple[dict, str]:
+def paged(path: Path) -> tuple[dict, str]:
     """The answer as an object, and the page."""
     with open_report(path) as report:
         own = budget(report)
@@ -117,7 +112,7 @@ def made(path: Path) -> tuple[dict, str]:
 
 
 def test_what_stands_in_the_page_is_the_answer():
-    found, text = made(PROFILES / "main_opt3.sqlite.xz")
+    found, text = paged(PROFILES / "main_opt3.sqlite.xz")
     read = Read(text)
     causes = next(rows for caption, rows in read.tables.items() if "add up to 100" in caption)
     shares = {found["causes"][cause]: share for cause, share in found["budget"].items() if share}
@@ -130,13 +125,14 @@ def test_what_stands_in_the_page_is_the_answer():
     for one in found["advice"]:
         assert one["evidence"][1:].rstrip(".") in said and f"{one['upper_bound_ms']:,.1f} ms" in said
     assert found["launches"]["evidence"][1:].rstrip(".") in said
+    assert f"{100 * found['operations']['efficiency']:.1f} %" in said and "\ufffd" not in text
     assert len(text) < 400_000
 
 
-def test_lines_memory_and_arithmetic_have_their_place(build):
-    small(build).range(12.5, 14.5, "aten::mm, op_id = 1, sizes = [[8, 16], [16, 4], []]")
-    build.allocate(5, 4096, 3_000_000).api(40, 49, "cudaDeviceSynchronize").chain(("wait_here", "/home/ann/run"))
-    found, text = made(build.write())
+def test_lines_memory_and_arithmetic_have_their_place(made):
+    small(made).range(12.5, 14.5, "aten::mm, op_id = 1, sizes = [[8, 16], [16, 4], []]")
+    made.allocate(5, 4096, 3_000_000).api(40, 49, "cudaDeviceSynchronize").chain(("wait_here", "/home/ann/run"))
+    found, text = paged(made.write())
     read = Read(text)
     tables = {caption.split(",")[0]: rows for caption, rows in read.tables.items()}
     lines = tables["Where calls were made that the GPU waited for"]
@@ -151,7 +147,7 @@ def test_lines_memory_and_arithmetic_have_their_place(build):
 
 
 def test_the_bars_parts_are_as_wide_as_the_causes_shares():
-    found, text = made(PROFILES / "main_baseline.sqlite.xz")
+    found, text = paged(PROFILES / "main_baseline.sqlite.xz")
     (bar,) = Read(text).pictures("A stacked bar")
     widths = [float(width) for width in re.findall(r"<svg x='[\d.]+%' y='0' width='([\d.]+)%'", bar)]
     assert widths == pytest.approx([100 * share for share in found["budget"].values() if share], abs=0.001)
@@ -159,7 +155,7 @@ def test_the_bars_parts_are_as_wide_as_the_causes_shares():
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_one_script_alone():
-    _, text = made(PROFILES / "main_opt3.sqlite.xz")
+    _, text = paged(PROFILES / "main_opt3.sqlite.xz")
     (allowed,) = re.findall(r"script-src 'sha256-([^']+)'", text)
     (script,) = re.findall(r"<script>(.*?)</script>", text)
     assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() == allowed
@@ -175,7 +171,7 @@ def test_the_page_needs_nothing_from_outside_and_runs_one_script_alone():
 
 
 def test_every_picture_has_a_title_and_every_table_a_caption():
-    _, text = made(PROFILES / "main_opt3.sqlite.xz")
+    _, text = paged(PROFILES / "main_opt3.sqlite.xz")
     assert text.count("<table") == text.count("<caption") > 3
     read = Read(text)
     told = {start: len(read.pictures(start)) for start in ("Timeline of ", "A stacked bar", "59 steps in their order")}
@@ -184,20 +180,20 @@ def test_every_picture_has_a_title_and_every_table_a_caption():
     assert len(silent) + 4 == text.count("<img "), "a cause's colour stands before its name"
 
 
-def test_names_are_harmless(build, tmp_path):
-    small(build).range(41, 45, EVIL).kernel(45, 49, f"{EVIL}<float>", call=(42, 43)).gpu(EVIL, 1)
-    path = build.write().rename(tmp_path / "a&b <i>.sqlite")
-    elements = {tag for tag, _ in Read(made(path)[1]).elements}
-    plain = {tag for tag, _ in Read(made(PROFILES / "main_opt3.sqlite.xz")[1]).elements}
+def test_names_are_harmless(made, tmp_path):
+    small(made).range(41, 45, EVIL).kernel(45, 49, f"{EVIL}<float>", call=(42, 43)).gpu(EVIL, 1)
+    path = made.write().rename(tmp_path / "a&b <i>.sqlite")
+    elements = {tag for tag, _ in Read(paged(path)[1]).elements}
+    plain = {tag for tag, _ in Read(paged(PROFILES / "main_opt3.sqlite.xz")[1]).elements}
     assert elements <= plain | {"i"}, "i: the meter beside a bound"
-    text = made(path)[1]
+    text = paged(path)[1]
     assert "\x1b" not in text and "\u202e" not in text and text.count("<script") == 1
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text, "the name itself is there"
 
 
-def test_a_report_without_gpu_and_one_without_anything_but_a_range_are_pages_too(build, tmp_path):
-    build.range(0, 100, "training").range(0, 50, "work").os_call(10, 20, "poll")
-    found, text = made(build.write())
+def test_a_report_without_gpu_and_one_without_anything_but_a_range_are_pages_too(made, tmp_path):
+    made.range(0, 100, "training").range(0, 50, "work").os_call(10, 20, "poll")
+    found, text = paged(made.write())
     assert (
         "the report holds no kernels, and no CUDA calls that would tell whether any ran" in text
         and found["gpus_used"] == []
@@ -205,15 +201,15 @@ def test_a_report_without_gpu_and_one_without_anything_but_a_range_are_pages_too
     assert Read(text).tables
 
 
-def test_a_steps_kernels_look_as_in_the_budget(build):
+def test_a_steps_kernels_look_as_in_the_budget(made):
     """The counter tells in the first step; the step of median length has too few samples to tell by itself."""
-    build.range(0, 3000, "training").gpu("NVIDIA H200")
+    made.range(0, 3000, "training").gpu("NVIDIA H200")
     for at, length in ((0, 1900), (2000, 50), (2500, 60)):
-        build.range(at, at + 10, "data loading").range(at + 10, at + length, "forward")
-        build.kernel(at + 20, at + length, "triton_fused", call=(at + 12, at + 14))
+        made.range(at, at + 10, "data loading").range(at + 10, at + length, "forward")
+        made.kernel(at + 20, at + length, "triton_fused", call=(at + 12, at + 14))
     for at in range(0, 3000, 100):
-        build.counter(at, 50 if at < 1900 else 0).counter(at, 100, "SMs Active [Throughput %]")
-    with open_report(build.write()) as report:
+        made.counter(at, 50 if at < 1900 else 0).counter(at, 100, "SMs Active [Throughput %]")
+    with open_report(made.write()) as report:
         own = budget(report)
         for window in (own.window, step_windows(report, own.window)[1]):
             (row,) = of_budget(report, own, window, rows=["kernels"]).rows
@@ -273,14 +269,14 @@ def test_what_cannot_be_compared_says_why(tmp_path, capsys):
     assert found["comparison"]["obstacles"][0] in " ".join(Read(text).text)
 
 
-def test_each_row_of_the_budget_says_how_it_was_told(build):
+def test_each_row_of_the_budget_says_how_it_was_told(made):
     """Whatever fills the time: in a phase, beside all phases, or where the program has none."""
     for number, around in enumerate((None, "forward", "a phase elsewhere")):
-        report = SyntheticReport(build.path.with_name(f"{number}.sqlite")).range(0, 100, "training")
+        report = SyntheticReport(made.path.with_name(f"{number}.sqlite")).range(0, 100, "training")
         report.kernel(2, 10, GEMM, call=(0, 1)).kernel(90, 99, POINTWISE, call=(88, 89)).copy(10, 12, 3000, call=(1, 2))
         if around:
             report.range(*((0, 100) if around == "forward" else (98, 99)), around)
-        found, text = made(report.write())
+        found, text = paged(report.write())
         rows = next(rows for caption, rows in Read(text).tables.items() if "add up to 100" in caption)
         told = {row[0].strip(): row[4] for row in rows[:-1]}
         assert len(told) >= 4 and all(told.values()), told
@@ -297,11 +293,11 @@ def rgb(colour: str) -> str:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
+def test_the_page_fits_narrow_and_wide_windows_light_and_dark(made, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api")
     long_name = "very_long_kernel_name_without_any_blank_" * 8
-    small(build).kernel(45, 49, long_name, call=(42, 43)).range(41, 45, long_name)
-    pages = {"long": made(build.write())[1], "recorded": made(PROFILES / "main_opt3.sqlite.xz")[1]}
+    small(made).kernel(45, 49, long_name, call=(42, 43)).range(41, 45, long_name)
+    pages = {"long": paged(made.write())[1], "recorded": paged(PROFILES / "main_opt3.sqlite.xz")[1]}
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, text in pages.items():
@@ -317,6 +313,8 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
                 assert tab.evaluate(wide) == 0, (name, width)
                 tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
                 assert tab.evaluate(tables) == 0, (name, width)
+                still = "[...document.querySelectorAll('figure > img')].filter(i => i.width > i.parentNode.clientWidth)"
+                assert tab.evaluate(f"{still}.length") == 0, "the picture of the steps is never wider than the page"
                 assert tab.evaluate(BROKEN) == [], (name, width)
                 ground = tab.evaluate(GROUND)
                 paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
@@ -335,9 +333,9 @@ def test_the_page_fits_narrow_and_wide_windows_light_and_dark(build, tmp_path):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize(("system", "is_light", "paper"), [("light", "false", "dark"), ("dark", "true", "light")])
-def test_a_notebooks_own_theme_comes_before_the_systems(build, tmp_path, system, is_light, paper):
+def test_a_notebooks_own_theme_comes_before_the_systems(made, tmp_path, system, is_light, paper):
     playwright = pytest.importorskip("playwright.sync_api")
-    with open_report(small(build).write()) as report:
+    with open_report(small(made).write()) as report:
         own = budget(report)
         found = summary.plain(summary.summary(report, own.window, own))
         text = page.fragment(found, [pictures.draw(report, own)])

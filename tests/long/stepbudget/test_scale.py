@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import cProfile
 import re
-import sqlite3
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +14,7 @@ from stepbudget.ask.budget import budget
 from stepbudget.coded import coded, each
 from stepbudget.report import open_report
 from stepbudget.show import summary
-from synthetic import AUTOGRAD, SyntheticReport
+from synthetic import AUTOGRAD, SyntheticReport, changed
 
 LONG = "void my::kernel<" + "std::tuple<at::native::Functor<float, (int)4>, " * 4000 + ">" * 4000
 
@@ -97,9 +96,7 @@ def test_ranges_come_in_order_with_their_names_however_these_are_kept(tmp_path):
     """As a text, as the id of one, or as none; of ranges that start together the outer first, an open one before it."""
     report = SyntheticReport(tmp_path / "names.sqlite")
     report.range(5, 6, "inner").range(5, 9, "outer", registered=True).range(5, None, "open").range(1, 2, "first")
-    path = report.write()
-    with sqlite3.connect(path) as db:
-        columns = "start, end, eventType, globalTid, textId"
-        db.execute(f"INSERT INTO NVTX_EVENTS ({columns}) VALUES (9000000, 9000001, 59, 1, 77)")
+    columns = "start, end, eventType, globalTid, textId"
+    path = changed(report.write(), f"INSERT INTO NVTX_EVENTS ({columns}) VALUES (9000000, 9000001, 59, 1, 77)")
     with open_report(path) as found:
         assert found.ranges["name"].tolist() == ["first", "open", "outer", "inner", "(unnamed range)"]

@@ -20,22 +20,6 @@ REPORTS = sorted((RECORDED / course.DEFAULT_MACHINE).rglob("*.sqlite.xz"))  # of
 GEMM, ALLREDUCE = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 
 
-@pytest.fixture(autouse=True)
-def every_answer_conforms() -> None:
-    """Here ``answer`` sees to it, by what was printed: once is enough."""
-
-
-@pytest.fixture
-def answer(capsys):
-    """The answer, which is what the schema says."""
-
-    def run(*arguments: object) -> dict:
-        assert main([str(argument) for argument in (*arguments, "--json")]) == 0
-        return conforms(json.loads(capsys.readouterr().out))
-
-    return run
-
-
 @pytest.fixture
 def two_gpus(tmp_path):
     """Two ranks, one later than the other to their only collective; the report holds all that an answer can."""
@@ -65,7 +49,12 @@ def objects(schema: dict) -> Iterator[dict]:
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.name.split(".")[0])
 def test_every_recorded_report_is_answered_as_the_schema_says(answer, path):
-    assert answer(path)["budget"]
+    found, name = answer(path), path.name.split(".")[0]
+    assert sum(share or 0 for share in found["budget"].values()) == pytest.approx(1, abs=1e-9)
+    lost = any("after the last work that was traced" in text for text in found["not_looked_at"])
+    assert lost == (name in ("keras_mnist_jax", "keras_mixed_jax"))
+    # the capture of the cubic goes on for 21 ms after its last variant
+    assert lost or found["budget"]["unexplained"] < (0.05 if name == "bench_sin_fit" else 0.01)
     assert any(rows for name, rows in answer(path, "--tables").items() if name != "schema")
 
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from stepbudget import __main__ as command
 from stepbudget.ask import compare
 from stepbudget.errors import ReportError
 from stepbudget.report import open_report
@@ -79,11 +78,6 @@ def test_what_changed_kernel_by_kernel_and_cause_by_cause(profiles):
 # --- the command line ---------------------------------------------------------------------------------------
 
 
-def ask(capsys, *arguments) -> tuple[int, str, str]:
-    status = command.main([str(argument) for argument in arguments])
-    return status, *capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("after", "share", "status"),
     [
@@ -94,35 +88,35 @@ def ask(capsys, *arguments) -> tuple[int, str, str]:
         ((1005, 1300), 0.1, 0),
     ],
 )
-def test_the_exit_status_says_whether_it_became_slower(profiles, capsys, after, share, status):
+def test_the_exit_status_says_whether_it_became_slower(profiles, ask, after, share, status):
     before, other = profiles("a", 1000, 1005), profiles("b", *after)
-    said = ask(capsys, *before, "--compare", *other, "--fail-if-slower", share)
+    said = ask(*before, "--compare", *other, "--fail-if-slower", share)
     assert said[0] == status and said[2] == ""
     assert ("Not slower than allowed" in said[1]) == (status == 0)
     assert "* beyond the noise" in said[1] and "the pairs’ changes" in said[1]
 
 
-def test_what_cannot_be_compared_passes_no_gate(profiles, capsys):
+def test_what_cannot_be_compared_passes_no_gate(profiles, ask):
     (before,), (after,) = profiles("a", 1000), profiles("b", 1000, sent=9_000_000)
-    status, out, err = ask(capsys, before, "--compare", after, "--fail-if-slower", "0.1")
+    status, out, err = ask(before, "--compare", after, "--fail-if-slower", "0.1")
     assert status == 2 and "not comparable" in out and "What differs" in out and "cannot be compared" in err
-    assert ask(capsys, before, "--compare", after)[0] == 0, "without the option it is only said"
+    assert ask(before, "--compare", after)[0] == 0, "without the option it is only said"
 
 
-def test_a_kind_of_step_is_compared_by_its_median(profiles, capsys):
+def test_a_kind_of_step_is_compared_by_its_median(profiles, ask):
     before, after = list(profiles("a", 1000, 1000)), list(profiles("b", 1000, 1000, step_us=8))
     arguments = (*before, "--compare", *after, "--each", "eval step", "--fail-if-slower", "0.1", "--json")
-    status, out, _ = ask(capsys, *arguments)
+    status, out, _ = ask(*arguments)
     found = json.loads(out)["comparison"]
     assert status == 3 and found["compared"] == "eval step" and found["slower_than_allowed"] is True
     assert found["change"]["ms"] == pytest.approx(0.003) and found["gained_ms"] == 0
-    assert "‘eval step’" in ask(capsys, *before, "--compare", *after, "--each", "eval step")[1]
+    assert "‘eval step’" in ask(*before, "--compare", *after, "--each", "eval step")[1]
     with pytest.raises(ReportError, match="no range 'test step' in 'training'"):
         compare.compare(open_report(before[0]), open_report(after[0]), each="test step")
 
 
-def test_the_json_of_a_comparison_holds_every_profile(profiles, capsys):
-    status, out, _ = ask(capsys, *profiles("a", 1000, 1010, 1020), "--compare", *profiles("b", 900, 910), "--json")
+def test_the_json_of_a_comparison_holds_every_profile(profiles, ask):
+    status, out, _ = ask(*profiles("a", 1000, 1010, 1020), "--compare", *profiles("b", 900, 910), "--json")
     found = json.loads(out)["comparison"]
     assert status == 0 and found["before"] == "a0.sqlite, a1.sqlite, a2.sqlite" and found["slower_than_allowed"] is None
     assert found["change"]["before_ms"] == pytest.approx([1, 1.01, 1.02]) and not found["change"]["paired"]
@@ -137,7 +131,6 @@ def test_the_json_of_a_comparison_holds_every_profile(profiles, capsys):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_arguments_that_do_not_say_which_side_is_which_are_refused(arguments, capsys):
-    with pytest.raises(SystemExit) as refused:
-        command.main(arguments)
-    assert refused.value.code == 2 and "error: " in capsys.readouterr().err
+def test_arguments_that_do_not_say_which_side_is_which_are_refused(ask, arguments):
+    status, out, err = ask(*arguments)
+    assert (status, out) == (2, "") and "error: " in err

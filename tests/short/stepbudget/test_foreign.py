@@ -5,20 +5,17 @@ They came from DALI, Megatron, old PyTorch, C++, Julia and DDP programs, recorde
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 
 import pytest
 
-from stepbudget import __main__ as command
 from stepbudget.ask import advice, compare, iterations, launch, phases, predict, sums, threads
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys
 from stepbudget.report import open_report
 from stepbudget.show import summary
-from synthetic import AUTOGRAD, MAIN, SyntheticReport, opened
+from synthetic import AUTOGRAD, MAIN, SyntheticReport, changed, opened
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"
 READER = 9  # a thread that launches nothing
@@ -104,14 +101,13 @@ def test_a_card_on_which_a_process_only_copied_is_not_the_one_it_is_about(made):
     assert launch.launch(opened(made)).launches == 8
 
 
-def test_a_cards_number_picks_the_range_of_the_process_that_used_it(made, capsys):
+def test_a_cards_number_picks_the_range_of_the_process_that_used_it(made, answer):
     for process, device in ((11, 0), (22, 1)):
         made.range(device, 100 + device, "training", process=process)
         made.kernel(10, 60 + 20 * device, POINTWISE, call=(2, 3), device=device, process=process)
     path = made.write()
     for gpu, busy in (("0", 50), ("1", 70)):
-        assert command.main([str(path), "--gpu", gpu, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["gpu_busy_fraction"] == pytest.approx(busy / 100)
+        assert answer(path, "--gpu", gpu)["gpu_busy_fraction"] == pytest.approx(busy / 100)
 
 
 # --- steps --------------------------------------------------------------------------------------------------
@@ -240,7 +236,7 @@ def test_only_pythons_time_is_called_python(made, program, label):
 # --- what is not there --------------------------------------------------------------------------------------
 
 
-def test_without_work_of_a_gpu_nothing_is_promised_and_the_profilers_own_words_come_first(made, capsys):
+def test_without_work_of_a_gpu_nothing_is_promised_and_the_profilers_own_words_come_first(made, ask):
     made.range(0, 100, "training").os_call(10, 90, "poll").diagnostic("No CUDA events collected.\nDoes it use CUDA?")
     made.diagnostic("Profiling has started.", severity=1).diagnostic("No NVTX events collected.", severity=1)
     report = opened(made)
@@ -249,8 +245,7 @@ def test_without_work_of_a_gpu_nothing_is_promised_and_the_profilers_own_words_c
     said = "Nsight Systems said: No CUDA events collected. Does it use CUDA?"
     assert found["not_looked_at"][0] == said == found["remarks"][0]
     assert "Profiling has started" not in str(found) and "No NVTX events" in str(found["remarks"])
-    assert command.main([str(report.path)]) == 0
-    assert said in capsys.readouterr().out.splitlines()[2]
+    assert said in ask(report.path)[1].splitlines()[2]
 
 
 def test_the_schedulers_events_say_when_a_thread_slept(made):
@@ -306,14 +301,12 @@ def test_an_export_that_belongs_to_another_report_is_noticed(made, tmp_path, mon
     report = tmp_path / "made.nsys-rep"
     report.write_bytes(b"NVIDIA Tegra Profiler\x00 2025.3.1.90-253135822126v0")
     path = made.kernel(0, 1, GEMM).write()
-    with sqlite3.connect(path) as db:
-        if sign == "version":
-            db.execute("CREATE TABLE META_DATA_EXPORT (name, value)")
-            db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2022.4.2.1')")
-        else:
-            db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs)")
-            db.execute(f"INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES ({10**9 * 2_000_000_000})")
-    db.close()
+    if sign == "version":
+        row = "('EXPORT_PRODUCT_VERSION', '2022.4.2.1')"
+        changed(path, "CREATE TABLE META_DATA_EXPORT (name, value)", f"INSERT INTO META_DATA_EXPORT VALUES {row}")
+    else:
+        table = "TARGET_INFO_SESSION_START_TIME"
+        changed(path, f"CREATE TABLE {table} (utcEpochNs)", f"INSERT INTO {table} VALUES ({10**9 * 2_000_000_000})")
     with pytest.raises(ReportError, match="another report's export"):
         open_report(report)
 
@@ -330,15 +323,10 @@ def test_an_export_that_may_be_its_own_is_read_and_named(made, tmp_path):
 # --- what is printed ----------------------------------------------------------------------------------------
 
 
-def asked(capsys, *arguments) -> tuple[int, str, str]:
-    status = command.main([str(argument) for argument in arguments])
-    return status, *capsys.readouterr()
-
-
-def test_long_names_keep_their_numbers_in_view_and_nothing_is_nan(made, capsys):
+def test_long_names_keep_their_numbers_in_view_and_nothing_is_nan(made, ask):
     made.range(0, 100, "training").range(5, 50, "a phase of many words " * 20).copy(60, 60, 0, call=(55, 56))
     made.kernel(20, 40, "k" * 300, call=(10, 11)).graph(70, 80, call=(65, 66))
-    status, out, _ = asked(capsys, made.write())
+    status, out, _ = ask(made.write())
     assert status == 0 and "nan" not in out and "inf " not in out
     (line,) = [line for line in out.splitlines() if line.strip().startswith("a phase of many words")]
     assert line.split()[-4:] == ["1", "0.0", "1", "0.0"] and max(map(len, out.splitlines())) <= 120
@@ -351,33 +339,30 @@ def test_a_launch_of_a_whole_graph_has_no_nan_microseconds(made):
     assert "nan" not in launch.launch(opened(made)).evidence
 
 
-def test_plain_sums_fit_a_hundred_columns(made, capsys):
+def test_plain_sums_fit_a_hundred_columns(made, ask):
     for at in range(3):
         made.copy(10**9 * at, 10**9 * (at + 0.9), 2**43, call=(1, 2)).kernel(at, at + 1, "k" * 300, call=(0, 1))
         made.range(0, 5, "r" * 300).memset(0, 10**9, 2**44)
-    status, out, _ = asked(capsys, made.write(), "--tables")
+    status, out, _ = ask(made.write(), "--tables")
     assert status == 0 and max(map(len, out.splitlines())) <= 100
 
 
-def test_a_range_without_a_name_can_be_asked_for(made, capsys):
+def test_a_range_without_a_name_can_be_asked_for(made, ask, answer):
     path = made.range(0, 100, "training").range(10, 30, "").kernel(12, 20, GEMM, call=(11, 12)).write()
-    status, out, _ = asked(capsys, path, "--range", "", "--json")
-    assert status == 0 and json.loads(out)["duration_ms"] == pytest.approx(0.02)
+    assert answer(path, "--range", "")["duration_ms"] == pytest.approx(0.02)
     plain = SyntheticReport(path.with_name("plain.sqlite")).range(0, 9, "training").kernel(1, 2, GEMM).write()
-    assert "no NVTX range called ''" in asked(capsys, plain, "--range", "")[2]
+    assert "no NVTX range called ''" in ask(plain, "--range", "")[2]
 
 
-def test_escape_sequences_reach_no_terminal(made, capsys, tmp_path):
-    evil = "\x1b[31mred\x1b]0;title\x07"
+def test_escape_sequences_reach_no_terminal(made, ask, answer, tmp_path):
+    evil = "\x1b[31m\nred\x1b]0;title\x07"
     path = made.range(0, 100, evil).kernel(12, 20, evil, call=(11, 12)).write()
     folder = tmp_path / "\x1b[31m"
     folder.mkdir()
-    refusals = [asked(capsys, path, "--range", "\x1b[0m"), asked(capsys, folder / "x.sqlite")]
-    for status, out, err in [*refusals, asked(capsys, path), asked(capsys, path, "--tables")]:
-        assert "\x1b" not in out + err and "\x07" not in out + err and status in (0, 2)
-    with pytest.raises(SystemExit):
-        command.main([str(path), "--gpu", evil])
-    assert "\x1b" not in capsys.readouterr().err
+    refusals = [ask(path, "--range", "\x1b[0m"), ask(folder / "x.sqlite")]
+    for status, out, err in [*refusals, ask(path), ask(path, "--tables"), ask(path, "--gpu", evil)]:
+        assert all(letter == "\n" or letter.isprintable() for letter in out + err) and status in (0, 2)
+    assert [answer(path, *more)["kernels"][0]["name"] for more in ([], ["--tables"])] == [evil, evil]
 
 
 # --- copies and layouts -------------------------------------------------------------------------------------

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import lzma
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -16,14 +14,13 @@ import pandas as pd
 import pytest
 
 from labkit.source import recorded
-from stepbudget import __main__ as command
 from stepbudget import backtraces
 from stepbudget.ask import advice, lines, sums
 from stepbudget.ask.budget import budget
 from stepbudget.export import frames, nsys
 from stepbudget.export.slim import slim
 from stepbudget.report import open_report
-from synthetic import AUTOGRAD, PROCESS, SyntheticReport
+from synthetic import AUTOGRAD, PROCESS, SyntheticReport, changed
 
 TORCH = ("item", "/home/ann/.venv/lib/python3.11/site-packages/torch/_tensor.py", 12)
 THREADING = ("run", "/usr/lib/python3.11/threading.py", 982)
@@ -117,9 +114,7 @@ def test_a_call_whose_backtrace_was_taken_is_one_call(made, tmp_path):
 def test_both_forms_of_a_backtrace_of_python_tell_the_same(made, left_out):
     path = waits(made).python_sample(945, frame("rest", 70)).write()
     both = lines.lines(open_report(path))
-    with sqlite3.connect(path) as db:
-        db.execute(f"UPDATE NVTX_EVENTS SET {left_out} = NULL")
-    db.close()
+    changed(path, f"UPDATE NVTX_EVENTS SET {left_out} = NULL")
     pd.testing.assert_frame_equal(lines.lines(open_report(path)), both)
 
 
@@ -278,10 +273,9 @@ def test_a_line_is_the_costliest_only_if_no_range_costs_more(made):
     assert lines.costliest(alone, alone.window(), "synchronisation").startswith("train.py:41 in train: ")
 
 
-def test_what_would_name_the_lines_is_said_where_nothing_does(made, capsys):
+def test_what_would_name_the_lines_is_said_where_nothing_does(made, answer):
     path = waits(made, marks=False).write()
-    assert command.main([str(path), "--json"]) == 0
-    missing = json.loads(capsys.readouterr().out)["not_looked_at"]
+    missing = answer(path)["not_looked_at"]
     assert any("--python-backtrace=cuda --cudabacktrace=all:0" in text for text in missing)
     assert any("--cuda-memory-usage=true" in text for text in missing)
 
@@ -303,23 +297,20 @@ def test_backtraces_that_the_export_leaves_out_are_said(made):
     ]
 
 
-def test_the_answer_holds_the_lines_in_words_and_in_json(made, capsys):
+def test_the_answer_holds_the_lines_in_words_and_in_json(made, ask, answer):
     path = waits(made).write()
-    assert command.main([str(path)]) == 0
-    out = capsys.readouterr().out
+    out = ask(path)[1]
     (line,) = [line for line in out.splitlines() if "train.py:41" in line and "most at" not in line]
     assert line.split()[:4] == ["train.py:41", "in", "train", "synchronisation"]
     assert max(map(len, out.splitlines())) <= 120
-    assert command.main([str(path), "--json"]) == 0
-    (one,) = [one for one in json.loads(capsys.readouterr().out)["lines"] if one["line"] == 41]
+    (one,) = [one for one in answer(path)["lines"] if one["line"] == 41]
     assert (one["cause"], one["file"], one["function"], one["count"]) == ("synchronisation", "train.py", "train", 3)
 
 
-def test_hostile_names_are_harmless(made, capsys):
+def test_hostile_names_are_harmless(made, ask):
     waits(made, marks=False)._rows["CUPTI_ACTIVITY_KIND_RUNTIME"].pop()  # the last launch: the wait is the last call
     made.python(("\x1b[31m$<b>\n", "/home/ann/\x1b[2J\n.py", 2**32 - 1))
-    assert command.main([str(made.write())]) == 0
-    out = capsys.readouterr().out
+    out = ask(made.write())[1]
     assert "\x1b" not in out and ":4294967295 in" in out
 
 
@@ -356,16 +347,10 @@ def test_hostile_names_are_harmless(made, capsys):
         "DROP TABLE SAMPLING_CALLCHAINS",
     ],
 )
-def test_damaged_backtraces_are_passed_over(made, capsys, change):
+def test_damaged_backtraces_are_passed_over(made, answer, change):
     made = waits(made).chain(("main", "/home/ann/run"))
     made.sample(120, ("main", "/home/ann/run"))
-    path = made.write()
-    db = sqlite3.connect(path)
-    with db:
-        db.execute(change)
-    db.close()
-    assert command.main([str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(changed(made.write(), change))
     assert sum(share or 0 for share in found["budget"].values()) == pytest.approx(1, abs=1e-9)
     assert sum(one["count"] for one in found["lines"] if one["cause"] == "synchronisation") in (0, 4)
 
@@ -386,9 +371,7 @@ def test_a_slim_copy_names_the_same_lines_and_no_folder_of_the_owner(made, tmp_p
 
 def test_a_slim_copy_of_an_export_without_bytes_names_the_same_lines(made, tmp_path):
     path = waits(made).write()
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE NVTX_EVENTS SET binaryData = NULL")
-    db.close()
+    changed(path, "UPDATE NVTX_EVENTS SET binaryData = NULL")
     slim(path, tmp_path / "slim.sqlite.xz")
     thin, whole = (lines.lines(open_report(one)) for one in (tmp_path / "slim.sqlite.xz", path))
     pd.testing.assert_frame_equal(thin, whole)

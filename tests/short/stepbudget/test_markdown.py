@@ -10,17 +10,11 @@ import pytest
 from labkit.source import recorded
 from stepbudget.__main__ import main
 from stepbudget.show.markdown import code
-from synthetic import SyntheticReport
 
 mistune = pytest.importorskip("mistune")  # comes with Jupyter
 
 PROFILES = recorded.folder() / "profiles"
 EVIL = "@team **b** _i_ ~~s~~ <b>x</b> | `code` ![p](http://x/y) [l](http://z) $m$ #12 :tada: www.x.org \n# h\n\x1b[3m"
-
-
-@pytest.fixture
-def build(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
 
 
 @pytest.fixture
@@ -79,9 +73,9 @@ def test_what_cannot_be_compared_is_said_first(ask):
     assert text.startswith("**not comparable**") and "What differs:\n\n- 188.6 MB copied to the device before" in text
 
 
-def test_names_neither_format_nor_call(build, ask):
-    build.range(0, 100, EVIL).gpu(EVIL).range(2, 80, f"loader {EVIL}").kernel(90, 95, EVIL, call=(85, 86))
-    html = rendered(ask(build.write(), "--range", EVIL, "--markdown"))
+def test_names_neither_format_nor_call(made, ask):
+    made.range(0, 100, EVIL).gpu(EVIL).range(2, 80, f"loader {EVIL}").kernel(90, 95, EVIL, call=(85, 86))
+    html = rendered(ask(made.write(), "--range", EVIL, "--markdown"))
     assert not re.search(r"<(em|del|img|a|b|h\d|i)\b", html), html
     assert len(cells(html)[1]) == 4, "no name makes a column"
     for calling in ("@team", "www.x.org", ":tada:"):
@@ -99,18 +93,18 @@ def test_a_code_span_holds_the_name(name):
     assert held == [expected if len(expected) <= 80 else expected[:79] + "…"]
 
 
-def test_markdown_and_json_are_one_or_the_other(build, capsys):
-    path = build.range(0, 10, "training").write()
+def test_markdown_and_json_are_one_or_the_other(made, capsys):
+    path = made.range(0, 10, "training").write()
     for words in (["--json", "--markdown"], ["--tables", "--markdown"], ["--tables", "--html", "x.html"]):
         with pytest.raises(SystemExit) as end:
             main([str(path), *words])
         assert end.value.code == 2 and "not allowed with argument" in capsys.readouterr().err
 
 
-def test_the_lines_that_backtraces_name_are_in_it(build, ask):
-    build.range(0, 1000, "training").kernel(20, 40, "k", call=(10, 11)).api(41, 990, "cudaDeviceSynchronize_v3020")
-    build.python((EVIL, "/home/ann/train.py", 41), ("<module>", "/home/ann/train.py", 90)).write()
-    rows = cells(html := rendered(ask(build.path, "--markdown")))
+def test_the_lines_that_backtraces_name_are_in_it(made, ask):
+    made.range(0, 1000, "training").kernel(20, 40, "k", call=(10, 11)).api(41, 990, "cudaDeviceSynchronize_v3020")
+    made.python((EVIL, "/home/ann/train.py", 41), ("<module>", "/home/ann/train.py", 90)).write()
+    rows = cells(html := rendered(ask(made.path, "--markdown")))
     at = rows.index(["where", "cause", "call", "count", "CPU ms", "GPU idle ms"])
     row = rows[at + 1]
     assert [row[column] for column in (1, 3, 5)] == ["synchronisation", "1", "0.9"] and "train.py:41 in" in row[0]

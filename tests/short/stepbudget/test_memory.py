@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-
 import pytest
 
-from stepbudget import __main__ as command
 from stepbudget.ask import memory
 from stepbudget.report import open_report
-from synthetic import SyntheticReport
+from synthetic import SyntheticReport, changed
 
 KERNEL = "at::native::vectorized_elementwise_kernel<4>"
 MB = 10**6
@@ -58,16 +54,14 @@ def test_other_processes_cards_and_the_hosts_memory_do_not_count(made):
     assert (found.gpu, found.peak_bytes, found.allocations) == (0, 5 * MB, 1)
 
 
-def test_without_the_table_nothing_is_said_but_the_option(made, capsys):
-    assert command.main([str(made.write()), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_without_the_table_nothing_is_said_but_the_option(made, answer):
+    found = answer(made.write())
     assert found["memory"] is None and any(memory.OPTION in text for text in found["not_looked_at"])
 
 
-def test_the_answer_says_whose_count_it_is(made, capsys):
+def test_the_answer_says_whose_count_it_is(made, ask):
     made.allocate(110, 1, 5 * MB).free(150, 1)
-    assert command.main([str(made.write())]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(ask(made.write())[1].split())
     assert "GPU memory: at most 5.0 MB held at once, 0.0 MB at the end" in out and "PyTorch's cache" in out
     assert memory.OPTION not in out
 
@@ -88,11 +82,6 @@ def test_the_answer_says_whose_count_it_is(made, capsys):
         "DELETE FROM {}",
     ],
 )
-def test_damaged_rows_are_passed_over(made, capsys, change):
+def test_damaged_rows_are_passed_over(made, answer, change):
     path = made.allocate(110, 1, 5 * MB).free(150, 1).write()
-    db = sqlite3.connect(path)
-    with db:
-        db.execute(change.format(memory.TABLE))
-    db.close()
-    assert command.main([str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory"] is None
+    assert answer(changed(path, change.format(memory.TABLE)))["memory"] is None

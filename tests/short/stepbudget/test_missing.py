@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.show import answers, summary
 from stepbudget.show import json as said
-from synthetic import MAIN, SyntheticReport, opened
+from synthetic import MAIN, SyntheticReport, changed, opened
 
 POINTWISE = "at::native::vectorized_elementwise_kernel"
 MS = 1000  # µs
@@ -308,15 +307,15 @@ def told(path: Path) -> tuple[dict, dict, dict]:
     )
 
 
+@pytest.fixture(scope="module")
+def whole(rich) -> tuple[dict, dict, dict]:
+    return told(rich)
+
+
 def less(path: Path, folder: Path, *statements: str) -> Path:
     target = folder / "less.sqlite"
     shutil.copyfile(path, target)
-    db = sqlite3.connect(target)
-    with db:
-        for statement in statements:
-            db.execute(statement)
-    db.close()
-    return target
+    return changed(target, *statements)
 
 
 def gains_nothing(whole: tuple, part: tuple, table: str) -> None:
@@ -335,17 +334,16 @@ def gains_nothing(whole: tuple, part: tuple, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_without_any_one_table_no_answer_becomes_more_confident(rich, tmp_path, table):
-    whole, part = told(rich), told(less(rich, tmp_path, f"DROP TABLE {table}"))
+def test_without_any_one_table_no_answer_becomes_more_confident(rich, whole, tmp_path, table):
+    part = told(less(rich, tmp_path, f"DROP TABLE {table}"))
     gains_nothing(whole, part, table)
     assert part[2]["gpu_busy_fraction"] in (None, pytest.approx(whole[2]["gpu_busy_fraction"], abs=WORTH))
 
 
 @pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "OSRT_API"])
-def test_without_a_threads_rows_nor(rich, tmp_path, table):
-    gains_nothing(
-        told(rich), told(less(rich, tmp_path, f"DELETE FROM {table} WHERE globalTid % 16777216 = {MAIN}")), table
-    )
+def test_without_a_threads_rows_nor(rich, whole, tmp_path, table):
+    without = less(rich, tmp_path, f"DELETE FROM {table} WHERE globalTid % 16777216 = {MAIN}")
+    gains_nothing(whole, told(without), table)
 
 
 @pytest.mark.parametrize(
@@ -355,8 +353,8 @@ def test_without_a_threads_rows_nor(rich, tmp_path, table):
      ("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind"), ("OSRT_API", "nameId"), ("NVTX_EVENTS", "text"), ("NVTX_EVENTS", "end"),
      ("CUPTI_ACTIVITY_KIND_RUNTIME", "end"), ("OSRT_API", "end")],
 )  # fmt: skip
-def test_without_what_a_column_holds_nor(rich, tmp_path, table, column):
-    gains_nothing(told(rich), told(less(rich, tmp_path, f'UPDATE {table} SET "{column}" = NULL')), table)
+def test_without_what_a_column_holds_nor(rich, whole, tmp_path, table, column):
+    gains_nothing(whole, told(less(rich, tmp_path, f'UPDATE {table} SET "{column}" = NULL')), table)
 
 
 def test_a_cause_that_one_side_cannot_tell_has_no_change(rich, tmp_path):

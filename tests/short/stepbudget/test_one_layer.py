@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit.recording import plan
 from labkit.source import recorded
 from stepbudget.ask import copies, sums
 from stepbudget.report import open_report
@@ -38,9 +39,12 @@ def read_alike(path: object) -> None:
         filled = [moved.pop(key)[0] for key in list(moved) if key[0] == "memset"]
         assert moved == from_table(copies.with_memory(report, report.copies), "direction", "host_memory")
         assert sum(filled) == len(report.memsets)
+        sizes = copies.labelled(report, report.extent).groupby(["direction", "host_memory"])["bytes"].sum().to_dict()
+        rows = [row for row in sums.objects(found)["copies"] if row["direction"] != "memset"]
+        assert {(row["direction"], row["memory"]): row["bytes"] for row in rows} == sizes
 
 
-@pytest.mark.parametrize("name", ["main_opt3_ops", "main_opt5", "main_baseline", "keras_mixed_torch"])
+@pytest.mark.parametrize("name", [*plan.CHECKED, "main_opt3_ops", "main_opt5", "main_baseline", "keras_mixed_torch"])
 def test_recorded_reports_are_read_alike(name):
     read_alike(PROFILES / f"{name}.sqlite.xz")
 

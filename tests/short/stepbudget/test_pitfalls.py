@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 import stepbudget
-from stepbudget import __main__ as command
 from stepbudget.ask import advice, copies, phases, sums
 from stepbudget.ask.budget import budget
 from stepbudget.errors import ReportError
 from stepbudget.report import open_report
 from stepbudget.show import summary
 from stepbudget.window import Window
-from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport, opened
+from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport, changed, opened
 
 ROOT = Path(__file__).resolve().parents[3]
 LIST = Path(stepbudget.__file__).with_name("PITFALLS.md")
 GEMM, POINTWISE = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel"
 MS = 1000  # µs
-
-
-def answer(path, capsys) -> dict:
-    assert command.main([str(path), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def step(made):
@@ -70,22 +62,22 @@ def test_the_list_holds_all_thirty_two_of_nvidias_checklist():
 # --- the export ---------------------------------------------------------------------------------------------
 
 
-def test_rows_may_stand_in_any_order(made, tmp_path, capsys):
-    before = answer(step(made).write(), capsys)
+def test_rows_may_stand_in_any_order(made, tmp_path, answer):
+    before = answer(step(made).write())
     chance = random.Random(3)
     for rows in made._rows.values():
         chance.shuffle(rows)
     made.path = tmp_path / "made" / "made.sqlite"
     made.path.parent.mkdir()
     path = made.write()
-    assert answer(path, capsys) == before
+    assert answer(path) == before
     assert sums.sums(path) == sums.sums(tmp_path / "made.sqlite")
 
 
-def test_tables_that_are_there_and_empty_are_tables_that_are_not_there(made, tmp_path, capsys):
+def test_tables_that_are_there_and_empty_are_tables_that_are_not_there(made, tmp_path, answer):
     """What ``nsys export --lazy=false`` writes."""
     path = step(made).write()
-    before = answer(path, capsys)
+    before = answer(path)
     other = tmp_path / "full" / "made.sqlite"
     other.parent.mkdir()
     other.write_bytes(path.read_bytes())
@@ -106,15 +98,12 @@ def test_tables_that_are_there_and_empty_are_tables_that_are_not_there(made, tmp
         "MPI_P2P_EVENTS": "start INT, end INT, globalTid INT, textId INT",
         "CUPTI_ACTIVITY_KIND_OPENACC_LAUNCH": ids,
     }
-    with sqlite3.connect(other) as db:
-        for table, columns in full.items():
-            db.execute(f"CREATE TABLE {table} ({columns})")
-    db.close()
-    assert answer(other, capsys) == before
+    changed(other, *(f"CREATE TABLE {table} ({columns})" for table, columns in full.items()))
+    assert answer(other) == before
     assert sums.sums(other) == sums.sums(path)
 
 
-def test_work_whose_times_could_not_be_had_is_left_out_and_said(made, capsys):
+def test_work_whose_times_could_not_be_had_is_left_out_and_said(made, answer):
     """CUPTI writes two zeros where it has no times: no kernel of no length at the clock's beginning."""
     names = {"demangledName": 1, "shortName": 1, "deviceId": 0, "streamId": 7, "correlationId": 0}
     step(made).rows("CUPTI_ACTIVITY_KIND_KERNEL", *[{"start": 0, "end": 0, "globalPid": PROCESS << 24, **names}] * 3)
@@ -124,7 +113,7 @@ def test_work_whose_times_could_not_be_had_is_left_out_and_said(made, capsys):
         said = advice.not_looked_at(report, budget(report))
         assert any("3 rows of CUPTI_ACTIVITY_KIND_KERNEL have no times" in text for text in said)
         assert sum(row[1] for row in sums.sums(path)["kernels"]) == 4
-    assert answer(path, capsys)["kernels"][0]["count"] == 4
+    assert answer(path)["kernels"][0]["count"] == 4
 
 
 # --- what is missing ----------------------------------------------------------------------------------------
@@ -139,13 +128,12 @@ def test_work_whose_times_could_not_be_had_is_left_out_and_said(made, capsys):
         "1,024 NVTX events were dropped.",
     ],
 )
-def test_events_that_the_profiler_lost_are_said_first(made, capsys, text):
+def test_events_that_the_profiler_lost_are_said_first(made, ask, answer, text):
     path = step(made).diagnostic(text, severity=1).diagnostic("No NVTX events collected.", severity=1).write()
-    found = answer(path, capsys)
+    found = answer(path)
     assert found["remarks"] == [f"Nsight Systems said: {text}"], "what lies beside what was lost is still an answer"
     assert f"Nsight Systems said: {text}" in found["not_looked_at"]
-    command.main([str(path)])
-    assert capsys.readouterr().out.splitlines()[2] == f"Nsight Systems said: {text}"
+    assert ask(path)[1].splitlines()[2] == f"Nsight Systems said: {text}"
 
 
 def test_what_is_recorded_and_not_read_is_named_with_its_number_of_rows(made):

@@ -56,6 +56,8 @@ NAMES = [
     ("unknown", True, "cudnn_generated_fort_native_sm120_matMul_pointwise_pointwise_knob_20_32x32x128_0_0"),
     ("unknown", True, "sm80_xmma_fprop_implicit_gemm_of_a_kind_not_yet_seen"),
     ("yes", True, "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x64_16x5_nhwc_align4>"),
+    ("yes", True, "turing_fp16_s1688cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1"),
+    ("yes", True, "turing_int8_i8816cudnn_int8_256x128_ldg16_relu_singleBuffer_medium_nt_v1"),
     ("no", True, "void cudnn::detail::dgrad_engine<float, (int)512, (int)6, (int)5, (int)3, (int)3, (int)3, (bool)0>"),
     ("no", True, "void implicit_convolve_sgemm<float, float, (int)1024, (int)5, (int)5, (int)3, (int)3, (int)3>"),
     ("no", True, "ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"),

@@ -20,17 +20,12 @@ from stepbudget.ask.budget import budget
 from stepbudget.ask.threads import within
 from stepbudget.report import open_report
 from stepbudget.show import rows, trace
-from synthetic import AUTOGRAD, SyntheticReport
+from synthetic import AUTOGRAD
 
 PROFILES = recorded.folder() / "profiles"
 KERNELS = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "communication")
 GEMM = "ampere_s16816gemm_128x64"
 EVIL = 'a"b\\c\x1b[31m\n\u2028</script>☃'
-
-
-@pytest.fixture
-def build(tmp_path):
-    return SyntheticReport(tmp_path / "made.sqlite")
 
 
 def written(path: Path, to: Path, *options: str) -> dict:
@@ -94,16 +89,16 @@ def check_as_perfetto(found: dict) -> None:
     """
     assert [*found] == ["displayTimeUnit", "otherData", "traceEvents"] and found["displayTimeUnit"] in ("ms", "ns")
     events = found["traceEvents"]
-    made: dict[int, tuple[int, int]] = {}  # number of a thread → its process, the last made
+    latest: dict[int, tuple[int, int]] = {}  # number of a thread → its process, the last made
     running = defaultdict(list)
     for event in sorted(events, key=lambda event: event.get("ts", 0)):
         keys, place = [*event], (event["pid"], event["tid"])
         assert all(0 <= number < 2**32 for number in place)
         if event["ph"] == "M":
             if place not in running:
-                made[event["tid"]] = place
+                latest[event["tid"]] = place
             running[place] = running[place]
-            assert event["name"] != "thread_name" or made[event["tid"]] == place, "the name would be another's"
+            assert event["name"] != "thread_name" or latest[event["tid"]] == place, "the name would be another's"
             continue
         assert keys.index("ts") < keys.index("name"), "older versions cannot read escaped letters before the time"
         if event["ph"] == "C":
@@ -126,10 +121,10 @@ def test_perfettos_importer_has_what_it_asks_for(report, tmp_path, capsys):
     check_as_perfetto(written(PROFILES / f"{report}.sqlite.xz", tmp_path / "trace.json"))
 
 
-def test_of_two_calls_that_begin_together_the_outer_comes_first(build, tmp_path, capsys):
-    build.range(0, 100, "training").kernel(60, 70, GEMM, call=(20, 22)).api(20, 50, "cudaGraphLaunch_v10000")
-    build.os_call(30, 35, "futex").os_call(30, 90, "poll").range(5, 9, "in").range(5, 50, "out ☃")
-    found = written(build.write(), tmp_path / "trace.json")
+def test_of_two_calls_that_begin_together_the_outer_comes_first(made, tmp_path, capsys):
+    made.range(0, 100, "training").kernel(60, 70, GEMM, call=(20, 22)).api(20, 50, "cudaGraphLaunch_v10000")
+    made.os_call(30, 35, "futex").os_call(30, 90, "poll").range(5, 9, "in").range(5, 50, "out ☃")
+    found = written(made.write(), tmp_path / "trace.json")
     check_as_perfetto(found)
     calls = [event["name"] for event in found["traceEvents"] if event.get("cat") == "cuda_api"]
     assert calls == ["cudaGraphLaunch", "cudaLaunchKernel"]
@@ -193,9 +188,9 @@ def test_a_counters_steps_are_the_samples(tmp_path, capsys):
     assert len(steps) <= len(samples)
 
 
-def test_what_reaches_beyond_the_window_is_cut_and_says_so(build, tmp_path, capsys):
-    build.range(10, 60, "training").range(0, 100, "outer").kernel(50, 80, GEMM, call=(5, 12))
-    found = written(build.write(), tmp_path / "trace.json")
+def test_what_reaches_beyond_the_window_is_cut_and_says_so(made, tmp_path, capsys):
+    made.range(10, 60, "training").range(0, 100, "outer").kernel(50, 80, GEMM, call=(5, 12))
+    found = written(made.write(), tmp_path / "trace.json")
     kinds = check(found, 50_000)
     outer, kernel = (next(e for e in kinds["X"] if e["name"] == name) for name in ("outer", GEMM))
     assert (outer["ts"], outer["dur"], outer["args"]["whole_us"]) == (0, 50, 100)
@@ -203,11 +198,11 @@ def test_what_reaches_beyond_the_window_is_cut_and_says_so(build, tmp_path, caps
     assert not kinds["s"], "its call began before the window"
 
 
-def test_threads_streams_and_processes_have_rows_of_their_own(build, tmp_path, capsys):
-    build.range(0, 100, "training").gpu("NVIDIA H200").gpu("NVIDIA H200", 1).program("python3")
-    build.kernel(20, 30, GEMM, call=(10, 12)).kernel(22, 40, GEMM, call=(14, 16), thread=AUTOGRAD, stream=8)
-    build.kernel(50, 60, GEMM, call=(45, 46), device=1, process=4712)
-    kinds = check(written(build.write(), tmp_path / "trace.json"), 100_000)
+def test_threads_streams_and_processes_have_rows_of_their_own(made, tmp_path, capsys):
+    made.range(0, 100, "training").gpu("NVIDIA H200").gpu("NVIDIA H200", 1).program("python3")
+    made.kernel(20, 30, GEMM, call=(10, 12)).kernel(22, 40, GEMM, call=(14, 16), thread=AUTOGRAD, stream=8)
+    made.kernel(50, 60, GEMM, call=(45, 46), device=1, process=4712)
+    kinds = check(written(made.write(), tmp_path / "trace.json"), 100_000)
     tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in kinds["M"] if e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in kinds["M"] if e["name"] == "process_name"}
     assert {processes[pid] for pid, _ in tracks} == {
@@ -220,30 +215,30 @@ def test_threads_streams_and_processes_have_rows_of_their_own(build, tmp_path, c
     }  # fmt: skip
 
 
-def test_ranges_that_cross_lie_in_rows_beside_one_another(build, tmp_path, capsys):
-    build.range(0, 100, "training").range(10, 50, "a").range(30, 70, "b").range(60, 90, "c")
-    kinds = check(written(build.write(), tmp_path / "trace.json"), 100_000)
+def test_ranges_that_cross_lie_in_rows_beside_one_another(made, tmp_path, capsys):
+    made.range(0, 100, "training").range(10, 50, "a").range(30, 70, "b").range(60, 90, "c")
+    kinds = check(written(made.write(), tmp_path / "trace.json"), 100_000)
     tracks = {e["name"]: e["tid"] for e in kinds["X"] if e["cat"] == "nvtx"}
     assert tracks["a"] == tracks["training"] == tracks["c"] != tracks["b"]
 
 
-def test_names_survive(build, tmp_path, capsys):
-    build.range(0, 100, "training").range(1, 90, EVIL).kernel(20, 30, EVIL, call=(10, 12))
-    found = written(build.write(), tmp_path / "trace.json")
+def test_names_survive(made, tmp_path, capsys):
+    made.range(0, 100, "training").range(1, 90, EVIL).kernel(20, 30, EVIL, call=(10, 12))
+    found = written(made.write(), tmp_path / "trace.json")
     assert Counter(e["name"] for e in found["traceEvents"])[EVIL] == 2
     assert (tmp_path / "trace.json").read_bytes().isascii()
 
 
-def test_the_same_answer_is_the_same_bytes(build, tmp_path, capsys):
-    path = build.range(0, 100, "training").kernel(20, 30, GEMM, call=(10, 12)).write()
+def test_the_same_answer_is_the_same_bytes(made, tmp_path, capsys):
+    path = made.range(0, 100, "training").kernel(20, 30, GEMM, call=(10, 12)).write()
     for name in ("a.json.gz", "b.json.gz"):
         written(path, tmp_path / name)
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
 
 
-def test_a_window_in_which_nothing_ran_is_a_trace_too(build, tmp_path, capsys):
-    build.range(0, 10, "training").kernel(20, 30, GEMM, call=(12, 14))
-    kinds = check(written(build.write(), tmp_path / "trace.json"), 10_000)
+def test_a_window_in_which_nothing_ran_is_a_trace_too(made, tmp_path, capsys):
+    made.range(0, 10, "training").kernel(20, 30, GEMM, call=(12, 14))
+    kinds = check(written(made.write(), tmp_path / "trace.json"), 10_000)
     assert {e["cat"] for e in kinds["X"]} == {"budget", "nvtx"}
 
 
@@ -274,8 +269,8 @@ def test_microseconds_lose_nothing():
     ]
 
 
-def test_only_two_endings_are_known(build, tmp_path, capsys):
-    path = build.range(0, 10, "training").write()
+def test_only_two_endings_are_known(made, tmp_path, capsys):
+    path = made.range(0, 10, "training").write()
     with pytest.raises(SystemExit) as end:
         main([str(path), "--trace", str(tmp_path / "trace.txt")])
     assert end.value.code == 2 and "neither .json nor .json.gz" in capsys.readouterr().err
