@@ -33,7 +33,7 @@ def test_a_page_says_what_is_stored(ran, file):
     found = {cell["cell"]: cell["said"].strip() for cell in result["cells"]}
     assert list(found) == [at for at, cell in enumerate(stored) if cell.cell_type == "code"]
     compared = [at for at in found if "tags" not in stored[at].metadata]
-    assert {at: found[at] for at in compared} == {at: text_of(stored[at]).strip() for at in compared}
+    assert {at: found[at] for at in compared} == {at: pages.text_of(stored[at]).strip() for at in compared}
     listed = notebook.metadata[RECORDINGS]  # all of them; in one process, what two pages read is read once
     assert set(result["opened"]) <= set(listed) and listed
 
@@ -49,8 +49,3 @@ def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(ran, file):
         assert f"✓ exercise {number}\n" in tried["told"]
         # On the recorded machine, all but those that happen to be right there.
         assert count >= max(3, len(solutions.EVERY[number].wrong) - 1), number
-
-
-def text_of(cell) -> str:
-    """What a cell printed and showed, as text."""
-    return "".join(out.get("text") or out.data.get("text/plain", "") + "\n" for out in cell.outputs)
