@@ -73,7 +73,7 @@ LONGEST_FIRST = (
     "test_pages_as_stored.py",
     "test_machines.py", "test_recording_ranks.py", "test_distributed.py", "test_only_reading.py",
     "test_several_nodes.py", "test_scripts.py", "test_waits.py", "test_faults.py", "test_keras.py", "test_recording.py",
-    "test_results.py", "test_command_line.py", "test_page_width.py", "test_jupyterlab.py", "test_exercises.py",
+    "test_results.py", "test_command_line.py", "test_page_width.py", "test_jupyterlab.py",
     "test_bench_sharding.py", "test_limit.py",
 )  # fmt: skip
 

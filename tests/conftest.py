@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -51,6 +52,27 @@ def unbroken_lines(monkeypatch):
     from labkit import lines
 
     monkeypatch.setattr(lines, "WIDE", 10_000)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium, once a file; each test opens a page of its own. Without Chromium it may be skipped, not in CI.
+
+    Not once a session: as long as it lives, nothing else of its process may run an event loop.
+    """
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if os.environ.get("LAB_REQUIRE_CHROMIUM") != "1":
+        pytest.importorskip("playwright.sync_api")
+        if chromium is None:
+            pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    quiet = ("quic", "background-networking", "component-update", "sync")
+    flags = ["--no-sandbox", "--disable-gpu", "--no-first-run", *(f"--disable-{what}" for what in quiet)]
+    with sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, args=flags)
+        yield running
+        running.close()
 
 
 @pytest.fixture(scope="session")

@@ -17,25 +17,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-REQUIRED = os.environ.get("LAB_REQUIRE_CHROMIUM") == "1"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 CONNECTED = """() => {
     const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
     return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
 SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the notebook in front
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium on this machine")
 
 
 def free_port() -> int:
@@ -53,7 +40,7 @@ def answers(address: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(browser, tmp_path_factory):
     """JupyterLab as ``make lab`` starts it, on a free port; its address and token."""
     settings = tmp_path_factory.mktemp("jupyter")
     checkout = tmp_path_factory.mktemp("checkout")  # a copy: JupyterLab saves what it opens
@@ -100,18 +87,13 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(server):
-    """A page in headless Chromium that remembers which of Jupyter's contents were not found."""
-    playwright = pytest.importorskip("playwright.sync_api") if not REQUIRED else __import__("playwright.sync_api")
-    sync_playwright = getattr(playwright, "sync_playwright", None) or playwright.sync_api.sync_playwright
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        tab = browser.new_page(viewport={"width": 1280, "height": 900})
-        tab.set_default_timeout(120_000)  # on a machine that is busy
-        tab.missing = []
-        tab.on("response", lambda r: r.status == 404 and "/api/contents" in r.url and tab.missing.append(r.url))
-        yield tab
-        browser.close()
+def page(browser):
+    """A page that remembers which of Jupyter's contents were not found."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_default_timeout(120_000)  # on a machine that is busy
+    tab.missing = []
+    tab.on("response", lambda r: r.status == 404 and "/api/contents" in r.url and tab.missing.append(r.url))
+    return tab
 
 
 def open_notebook(page, server, path: str) -> None:

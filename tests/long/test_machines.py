@@ -43,12 +43,7 @@ def test_live_on_the_recorded_machine_a_page_claims_what_is_stored(ran_on, machi
     stored = nbformat.read(pages.BY_NAME[notebook], as_version=4).cells
     compared = [cell for cell in ran_on(machine)[notebook]["cells"] if "tags" not in stored[cell["cell"]].metadata]
     found = {cell["cell"]: sanitized(cell["said"]).strip() for cell in compared}
-    assert found == {number: sanitized(text_of(stored[number])).strip() for number in found}
-
-
-def text_of(cell) -> str:
-    """What a cell printed and showed, as text."""
-    return "".join(out.get("text") or out.data.get("text/plain", "") + "\n" for out in cell.outputs)
+    assert found == {number: sanitized(pages.text_of(stored[number])).strip() for number in found}
 
 
 def sanitized(text: str) -> str:

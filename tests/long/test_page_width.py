@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from test_jupyterlab import CHROMIUM, REQUIRED, SHOWN, page, server  # noqa: F401  (fixtures)
+from test_jupyterlab import SHOWN, page, server  # noqa: F401  (fixtures)
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ["start_here.ipynb", *(f"labs/{file.name}" for file in sorted((ROOT / "labs").glob("*.ipynb")))]
 TEXTS = [f"labs/{file.name}" for file in sorted((ROOT / "labs").glob("*.md"))]
 SIZES = {1366: 768, 1920: 1080}  # a laptop's screen and a large one, in CSS pixels
 PREVIEW = ".jp-MarkdownViewer:not(.lm-mod-hidden)"
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium on this machine")
 
 OPEN = """async ([path, factory]) => {
   const kernelPreference = {shouldStart: false, canStart: false, autoStartDefault: false};

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 
 import nbformat
@@ -14,7 +13,6 @@ from labkit import course, images
 from labkit.recording import slides as recording
 from labkit.recording.slides import USUAL, page, slides
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LOADS = re.compile(r"""(?:src|srcset)=["'](?!data:)|<link|@import|url\((?!data:|%23)|<script [^>]*src""")
 by_lab = pytest.mark.parametrize("lab", USUAL, ids=lambda lab: lab.name)
 PLACED = """() => {
@@ -84,25 +82,21 @@ def test_what_is_no_notebook_is_one_sentence_and_leaves_nothing(name, content, s
     assert not list((tmp_path / "into").iterdir())
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @by_lab
-def test_each_slide_fits_a_small_window_and_can_be_read_there(lab, tmp_path):
-    driver = pytest.importorskip("playwright.sync_api")
+def test_each_slide_fits_a_small_window_and_can_be_read_there(lab, browser, tmp_path):
     file = tmp_path / "slides.html"
     file.write_text(page(lab.path))
-    with driver.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True).new_page()
-        asked, errors = [], []
-        tab.on("request", lambda request: asked.append(request.url))
-        tab.on("pageerror", lambda error: errors.append(error))
-        tab.goto(file.as_uri())
-        for number in range(1, len(slides(lab.path)) + 1):
-            tab.wait_for_url(f"**#{number}")
-            found = tab.evaluate(PLACED)
-            assert found["left"] >= 0 and found["top"] >= 0, number
-            assert found["right"] <= 1366 and found["bottom"] <= 768, number
-            assert found["scale"] > 0.6 and not found["broken"], number
-            tab.keyboard.press("ArrowRight")
-        browser.close()
+    context = browser.new_context(viewport={"width": 1366, "height": 768}, offline=True)
+    tab, asked, errors = context.new_page(), [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("pageerror", lambda error: errors.append(error))
+    tab.goto(file.as_uri())
+    for number in range(1, len(slides(lab.path)) + 1):
+        tab.wait_for_url(f"**#{number}")
+        found = tab.evaluate(PLACED)
+        assert found["left"] >= 0 and found["top"] >= 0, number
+        assert found["right"] <= 1366 and found["bottom"] <= 768, number
+        assert found["scale"] > 0.6 and not found["broken"], number
+        tab.keyboard.press("ArrowRight")
+    context.close()
     assert errors == [] and [one for one in asked if one.startswith("http")] == []

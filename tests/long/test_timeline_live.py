@@ -14,13 +14,11 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 import stepbudget as sb
 from stepbudget.report import Report
 from synthetic import SyntheticReport
-from test_jupyterlab import CHROMIUM, REQUIRED, SHOWN, page, server  # noqa: F401  (fixtures)
+from test_jupyterlab import SHOWN, page, server  # noqa: F401  (fixtures)
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURE, LIVE = "img.stepbudget-live", "svg[tabindex='0']"
 EVIL = "<img src=x onerror=document.title='run'></text><script>document.title='run'</script>"
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium on this machine")
 
 
 @pytest.fixture(scope="module")

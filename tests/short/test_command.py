@@ -17,15 +17,13 @@ import pytest
 
 from labkit import source
 from labkit.errors import LabError
-from labkit.source import Live, Programs, Recorded, command, door, facts, kinds, recorded, turns, visible
+from labkit.source import Live, Recorded, command, door, facts, kinds, recorded, turns, visible
 from labkit.training import machine, traced
 from listed import write_list
 from stand_in import A_GPU, NO_GPU, StandIn
-from stepbudget.ask.phases import phases
 from stepbudget.errors import ReportError
 from stepbudget.export import nsys as exports
-from stepbudget.export import processes, profile
-from stepbudget.report import open_report
+from stepbudget.export import profile
 from traces import SyntheticTrace
 
 PROGRAM = "main_baseline_nvtx.py --profile --epochs 2"
@@ -644,61 +642,3 @@ def test_the_version_is_read_as_numbers(nsys):
     nsys(MAKES, version="2022.4.2.1-df9881f")
     found = exports.find_nsys()
     assert found.version == (2022, 4, 2) and found.version_text == "2022.4.2"
-
-
-# The real thing
-
-
-@pytest.fixture
-def real_nsys(monkeypatch):
-    monkeypatch.delenv("LAB_NSYS", raising=False)
-    exports.find_nsys.cache_clear()
-    found = exports.find_nsys()
-    if found is None:
-        if os.environ.get("LAB_REQUIRE_NSYS") == "1":
-            pytest.fail("LAB_REQUIRE_NSYS=1, but no nsys was found")
-        pytest.skip("no nsys on this machine")
-    yield found
-    exports.find_nsys.cache_clear()
-
-
-def test_a_real_nsys_without_a_gpu_sees_the_seven_phases(real_nsys, no_gpu, reports, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.delenv("LAB_DATA_DIR", raising=False)
-    monkeypatch.setattr(command, "NO_GPU_LIMIT", ["--limit", "64", "--epochs", "1", "--batch-size", "32"])
-    text = command.profile_command("demo", f"{PROGRAM} --workers 0").replace("reports/demo", str(reports / "demo"))
-    said: list[str] = []
-    with Live(Programs(), reports).get(kinds.profile(text), said.append) as report:
-        table = phases(report)
-        assert report.gpu is None and report.kernels.empty
-    assert list(table["phase"]) == [
-        "data loading", "copy to device", "zero grad", "forward", "loss", "backward", "optimizer step",
-    ]  # fmt: skip
-    assert (table["cpu_ms"] > 0).all()
-    assert (table["kernels"] == 0).all() and (table["gpu_ms"] == 0).all()
-    assert list(table["count"]) == [3, 2, 2, 2, 2, 2, 2], "two steps; the loader is asked once more and has no batch"
-    assert any("Test set: Average loss" in line for line in said), "the program's output is shown"
-    assert open_report(reports / "demo.sqlite").window().name == "training"
-
-
-def test_an_interrupted_real_nsys_leaves_no_process_and_no_file(real_nsys, tmp_path, monkeypatch):
-    """Its agent has left its group, and the program is deaf."""
-    monkeypatch.setattr(processes, "PATIENCE_S", 3.0)
-    monkeypatch.setenv(processes.MARK, f"test-{os.getpid()}")
-    deaf = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)"
-    )
-    report = tmp_path / "reports" / "demo.nsys-rep"
-    report.parent.mkdir()
-    flags = ["--trace", "osrt", "--sample", "none", "--cpuctxsw", "none", "--output", str(report.with_suffix(""))]
-    seen: list[int] = []
-
-    def stop(line: str) -> None:
-        if line == "on":
-            seen.extend(processes.started(f"test-{os.getpid()}"))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        profile.record([real_nsys.path, "profile", *flags, sys.executable, "-c", deaf], report, real_nsys, stop)
-    assert len(seen) >= 3, "nsys, its agent, the program"
-    assert not processes.started(f"test-{os.getpid()}") and not [*report.parent.iterdir()]

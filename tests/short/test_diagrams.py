@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +15,6 @@ from labkit.paths import ROOT
 from labkit.recording.pages import NOTEBOOKS
 from stepbudget.show import palette
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = sorted((ROOT / "images").iterdir())
 DIAGRAMS = [path for path in PICTURES if path.stem not in {*IMAGES, *screens.SCREENS}]
 TAG = "{http://www.w3.org/2000/svg}"
@@ -68,20 +66,15 @@ def test_a_picture_is_shown_with_words_for_who_cannot_see_it(path: Path):
     assert told and all(len(words) > 40 for words in told)
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium")
-def test_words_neither_stick_out_nor_stand_on_others():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page()
-        crowded = {}
-        for path in DIAGRAMS:
-            tab.goto(path.as_uri())
-            crowded[path.stem] = tab.evaluate(CROWDED)
-        assert not any(crowded.values()), crowded
-        tab.evaluate("document.querySelectorAll('text').forEach(text => text.setAttribute('x', 780))")
-        assert tab.evaluate(CROWDED), "words moved to the right edge are seen"
-        browser.close()
+def test_words_neither_stick_out_nor_stand_on_others(browser):
+    tab = browser.new_page()
+    crowded = {}
+    for path in DIAGRAMS:
+        tab.goto(path.as_uri())
+        crowded[path.stem] = tab.evaluate(CROWDED)
+    assert not any(crowded.values()), crowded
+    tab.evaluate("document.querySelectorAll('text').forEach(text => text.setAttribute('x', 780))")
+    assert tab.evaluate(CROWDED), "words moved to the right edge are seen"
 
 
 def test_screens_show_what_is_shown_now(tmp_path):

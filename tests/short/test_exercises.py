@@ -1,203 +1,31 @@
-"""Each worked solution is right, and no usual wrong answer is: every lab runs again with the solutions in place.
-
-Each exercise's wrong answers are tried where the lab asks, on what the lab asks about.
-"""
+"""What an exercise says to an answer, whatever it is. test_pages_as_stored.py tries all of them where a page asks."""
 
 from __future__ import annotations
 
-import io
-import os
 import re
-from collections.abc import Callable
-from contextlib import redirect_stdout
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 
-from labkit import course, exercises, predictions
-from labkit.display import show
+from labkit import course, exercises
 from labkit.errors import LabError
-from labkit.exercises import exercises_of
 from labkit.exercises.__main__ import overview
 from labkit.exercises.kinds import CODE, KINDS, Choice, NothingToAnswer, Number
-from labkit.recording.notebooks import execute, files
+from labkit.recording.notebooks import files
 from labkit.source import recorded
 from labkit.subjects.roofline import Peaks, Point
+from solutions import CALL, EVERY, LOUD, Loud, refused
 from stepbudget.ask.budget import budget
 from stepbudget.report import open_report
 
 LABS = [path for path in files() if path.parent.name == "labs"]
-SOLUTION = re.compile(r"<details><summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
-NEW_KERNEL = {"10_triton"}  # Triton's interpreter has to be chosen before Triton is imported
 pytestmark = [
     pytest.mark.filterwarnings("ignore:CUDA initialization"),
     pytest.mark.usefixtures("unbroken_lines"),
 ]
-EVERY = {number: one for lab in course.LABS for number, one in exercises_of(lab.number).items()}
-CALL = re.compile(r'lab\.exercise\("([\d.]+)"')
-
-
-LOUD = "a hundred lines of an object"
-
-
-class Loud:
-    """An object that should be named, not printed."""
-
-    def __repr__(self) -> str:
-        return f"{LOUD}\n" * 100
-
-
-ODD = [
-    float("nan"),
-    [1.0, 2.0],
-    np.array([1.0, 2.0]),
-    pd.Series([1.0, 2.0]),
-    10**400,
-    Loud(),
-    pd.NA,
-    1j,
-    b"1",
-    {},
-]
-
-
-def solved(path) -> nbformat.NotebookNode:
-    """The lab with each exercise's cell replaced by the solution that follows it."""
-    notebook = nbformat.read(path, as_version=4)
-    open_cell = None
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "lab.exercise(" in cell.source:
-            open_cell = cell
-        elif open_cell is not None and (found := SOLUTION.search(cell.source)):
-            assert CALL.findall(found.group(1)) == CALL.findall(open_cell.source), (
-                "the solution ends with the same check"
-            )
-            open_cell.source = found.group(1)
-            open_cell = None
-    assert open_cell is None, "an exercise without a solution"
-    return notebook
-
-
-def told_here(notebook: nbformat.NotebookNode, name: str, capsys) -> str:
-    """What the cells print, run one after another in this process: a kernel, and pictures, are what nbval is for."""
-    names = {"__name__": "__main__"}
-    for number, source in enumerate((cell.source for cell in notebook.cells if cell.cell_type == "code"), 1):
-        exec(compile(source, f"{name}, cell {number}", "exec"), names)
-    return capsys.readouterr().out
-
-
-def told_by_a_kernel(notebook: nbformat.NotebookNode, file: Path) -> str:
-    """The same from a new kernel."""
-    nbformat.write(notebook, file)
-    cells = [cell for cell in execute(file).cells if cell.cell_type == "code"]
-    return "\n".join(out.text for cell in cells for out in cell.outputs if "text" in out) + "\n"
-
-
-def tried(number: str, *context: object) -> dict[str, tuple[bool, str]]:
-    """Each usual wrong answer to an exercise, given: what went wrong → was it accepted, and what was said."""
-    found = {}
-    for why, answer in EVERY[number].usual(*context).items():
-        with redirect_stdout(io.StringIO()) as said:
-            found[why] = EVERY[number].check(number, answer, *context), said.getvalue()
-    return found
-
-
-def refused(number: str, *context: object) -> int:
-    """How many wrong answers were tried; each is refused, with the word on what went wrong."""
-    answers = tried(number, *context)
-    assert [why for why, (accepted, _) in answers.items() if accepted] == []
-    assert [(why, said) for why, (_, said) in answers.items() if why not in said] == []
-    return len(answers)
-
-
-def answered(number: str, answer: object, *context: object) -> tuple[bool, str]:
-    """Is the answer accepted, and what is said of it?"""
-    with redirect_stdout(io.StringIO()) as said:
-        return EVERY[number].check(number, answer, *context), said.getvalue()
-
-
-def odd_answers_get_words(number: str, *context: object) -> None:
-    """What is no answer to any exercise, given or returned by the function that is asked for: one line of words."""
-    returns = EVERY[number].kind == CODE and number != "10.1"  # which asks for a kernel: it returns nothing
-    for odd in ODD:
-        for answer in [odd, *([lambda *_, odd=odd, **__: odd] if returns else [])]:
-            accepted, said = answered(number, answer, *context)
-            assert not accepted, (number, odd)
-            assert said.startswith(f"exercise {number}: ") and said.count("\n") == 1 and LOUD not in said, (
-                number,
-                said,
-            )
-            assert len(said) < 400 and "Error: " not in said, (number, said)
-
-
-def like(given: object) -> list[object]:
-    """A right answer again, its numbers in the types that a reader's may have; a function that returns it so."""
-    if callable(given):
-        return [lambda *a, to=to, **k: to(given(*a, **k)) for to in (_in_numpy, _in_fractions)]
-    return [to(given) for to in (_in_numpy, _in_fractions, _in_decimals, _in_pandas) if to(given) is not given]
-
-
-def _in(kinds: dict[type, Callable]) -> Callable:
-    def to(given: object) -> object:
-        if type(given) is tuple:
-            return tuple(map(to, given))
-        return kinds[type(given)](given) if type(given) in kinds else given
-
-    return to
-
-
-_in_numpy, _in_fractions = _in({int: np.int64, float: np.float64}), _in({float: Fraction})
-_in_decimals, _in_pandas = _in({int: Decimal, float: Decimal}), _in({int: lambda n: pd.Series([n]), float: np.array})
-
-
-@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
-def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(path, monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("LAB_MODE", os.environ.get("LAB_MODE", "recorded"))
-    monkeypatch.setattr(show, "_png", lambda figure: "")
-    monkeypatch.chdir(path.parent)
-    notebook, check, counts = solved(path), exercises.exercise, {}
-
-    def checked(number, answer, *context):
-        counts[number] = refused(number, *context)
-        odd_answers_get_words(number, *context)
-        for again in like(answer):
-            assert answered(number, again, *context) == (True, f"✓ exercise {number}\n")
-        return check(number, answer, *context)
-
-    def predicted(guess, made, *context):
-        for why, mistake in guess.wrong.items():
-            assert guess.why(float(mistake(*context)), *context) == why, (guess.of, why)
-        right = guess.measured(*context)
-        assert isinstance(right, str | tuple) or guess.why(right, *context) == "", guess.of
-        return predict(guess, made, *context)
-
-    predict = predictions.predict
-    monkeypatch.setattr(predictions, "predict", predicted)
-    monkeypatch.setattr(exercises, "exercise", checked)
-    if path.stem in NEW_KERNEL:
-        told = told_by_a_kernel(notebook, tmp_path / path.name)
-    else:
-        told = told_here(notebook, path.name, capsys)
-    asked = [number for cell in notebook.cells if cell.cell_type == "code" for number in CALL.findall(cell.source)]
-    assert asked
-    for number in asked:
-        assert f"✓ exercise {number}\n" in told
-    if path.stem not in NEW_KERNEL:
-        assert list(counts) == asked
-        for number, count in counts.items():  # on the recorded machine, all but those that happen to be right there
-            assert count >= max(3, len(EVERY[number].wrong) - 1), number
-
-
-def test_the_wrong_answers_of_the_lab_that_runs_in_a_kernel_of_its_own():
-    timed = recorded.records("benchmarks", "bench_matmul.py")
-    for number, context in {"10.1": (), "10.2": (timed,), "10.3": ()}.items():
-        assert refused(number, *context) == len(EVERY[number].wrong)
-        odd_answers_get_words(number, *context)
 
 
 def test_every_exercise_of_the_labs_has_a_check_and_the_other_way_round():

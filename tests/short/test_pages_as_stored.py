@@ -1,4 +1,7 @@
-"""Every notebook in recorded mode, all in one process: each cell says and draws what is stored, as ``--nbval`` asks."""
+"""Every notebook in recorded mode, all in one process: each cell says and draws what is stored, as ``--nbval`` asks.
+
+And each exercise, where the page asks it: its solution passes, its usual wrong answers do not.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 
 import in_one_process
 import pages
+import solutions
 from labkit.recording.pages import RECORDINGS
 
 
@@ -29,11 +33,19 @@ def test_a_page_says_what_is_stored(ran, file):
     found = {cell["cell"]: cell["said"].strip() for cell in result["cells"]}
     assert list(found) == [at for at, cell in enumerate(stored) if cell.cell_type == "code"]
     compared = [at for at in found if "tags" not in stored[at].metadata]
-    assert {at: found[at] for at in compared} == {at: text_of(stored[at]).strip() for at in compared}
+    assert {at: found[at] for at in compared} == {at: pages.text_of(stored[at]).strip() for at in compared}
     listed = notebook.metadata[RECORDINGS]  # all of them; in one process, what two pages read is read once
     assert set(result["opened"]) <= set(listed) and listed
 
 
-def text_of(cell) -> str:
-    """What a cell printed and showed, as text."""
-    return "".join(out.get("text") or out.data.get("text/plain", "") + "\n" for out in cell.outputs)
+@pytest.mark.parametrize("file", pages.FILES[1:], ids=lambda file: file.stem)
+def test_the_solutions_pass_their_checks_and_wrong_answers_do_not(ran, file):
+    tried = ran[file.stem]["tried"]
+    assert not tried["wrong"], "\n".join(tried["wrong"])
+    cells = nbformat.read(file, as_version=4).cells
+    asked = [number for cell in cells if cell.cell_type == "code" for number in solutions.CALL.findall(cell.source)]
+    assert asked and list(tried["counts"]) == asked
+    for number, count in tried["counts"].items():
+        assert f"✓ exercise {number}\n" in tried["told"]
+        # On the recorded machine, all but those that happen to be right there.
+        assert count >= max(3, len(solutions.EVERY[number].wrong) - 1), number

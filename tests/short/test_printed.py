@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import nbformat
 import pytest
 
@@ -11,7 +9,6 @@ from labkit import course
 from labkit.display.printed import STYLE
 from labkit.recording.pages import NOTEBOOKS
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAPER = {"width": 718, "height": 1047}  # an upright A4 page within margins of 10 mm, in pixels
 CUT = """() => [...document.querySelectorAll('pre, table, img, svg, .jp-OutputArea-output')]
   .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || (e.clientWidth && e.scrollWidth > e.clientWidth + 2))
@@ -26,16 +23,10 @@ def test_each_notebook_brings_its_rules_for_paper_once(path):
 
 
 @pytest.fixture(scope="module")
-def paper():
-    if not CHROMIUM:
-        pytest.skip("no Chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        sheet = browser.new_page(viewport=PAPER)
-        sheet.emulate_media(media="print")
-        yield sheet
-        browser.close()
+def paper(browser):
+    sheet = browser.new_page(viewport=PAPER)
+    sheet.emulate_media(media="print")
+    return sheet
 
 
 @pytest.mark.parametrize("number", [4, 9, 20])

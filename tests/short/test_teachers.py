@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 
@@ -20,7 +19,6 @@ GUIDE = ROOT / "labs" / "for_teachers.md"
 BY_LAB = ROOT / "labs" / "lab_by_lab.md"
 ASSESSMENT = ROOT / "labs" / "assessment.md"
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)]+)\)")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def rows() -> dict[str, list[str]]:
@@ -44,21 +42,16 @@ def test_the_cheat_sheet_names_the_lab_that_treats_a_cause():
             assert link == course.LABS[int(number) - 1].file
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_cheat_sheet_is_one_page_in_print():
+def test_the_cheat_sheet_is_one_page_in_print(browser):
     from nbconvert.filters import markdown2html
 
-    driver = pytest.importorskip("playwright.sync_api")
     # 8.5pt: it has to fit where sans-serif is the wide DejaVu, too.
     style = "body { font: 8.5pt/1.25 sans-serif } table { border-collapse: collapse } td, th { border: 1px solid #999 }"
-    with driver.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.set_content(f"<!doctype html><style>{style}</style>{markdown2html(SHEET.read_text())}")
-        assert page.locator("td").count() == 5 * len(CAUSES)
-        margin = dict.fromkeys(("top", "right", "bottom", "left"), "1cm")
-        printed = page.pdf(format="A4", landscape=True, margin=margin)
-        browser.close()
+    page = browser.new_page()
+    page.set_content(f"<!doctype html><style>{style}</style>{markdown2html(SHEET.read_text())}")
+    assert page.locator("td").count() == 5 * len(CAUSES)
+    margin = dict.fromkeys(("top", "right", "bottom", "left"), "1cm")
+    printed = page.pdf(format="A4", landscape=True, margin=margin)
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
 
 

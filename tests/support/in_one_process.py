@@ -70,9 +70,13 @@ def run(machine: str, files: Sequence[Path]) -> dict[str, dict]:
 
 
 def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
-    """The same in recorded mode, as a reader without a GPU opens them; ``opened``: the recorded files that it read."""
+    """The same in recorded mode, as a reader without a GPU opens them; ``opened``: the recorded files that it read.
+
+    ``tried``: what became of its exercises (``solutions.tried``).
+    """
     import matplotlib.pyplot as plt
 
+    import solutions
     from labkit.display import show
     from labkit.recording.live_check import run_lab
     from labkit.source import kinds, originals
@@ -84,8 +88,9 @@ def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
     found = {}
     for file in files:
         originals._opened.clear()
-        found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
-        found[file.stem]["opened"] = originals.opened()
+        with solutions.tried(file) as tried:
+            found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
+        found[file.stem] |= {"opened": originals.opened(), "tried": tried}
         plt.close("all")
     return found
 

@@ -16,3 +16,8 @@ def of(machine: str) -> list[Path]:
     """Of a machine that is recorded or pretended."""
     in_part = machine in course.MACHINES and machine != course.DEFAULT_MACHINE
     return [file for file in FILES if file.stem in _IN_PART or not in_part]
+
+
+def text_of(cell) -> str:
+    """What a stored cell printed and showed, as text."""
+    return "".join(out.get("text") or out.data.get("text/plain", "") + "\n" for out in cell.outputs)
