@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from labkit import course, images
-from labkit.labs.lab09 import steps
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, kinds, recorded
-from labkit.subjects import accuracy, nvml, roofline
+from labkit.subjects import accuracy, nvml, roofline, steps
 from stepbudget.ask import copies, idle, tensor_cores
 from stepbudget.report import open_report
 

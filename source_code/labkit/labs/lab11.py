@@ -12,7 +12,6 @@ from labkit.checks import Claim
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread, paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
-from labkit.labs.lab09.steps import count_in_depth, scripts
 from labkit.lazily import torch
 from labkit.numbers import Quantity, shown
 from labkit.predictions import Guess
@@ -22,6 +21,7 @@ from labkit.subjects import accuracy, floors, ladder, ledger, roofline, roofline
 from labkit.subjects.floors import BATCH, Roofs, training_floor_s
 from labkit.subjects.kernels import warps_that_fit
 from labkit.subjects.roofline import Machine, Peaks
+from labkit.subjects.steps import count_in_depth, scripts
 from labkit.training import sizes
 from stepbudget.ask.tensor_cores import verdicts
 from stepbudget.kernel_names import short as short_kernel

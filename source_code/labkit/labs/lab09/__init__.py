@@ -15,7 +15,7 @@ from labkit.labs.lab09.claims import (
 from labkit.labs.lab09.exercises import EXERCISES
 from labkit.labs.lab09.guesses import PREDICTIONS
 from labkit.labs.lab09.kernels import conv2, conv2_products, longest, plan
-from labkit.labs.lab09.steps import (
+from labkit.subjects.steps import (
     count_in_depth,
     count_ladder,
     distances,

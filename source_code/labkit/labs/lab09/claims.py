@@ -8,9 +8,9 @@ import pandas as pd
 
 from labkit.checks import Claim, Note
 from labkit.display.spread import spread
-from labkit.labs.lab09.steps import step_point
 from labkit.subjects import floors, roofline
 from labkit.subjects.roofline import Machine, Peaks, Point
+from labkit.subjects.steps import step_point
 from stepbudget.ask.idle import idle
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
