@@ -161,6 +161,9 @@ def test_the_front_page_says_which_step_saved_most_seconds():
     assert one["saved s"] == pytest.approx(3.05)
     unsure = {"h200": runs | {third: [trained(9, 0.1), trained(9, 4.2)]}}
     assert start_here.mattered_most(unsure).frame.iloc[0]["what saved most"] == "loader workers", "rounds disagree"
+    close = [trained(9, 2.51), trained(9, 2.49)]
+    tie = {"h200": {first: [trained(9, 5)] * 2, second: close, third: [trained(9, 0.01)] * 2}}
+    assert start_here.mattered_most(tie).frame["saved s"].tolist() == pytest.approx([2.49, 2.5]), "each in one round"
 
 
 def test_epochs_are_compared_round_by_round_without_the_first():

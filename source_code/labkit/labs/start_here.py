@@ -38,23 +38,28 @@ def seconds(found: Epochs) -> Table:
         took = {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
         rows.append({"step": f"{step.label}{recorded.outdated(behind)}"} | took)
     formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}")
-    return table(pd.DataFrame(rows), "Seconds an epoch, by machine", formats)
+    return table(pd.DataFrame(rows), "Seconds an epoch, by machine (outdated: the code has changed since)", formats)
 
 
 def mattered_most(found: Epochs) -> Table:
-    """For each machine the step that saved most seconds of an epoch, if the rounds agree that it saved any."""
+    """For each machine the step that saved most seconds of an epoch; each one that did in a round, where rounds differ.
+
+    A step counts if the rounds agree that it saved any.
+    """
     rows = []
     for folder, own in found.items():
-        saved = {}
-        for before, after in pairwise(own):
-            if is_beyond_noise(paired(_epochs(own[before]), _epochs(own[after]), "epoch_s")):
-                saved[after] = _median_s(own[before]) - _median_s(own[after])
-        most = max(saved, key=saved.__getitem__)
-        before = list(own)[list(own).index(most) - 1]
-        label = most.label.partition(": ")[2]
-        rows.append((course.MACHINES[folder], label, _median_s(own[before]), _median_s(own[most]), saved[most]))
+        saved = {}  # a step and the one before it → the seconds saved, a round each
+        for pair in pairwise(own):
+            slow, fast = (_epochs(own[step]) for step in pair)
+            if is_beyond_noise(paired(slow, fast, "epoch_s")):
+                saved[pair] = [one["epoch_s"] - other["epoch_s"] for one, other in zip(slow, fast, strict=False)]
+        rounds = range(min(map(len, saved.values())))
+        for before, after in {max(saved, key=lambda pair: saved[pair][number]): None for number in rounds}:
+            was, now = _median_s(own[before]), _median_s(own[after])
+            rows.append((course.MACHINES[folder], after.label.partition(": ")[2], was, now, was - now))
     columns = ["machine", "what saved most", "epoch before s", "after s", "saved s"]
-    return table(pd.DataFrame(rows, columns=columns), "What mattered most", dict.fromkeys(columns[2:], "{:.2f}"))
+    caption = "What mattered most; two rows where the rounds do not agree"
+    return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[2:], "{:.2f}"))
 
 
 def recorded_table() -> Table:
