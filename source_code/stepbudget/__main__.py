@@ -183,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="stepbudget" if sys.argv[0].endswith("stepbudget") else "python3 -m stepbudget",
         description="What a report of NVIDIA Nsight Systems, or a trace of PyTorch's profiler, says: the step budget, "
         "phases, copies, kernels, Tensor Cores, and what to do next.",
-        epilog=f"Exit status: 0; 2 where something cannot be read or compared; {SLOWER} with --fail-if-slower.",
+        epilog="Exit status: 0; 2 where something cannot be read. With --fail-if-slower also 2 where the two cannot be "
+        f"compared, and {SLOWER} where the second side is slower.",
     )
     add = parser.add_argument
     what = (
@@ -191,7 +192,9 @@ def _parser() -> argparse.ArgumentParser:
         ".json.gz); to compare, any number of one program"
     )
     add("reports", metavar="REPORT", nargs="*", help=what)
-    add("--range", metavar="NAME", help="an NVTX range (default: 'training' where there is one, else all)")
+    add(
+        "--range", metavar="NAME", help="an NVTX range (default: 'training', where there is none the whole capture)"
+    )
     add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
     add(
         "--gpu",

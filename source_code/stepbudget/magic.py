@@ -51,7 +51,7 @@ def stepbudget(line: str, cell: str) -> Answer | None:
 
     The cell is a script: imports and all. Its output is shown as it comes. Options:
 
-    --range NAME    an NVTX range to look at (default: 'training' where there is one, else all)
+    --range NAME    an NVTX range to look at (default: 'training' where there is one, else the whole capture)
     --occurrence N  its N-th occurrence
     --gpu N         number of the card
     --capture       record only from the script's cudaProfilerStart to its cudaProfilerStop

@@ -18,7 +18,7 @@ import pandas as pd
 from stepbudget.ask import copies, iterations, tensor_cores
 from stepbudget.ask.budget import CAUSES, Budget, budget
 from stepbudget.ask.phases import phase_ranges
-from stepbudget.ask.predict import FIXES, Bound, bounds
+from stepbudget.ask.predict import FIXES, Bound, bounds, known
 from stepbudget.errors import ReportError
 from stepbudget.report import Report
 from stepbudget.signs import signed
@@ -207,10 +207,11 @@ class Comparison:
     def score(self, fix: str | None = None, noise_ms: float = 0.0) -> Score | None:
         """How the prediction for a fix (default: the likely one) came out; None without one, or not comparable.
 
+        ReportError where no fix has that name.
         ``noise_ms``: by how much two runs of the same program are known to differ; it counts where it is more than what
         these profiles show themselves.
         """
-        fix = fix or self.likely_fix
+        fix = known(fix) if fix is not None else self.likely_fix
         if fix is None or not self.comparable or isnan(self.bounds[fix].at_most_ms):
             return None
         treated = FIXES[fix].causes
@@ -278,8 +279,8 @@ def compare(
     >>> found.gained_ms < found.bounds["loader"].at_most_ms
     True
     """
-    if fix is not None and fix not in FIXES:
-        raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
+    if fix is not None:
+        known(fix)
     sides = _looked_at(before, window, device), _looked_at(after, other, device)
     first, second = (sorted(side, key=lambda one: one[1].window.duration_ms) for side in sides)
     differences = [_differences(*one, *another) for one, another in product(first, second)]

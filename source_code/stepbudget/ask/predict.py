@@ -75,10 +75,16 @@ def bounds(report: Report, budget: Budget) -> dict[str, Bound]:
     return {fix: bound(report, budget, fix) for fix in FIXES}
 
 
-def bound(report: Report, budget: Budget, fix: str) -> Bound:
-    """What one fix of FIXES can gain at most in the budget's window; ReportError for a fix that is none of them."""
+def known(fix: str) -> str:
+    """That fix, if it is one of FIXES; ReportError if not."""
     if fix not in FIXES:
         raise ReportError(f"no fix is called '{fix}'. There are: {', '.join(FIXES)}.")
+    return fix
+
+
+def bound(report: Report, budget: Budget, fix: str) -> Bound:
+    """What one fix of FIXES can gain at most in the budget's window; ReportError for a fix that is none of them."""
+    known(fix)
     causes, ms = FIXES[fix].causes, budget.ms
     exposed_ms = sum(ms[cause] for cause in causes)
     covered = {"optimizer"} if "python" in causes else set()  # the optimizer's code is Python's where no range names it

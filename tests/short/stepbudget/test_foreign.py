@@ -290,6 +290,8 @@ def test_the_fix_that_was_made_is_the_one_that_is_scored(tmp_path):
     assert made.likely_fix == "loader" and made.verdict.startswith("enough loader workers, kept alive: of at most ")
     with pytest.raises(ReportError, match=r"no fix is called 'magic'\. There are: loader"):
         compare.compare(before, after, fix="magic")
+    with pytest.raises(ReportError, match=r"no fix is called 'magic'\. There are: loader"):
+        made.score("magic")
 
 
 # --- files --------------------------------------------------------------------------------------------------
