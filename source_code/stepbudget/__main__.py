@@ -192,9 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         ".json.gz); to compare, any number of one program"
     )
     add("reports", metavar="REPORT", nargs="*", help=what)
-    add(
-        "--range", metavar="NAME", help="an NVTX range (default: 'training', where there is none the whole capture)"
-    )
+    add("--range", metavar="NAME", help="an NVTX range (default: 'training', where there is none the whole capture)")
     add("--occurrence", metavar="N", type=_positive, help="its N-th occurrence (default: the first)")
     add(
         "--gpu",

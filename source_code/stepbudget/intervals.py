@@ -36,7 +36,7 @@ def union_of_each(numbers: np.ndarray, starts: ArrayLike, ends: ArrayLike) -> tu
 
 
 def clip(intervals: np.ndarray, start: int, end: int) -> np.ndarray:
-    """The part of the intervals that lies within ``[start, end)``."""
+    """The part of the intervals, disjoint and in order, that lies within ``[start, end)``; themselves if all does."""
     if len(intervals) and start <= intervals[0, 0] and intervals[-1, 1] <= end:
         return intervals
     cut = np.clip(intervals, start, end)

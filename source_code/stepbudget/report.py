@@ -293,7 +293,8 @@ class Report(Export):
         if not self.has(RANGES):
             return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp), []
         text, number = (self.column(RANGES, name) for name in ("text", "textId"))
-        name = f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'null' THEN coalesce(-2 - {number}, -1) END"
+        name = f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'null' THEN "
+        name += f"CASE WHEN typeof({number}) = 'integer' AND {number} >= 0 THEN -2 - {number} ELSE -1 END END"
         columns = [_CALLED[0], f'coalesce("end" - :origin, {MISSING})', _CALLED[2], name]
         texts: dict[bytes, int] = defaultdict(count().__next__)
         where, wrong = f"eventType IN ({self.range_types})", "a name that is no text"

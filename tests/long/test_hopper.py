@@ -77,20 +77,28 @@ def test_a_launch_asks_for_what_the_kernels_use(name, struct, size, threads):
     assert size <= MOST_SHARED
 
 
-@needs_nvrtc
-def test_two_gpus_in_one_process_have_kernels_of_their_own_and_one_that_is_no_hopper_is_refused(monkeypatch):
-    """Devices 0 and 1 are Hoppers, 2 is none; what a Hopper's kernel was loaded for must not reach it."""
-    here, loaded = [0], []
+@pytest.fixture
+def three_gpus(monkeypatch):
+    """Devices 0 and 1 are Hoppers, 2 is none; a list whose one element is the current device's number."""
+    here = [0]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: here[0])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: [(9, 0), (9, 0), (8, 0)][here[0]])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA A100")
+    return here
+
+
+@needs_nvrtc
+def test_two_gpus_in_one_process_have_kernels_of_their_own(monkeypatch, three_gpus):
+    loaded, kernels = [], []
     monkeypatch.setattr(nvrtc, "_loaded", cache(lambda *words: loaded.append(words[-1]) or object()))
-    kernels = []
     for device in (0, 1, 0):
-        here[0] = device
+        three_gpus[0] = device
         kernels.append(hopper._kernel("conv_forward", hopper.FORWARD_BYTES))
     assert kernels[0] is kernels[2] is not kernels[1] and loaded == [0, 1]
-    here[0] = 2
+
+
+def test_a_gpu_that_is_no_hopper_is_refused(three_gpus):
+    three_gpus[0] = 2
     with pytest.raises(LabError) as refusal:
         hopper._kernel("conv_forward", hopper.FORWARD_BYTES)
     assert str(refusal.value) == "these kernels are for Hopper (H100, H200, GH200), not for NVIDIA A100."

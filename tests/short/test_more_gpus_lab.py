@@ -207,6 +207,13 @@ def test_without_such_trainings_the_table_says_so(tmp_path):
     assert found.empty and "no whole trainings are recorded yet" in lab21.seeds(found).caption
 
 
+def test_what_is_recorded_of_the_accuracy_passes():
+    found = lab21.accuracy()
+    frame = lab21.seeds(found).frame
+    assert len(frame) == 1 + found.groupby(["script", "gpus"]).ngroups
+    assert not (frame["gate"] == "FAILED").any() and (found["epochs"] == 10).all()
+
+
 # The door
 
 

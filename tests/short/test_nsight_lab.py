@@ -12,8 +12,9 @@ from labkit import course
 from labkit.labs import lab24
 from labkit.paths import RECORDED, ROOT
 from labkit.recording import plan
-from stepbudget import ask
+from stepbudget import ask, intervals
 from stepbudget.ask.budget import CAUSES, IDLE
+from stepbudget.export import stats
 from stepbudget.report import open_report
 
 PROFILES = RECORDED / course.DEFAULT_MACHINE / "profiles"
@@ -37,6 +38,15 @@ def sleeping():
 @pytest.fixture(scope="module")
 def both():
     return lab24.checked(), lab24.told_by_nsys()
+
+
+def test_the_sums_agree_to_the_nanosecond_and_hold_every_range(both):
+    report, theirs = both
+    found = lab24.beside(report, theirs).frame
+    assert found["nsys stats: ns"].tolist() == found["here: ns"].tolist()
+    assert {*report.ranges["name"], "all kernels", "all CUDA calls", "copies to the GPU"} == {*found["of"]}
+    assert {*found["nsys stats --report"]} <= {names[0] for names in stats.TABLES.values()}
+    assert (found["differ by"] == 0).all(), "in their counts, too"
 
 
 def test_a_nanosecond_or_a_kernel_too_many_shows(both):
@@ -90,6 +100,8 @@ def test_another_name_moves_the_sleep_and_nothing_of_it_is_lost(sleeping):
     }
     when = lab24.asleep(sleeping)
     found = lab24.blamed(views, when).frame.set_index("row of the budget")
+    taken = [CAUSES[cause] for cause in ("optimizer", "loader", "os_wait", "unexplained")]
+    assert found.idxmax().tolist() == taken
     assert (found.max() > 500).all() and (found.max() < 595).all()
     assert found.sum().tolist() == pytest.approx([found["as it is"].sum()] * 4)
     assert lab24.blamed(views, when[:0]).frame.shape == (len(IDLE), 1 + 4), "where nothing slept, every row is there"
@@ -108,14 +120,22 @@ def test_each_step_sleeps_once_for_ten_milliseconds(before, sleeping):
     assert lab24.asleep(sleeping, "no such phase").tolist() == []
 
 
-def test_where_nothing_sleeps_no_row_has_a_sleep(sleeping):
+def test_every_moment_of_a_sleep_stands_in_one_row(sleeping):
+    when = lab24.asleep(sleeping)
+    found = lab24.meanwhile(sleeping, when)
+    assert found.sum() == pytest.approx(intervals.total(when) / 1e6)
+    assert found.idxmax() == CAUSES["optimizer"] and 0 < found[CAUSES["other_kernels"]] < 100
     shown_rows = lab24.meanwhile_table(sleeping).frame
     assert shown_rows["ms"].iloc[:-1].sum() == pytest.approx(shown_rows["ms"].iloc[-1])
     assert lab24.meanwhile(sleeping, np.empty((0, 2), dtype=np.int64)).sum() == 0
 
 
-def test_without_the_sleeps_another_row_grows(before, sleeping):
-    assert lab24.grown(ask.compare.compare(sleeping, before))[0] == "loader"
+def test_the_row_that_grew_is_the_optimizer_s_by_what_the_gpu_idled_through(before, sleeping):
+    row, ms = lab24.grown(ask.compare.compare(before, sleeping))
+    assert row == "optimizer" and row in lab24.WORDS.values()
+    assert ms == pytest.approx(lab24.meanwhile(sleeping, lab24.asleep(sleeping))[CAUSES["optimizer"]], rel=0.05)
+    row, _ = lab24.grown(ask.compare.compare(sleeping, before))
+    assert row == "loader"
 
 
 def test_the_bound_of_a_sleep_lies_below_what_was_measured(before, sleeping):

@@ -170,6 +170,21 @@ def test_a_longer_start_pays_after_as_many_steps_as_make_up_for_it():
     assert lab25.pays_after(compiled, plain) == float("inf")
 
 
+@pytest.mark.parametrize("patient", lab25.PATIENTS)
+def test_process_and_step_are_twice_as_fast_and_every_mend_is_scored(patient):
+    """What the lab is to show: three rounds, on one GPU, all mends predicted."""
+    whole = lab25.whole(patient)
+    assert whole.process.n == whole.step.n >= 3
+    assert whole.process.low > 2 and whole.step.low > 2
+    found = lab25.scores(patient)
+    assert [one.mend for one in found] == list(lab25.mends(patient))
+    assert all(one.before.n == one.after.n >= 3 for one in found)
+    assert [one.mend.word for one in found if not one.kept] in ([], ["workers"]), "the lab says why"
+    before, after = whole.losses
+    assert abs(before - after) < 0.01 * max(1, before), "the result is the same"
+    assert len({record["gpu"] for record in (*whole.before, *whole.after)}) == 1
+
+
 # The pretended profiler
 
 

@@ -436,9 +436,14 @@ def test_beside_another_rank_a_cpu_takes_longer():
     assert [step(bound, "weak", n, slowed).step_s for n in (1, 2)] == pytest.approx([0.3, 0.2 * 1.2 + 0.1])
 
 
-def test_graphs_are_taken_apart_by_gpus_and_round():
+def test_a_graph_on_two_gpus_is_faster_than_on_one():
     found = readings.graphs()
     assert {size for size, _ in found} == {1, 2} and {number for _, number in found} == {1, 2, 3}
+    runs = readings.frame(found)
+    gains = {program: readings.gained(runs, program, "strong", 2) for program in readings.LAUNCHES}
+    assert gains["ddp_on_gpu"].high < 1.1 and gains["ddp_graph"].low > 1.5 and gains["ddp_graph"].n == 3
+    shown = str(tables.gains("strong", found, readings.LAUNCHES))
+    assert f"{gains['ddp_graph'].median:.2f}" in shown and "digits, main_opt5" in shown
     with pytest.raises(NotRecorded, match="no graphs on several GPUs were recorded on h200"):
         readings.graphs(readings.RECORDED / "h200")
 
@@ -459,6 +464,15 @@ def test_a_thousand_gpus_are_never_worth_more_than_a_thousand():
         share = model.efficiency(one, of_one[one.job.program, one.scaling])
         assert 0 < share <= 1 + 1 / 50, "the optimizer's work is shared out by FSDP, no more"
         assert one.exposed.total_s <= one.communication.total_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", model.SCALINGS)
+def test_tables_show_what_was_measured(kind):
+    shown = str(tables.gains(kind))
+    runs = readings.frame(readings.records())
+    gain = readings.gained(runs, "text_ddp", kind, 2)
+    assert f"{gain.median:.2f}" in shown and f"{gain.low:.2f}–{gain.high:.2f}" in shown and "nan" not in shown
+    assert ("DDP, loader" in shown) == (kind == "strong")
 
 
 def test_the_table_on_paper_brackets_what_a_latency_costs():

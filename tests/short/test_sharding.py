@@ -67,6 +67,18 @@ def test_the_reports_bytes_are_those_of_three_passes_and_ddp_s_of_two():
     assert (found["hidden_ms"] <= found["transfer_ms"]).all() and (found["hidden_ms"] > 0).all()
 
 
+def test_the_difference_between_the_ways_is_explained():
+    found = records()
+    measured = lab22.peaks(found)
+    parts = lab22.difference(lab22.network(found), measured, 32)
+    assert parts["all that"] == pytest.approx(parts["measured"], rel=0.1)
+    direct = [
+        measured.loc[(measured["share"] == share) & (measured["ranks"] == 2) & (measured["sequences"] == 32), "bytes"]
+        for share in ("ddp", "fsdp")
+    ]
+    assert direct[0].item() - direct[1].item() == pytest.approx(parts["measured"])
+
+
 def test_the_fullest_moment_on_paper_is_that_which_was_measured():
     """Given the activations, which are measured; DDP's copies are among what the forward pass leaves."""
     found = lab22.tried()
@@ -86,6 +98,13 @@ def test_the_page_s_mfu_is_that_of_the_recorded_steps():
         step_ms, tokens = own["step_ms"].median(), 512 * own["batch"].iloc[0]
         mfu = tokens * operations / (step_ms / 1e3 * 2 * 989e12)
         assert share in page and f"{100 * mfu:.0f} %" in share and f"{step_ms:.2f} ms" in page
+
+
+def test_a_network_that_no_gpu_holds_alone_runs_on_two():
+    found = lab22.tried()
+    wide = found[found["width"] == found["width"].max()].set_index("share")
+    assert wide["fits"].to_dict() == {"fsdp": True, "ddp": False}
+    assert 16 * wide.loc["fsdp", "weights"] > memory.H200_BYTES
 
 
 def test_a_line_wants_two_points():

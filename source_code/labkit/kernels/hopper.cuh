@@ -5,8 +5,7 @@
 // plane are one core matrix of wgmma, 128 bytes. Without a swizzle, which counts rows from fixed addresses, a matrix
 // may begin at any pixel; so each of the nine taps is the same matrix, begun a few pixels further on.
 //
-// A warpgroup waits while the Tensor Cores take its products. So each does one thing after another, and several on a
-// multiprocessor keep the Tensor Cores busy.
+// A warpgroup overlaps little with its own products; several on a multiprocessor keep the Tensor Cores busy.
 //
 // hopper.py hands over with -D: MEAN and STD of the pixels, KEPT of dropout1, and whether there is DROPOUT.
 #pragma once

@@ -47,9 +47,9 @@ constexpr int BIAS = 12;                                    // of 16 numbers und
 
 struct Half {
     char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
-    char hidden[(HIDDEN_ROWS + 1) * PLANES * LINE];  // [row][8 channels][pixel][16 bytes], and a row to spare
+    char hidden[(HIDDEN_ROWS + 1) * PLANES * LINE];  // [row][8 channels][pixel][16 bytes], and a row to spare; reads beyond are masked
     u32 pairs[PAIRS];
-    char bytes[2 * PIXELS * CHUNK];  // [8 of 16][pixel][16 bytes]: an image's bytes under a pixel's 4 x 3 taps, and 1
+    char bytes[2 * PIXELS * CHUNK];  // [8 of 16][pixel][16 bytes]: an image's bytes under a pixel's 3 x 4 taps, and 1
 };
 
 struct Backward {

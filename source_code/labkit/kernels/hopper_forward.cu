@@ -12,8 +12,8 @@
 //
 //     of a third                what a warpgroup does, sample after sample
 //     +---------+--------+      1. bytes out of registers → pairs, and the next sample's bytes → registers
-//     | pairs   |  1,408 |      2. pairs × conv1 by wgmma (A in registers), ReLU → hidden
-//     | hidden  | 18,432 |      3. waits for its turn at the Tensor Cores (named barriers TURN, round and round)
+//     | hidden  | 18,432 |      2. pairs × conv1 by wgmma (A in registers), ReLU → hidden
+//     | pairs   |  1,408 |      3. waits for its turn at the Tensor Cores (named barriers TURN, round and round)
 //     | pooled  |  7,056 |      4. weight × hidden by wgmma: nine taps, each begun at other pixels → registers
 //     | winner  |  3,920 |      5. largest of each window, bias, ReLU, dropout → pooled, winner
 //     +---------+--------+      6. pooled, winner → global memory, in whole lines

@@ -1,4 +1,4 @@
-"""How does CUDA C++ in a string become a kernel? NVRTC compiles it while the program runs, in well under a second.
+"""How does CUDA C++ become a kernel? NVRTC compiles it while the program runs, in well under a second.
 
     kernel = compiled(source, "transpose", ("-DFORM=1",))
     kernel(grid, block, tensor_or_number, …)

@@ -2,8 +2,9 @@
 enum Form { COPY, DIRECT, TILE, PADDED, SWIZZLED };
 
 constexpr int WIDTH = FORM == PADDED ? SIDE + 1 : SIDE;  // padded: a word more in each row
-// Where in its row of the tile a word lies. Swizzled: no word more, another order.
-__device__ int place(int row, int column) { return FORM == SWIZZLED ? column ^ row : column; }
+__device__ int place(int row, int column) {              // in its row; swizzled: no word more, another order
+    return FORM == SWIZZLED ? column ^ row : column;
+}
 
 extern "C" __global__ void transpose(const float* in, float* out, int rows, int columns) {
     __shared__ float tile[SIDE][WIDTH];

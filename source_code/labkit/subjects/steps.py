@@ -45,7 +45,7 @@ def floor_table(peaks: Peaks) -> Table:
 
 
 def scripts(peaks: Peaks) -> list[str]:
-    """The rungs that this lab looks at; ``main_opt7``'s kernels multiply in BF16, which not every GPU has."""
+    """The rungs that labs 9 and 11 look at; ``main_opt7``'s kernels multiply in BF16, which not every GPU has."""
     last = 7 if peaks.narrow == "bf16" else 6
     return ["main_baseline.py", *(f"main_opt{number}.py" for number in range(1, last + 1))]
 

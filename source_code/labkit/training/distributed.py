@@ -117,12 +117,12 @@ class Ranks:
             return
         gpu = {"backend": "nccl", "device_id": torch.device("cuda", self.local)}
         group = gpu if device.type == "cuda" else {"backend": "gloo"}
-        store = self.store()
+        store = self.store(patience_s)
         met = {"store": store, "rank": self.rank, "world_size": self.ranks} if store else {}
         dist.init_process_group(**group, **met, timeout=timedelta(seconds=patience_s))
         print(f"{self.ranks} rank{'s' * (self.ranks > 1)} by {dist.get_backend()}", flush=True)
 
-    def store(self) -> dist.Store | None:
+    def store(self, patience_s: float) -> dist.Store | None:
         """Where the ranks tell each other their addresses, if not where ``init_process_group`` would look.
 
         torchrun keeps one store for all restarts, so a rank could find there the address of one that has died
@@ -134,7 +134,8 @@ class Ranks:
         restart, one_machine = int(said("TORCHELASTIC_RESTART_COUNT", "0")), said("LOCAL_WORLD_SIZE") == str(self.ranks)
         if not (restart and one_machine and said("TORCHELASTIC_USE_AGENT_STORE") == "True"):
             return None
-        shared = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        place, patience = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timedelta(seconds=patience_s)
+        shared = dist.TCPStore(*place, is_master=False, timeout=patience)
         return dist.PrefixStore(f"restart {restart}", shared)
 
     def of_each(self, own: object) -> list:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import urllib.parse
 from html.parser import HTMLParser
 from pathlib import Path
@@ -44,7 +43,6 @@ BROKEN = """() => {
   }
   return found;
 }"""
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Read(HTMLParser):
@@ -292,59 +290,47 @@ def rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(round(255 * part) for part in palette.rgb(colour)))
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_the_page_fits_narrow_and_wide_windows_light_and_dark(made, tmp_path):
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_the_page_fits_narrow_and_wide_windows_light_and_dark(made, tmp_path, browser):
     long_name = "very_long_kernel_name_without_any_blank_" * 8
     small(made).kernel(45, 49, long_name, call=(42, 43)).range(41, 45, long_name)
     pages = {"long": paged(made.write())[1], "recorded": paged(PROFILES / "main_opt3.sqlite.xz")[1]}
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for name, text in pages.items():
-            file = tmp_path / f"{name}.html"
-            file.write_text(text)
-            for width, scheme in ((360, "light"), (700, "light"), (1400, "dark")):
-                tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                trouble: list[str] = []
-                tab.on("console", lambda message, to=trouble: to.append(message.text))
-                tab.on("request", lambda request, to=trouble: to.append(request.url))
-                tab.goto(file.as_uri())
-                wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-                assert tab.evaluate(wide) == 0, (name, width)
-                tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
-                assert tab.evaluate(tables) == 0, (name, width)
-                still = "[...document.querySelectorAll('figure > img')].filter(i => i.width > i.parentNode.clientWidth)"
-                assert tab.evaluate(f"{still}.length") == 0, "the picture of the steps is never wider than the page"
-                assert tab.evaluate(BROKEN) == [], (name, width)
-                ground = tab.evaluate(GROUND)
-                paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
-                assert ground == rgb(paper)
-                fetched = [address for address in trouble if not address.startswith("data:")]
-                assert fetched == [file.as_uri()], "nothing else is fetched, nothing complains"
-                assert tab.locator("main svg[tabindex='0']").count() == text.count('alt="Timeline of '), "alive"
-                tab.emulate_media(media="print")
-                assert tab.evaluate(GROUND) == "rgb(255, 255, 255)"
-                assert tab.evaluate("getComputedStyle(document.querySelector('h1')).color") == rgb(palette.INK), (
-                    "on paper"
-                )
-                tab.close()
-        browser.close()
+    for name, text in pages.items():
+        file = tmp_path / f"{name}.html"
+        file.write_text(text)
+        for width, scheme in ((360, "light"), (700, "light"), (1400, "dark")):
+            tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            trouble: list[str] = []
+            tab.on("console", lambda message, to=trouble: to.append(message.text))
+            tab.on("request", lambda request, to=trouble: to.append(request.url))
+            tab.goto(file.as_uri())
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert tab.evaluate(wide) == 0, (name, width)
+            tables = "[...document.querySelectorAll('.scroll')].filter(t => t.scrollWidth > t.clientWidth).length"
+            assert tab.evaluate(tables) == 0, (name, width)
+            still = "[...document.querySelectorAll('figure > img')].filter(i => i.width > i.parentNode.clientWidth)"
+            assert tab.evaluate(f"{still}.length") == 0, "the picture of the steps is never wider than the page"
+            assert tab.evaluate(BROKEN) == [], (name, width)
+            ground = tab.evaluate(GROUND)
+            paper = palette.PAPER if scheme == "light" else palette.DARK["paper"]
+            assert ground == rgb(paper)
+            fetched = [address for address in trouble if not address.startswith("data:")]
+            assert fetched == [file.as_uri()], "nothing else is fetched, nothing complains"
+            assert tab.locator("main svg[tabindex='0']").count() == text.count('alt="Timeline of '), "alive"
+            tab.emulate_media(media="print")
+            assert tab.evaluate(GROUND) == "rgb(255, 255, 255)"
+            assert tab.evaluate("getComputedStyle(document.querySelector('h1')).color") == rgb(palette.INK), "on paper"
+            tab.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize(("system", "is_light", "paper"), [("light", "false", "dark"), ("dark", "true", "light")])
-def test_a_notebooks_own_theme_comes_before_the_systems(made, tmp_path, system, is_light, paper):
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_a_notebooks_own_theme_comes_before_the_systems(made, tmp_path, browser, system, is_light, paper):
     with open_report(small(made).write()) as report:
         own = budget(report)
         found = summary.plain(summary.summary(report, own.window, own))
         text = page.fragment(found, [pictures.draw(report, own)])
     file = tmp_path / "notebook.html"
     file.write_text(f"<body data-jp-theme-light='{is_light}'><div>{text}</div></body>")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(color_scheme=system)
-        tab.goto(file.as_uri())
-        assert tab.evaluate(GROUND) == rgb(palette.DARK["paper"] if paper == "dark" else palette.PAPER)
-        assert tab.evaluate("getComputedStyle(document.body).marginTop") == "8px", "all around it stays as it is"
-        browser.close()
+    tab = browser.new_page(color_scheme=system)
+    tab.goto(file.as_uri())
+    assert tab.evaluate(GROUND) == rgb(palette.DARK["paper"] if paper == "dark" else palette.PAPER)
+    assert tab.evaluate("getComputedStyle(document.body).marginTop") == "8px", "all around it stays as it is"

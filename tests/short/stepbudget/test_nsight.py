@@ -98,6 +98,17 @@ def build(tmp_path) -> Builder:
     return Builder(tmp_path / "made.sqlite")
 
 
+@pytest.mark.parametrize("number", [-5, -1, 99, None, "one"])
+def test_a_range_whose_name_is_registered_nowhere_has_none(build, number):
+    """Also where its number could be taken for another range's name."""
+    for place in range(8):
+        build.range(10 * place, 10 * place + 5, f"range {place}")
+    build.name("registered")
+    build.add("NVTX_EVENTS", T0 + 100, T0 + 110, 59, tid(PROCESS, MAIN), None, number)
+    names = build.report().ranges["name"].tolist()
+    assert names == [*(f"range {place}" for place in range(8)), "(unnamed range)"]
+
+
 def step(build: Builder) -> Builder:
     """One training step in nanoseconds after T0, and another process that uses the same correlation ids.
 
@@ -346,6 +357,15 @@ CONV = "void cutlass__5x_cudnn::Kernel<cutlass__5x_cudnn::conv::kernel::Implicit
 FMHA = "fmha_cutlassF_{}_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<{}>::Params)"
 DROPOUT = "void at::native::<unnamed>::fused_dropout_kernel_vec<float, float, unsigned int, (int)1, (int)4, bool>"
 KERNEL_NAMES = [  # more in test_tensor_cores.py
+    ("yes", "turing_int8_i8816cudnn_int8_256x128_ldg16_relu_singleBuffer_medium_nt_v1"),
+    ("yes", "nvjet_sm90_hsh_64x24_64x16_2x4_h_bz_bias_TNT"),
+    ("yes", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"),
+    ("yes", FMHA.format("bf16", "cutlass::bfloat16_t, cutlass::arch::Sm80")),
+    ("no", "ampere_sgemm_128x64_tn"),
+    ("no", "volta_sgemm_32x128_nn"),
+    ("no", "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float, float, float, float, (bool)0>"),
+    ("unknown", "triton_tem_fused_addmm_relu_0"),
+    ("unknown", FMHA.format("f32", "float, cutlass::arch::Sm80")),
     ("yes", "volta_h884gemm_128x128_ldg8_nn"),
     ("yes", "volta_fp16_s884gemm_fp16_64x64_ldg8_f2f_tn"),
     ("yes", "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1"),
