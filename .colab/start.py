@@ -148,7 +148,7 @@ def tell_of_this_machine() -> None:
     from labkit.subjects import prerequisites
 
     if source.current().name == "live":
-        for what, here, so in prerequisites.rows(source.this_machine(), prerequisites.cuda_of_torch(), None):
+        for what, here, so in prerequisites.rows(source.this_machine(), prerequisites.torch_version("cuda"), None):
             if so and what in TOLD:
                 print(f"{what}: {here}: {so}")
     print(source.current().greeting)
