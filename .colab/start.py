@@ -145,10 +145,11 @@ def packages(known: list[str]) -> list[str]:
 def tell_of_this_machine() -> None:
     """Where the numbers come from; live, a line on each thing that the machine lacks."""
     from labkit import source
+    from labkit.source.facts import torch_version
     from labkit.subjects import prerequisites
 
     if source.current().name == "live":
-        for what, here, so in prerequisites.rows(source.this_machine(), prerequisites.torch_version("cuda"), None):
+        for what, here, so in prerequisites.rows(source.this_machine(), torch_version("cuda"), None):
             if so and what in TOLD:
                 print(f"{what}: {here}: {so}")
     print(source.current().greeting)

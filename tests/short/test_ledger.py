@@ -164,6 +164,8 @@ def test_the_front_page_says_which_step_saved_most_seconds():
     close = [trained(9, 2.51), trained(9, 2.49)]
     tie = {"h200": {first: [trained(9, 5)] * 2, second: close, third: [trained(9, 0.01)] * 2}}
     assert start_here.mattered_most(tie).frame["saved s"].tolist() == pytest.approx([2.49, 2.5]), "each in one round"
+    same = {"h200": {step: [trained(9, 5), trained(9, 5)] for step in (first, second)}}
+    assert start_here.mattered_most(same).frame.empty, "none saved any"
 
 
 def test_epochs_are_compared_round_by_round_without_the_first():

@@ -44,7 +44,7 @@ def seconds(found: Epochs) -> Table:
 def mattered_most(found: Epochs) -> Table:
     """For each machine the step that saved most seconds of an epoch; each one that did in a round, where rounds differ.
 
-    A step counts if the rounds agree that it saved any.
+    A step counts if the rounds agree that it saved any; a machine on which none did has no row.
     """
     rows = []
     for folder, own in found.items():
@@ -53,7 +53,7 @@ def mattered_most(found: Epochs) -> Table:
             slow, fast = (_epochs(own[step]) for step in pair)
             if is_beyond_noise(paired(slow, fast, "epoch_s")):
                 saved[pair] = [one["epoch_s"] - other["epoch_s"] for one, other in zip(slow, fast, strict=False)]
-        rounds = range(min(map(len, saved.values())))
+        rounds = range(min(map(len, saved.values()), default=0))
         for before, after in {max(saved, key=lambda pair: saved[pair][number]): None for number in rounds}:
             was, now = _median_s(own[before]), _median_s(own[after])
             rows.append((course.MACHINES[folder], after.label.partition(": ")[2], was, now, was - now))
