@@ -16,9 +16,9 @@ from labkit.display.fingerprint import drawn_data
 from labkit.display.show import described
 from labkit.errors import LabError
 from labkit.labs import lab11
-from labkit.labs.lab09 import exercises, kernels, steps
+from labkit.labs.lab09 import exercises, kernels
 from labkit.paths import RECORDED
-from labkit.subjects import floors, roofline
+from labkit.subjects import floors, roofline, steps
 from labkit.subjects import roofline_charts as figure
 from labkit.subjects.floors import Roofs
 from labkit.subjects.roofline import COUNTED, FROM_SHAPES, Peaks, Point

@@ -54,7 +54,7 @@ NOT_MEASURED = {
         "its gradients are 2,000 times smaller",  # the mean of 2,000 points instead of their sum
     ],
     "profiles of main_opt1.py and main_opt2.py, in turn, on an H100 with 16 cores in November 2026": [
-        "at 417 to 439 ms before",
+        "in three pairs of profiles (417 to 439 ms before",
         "577 and 729 ms before",
     ],
     "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
