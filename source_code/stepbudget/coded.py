@@ -31,8 +31,8 @@ def together(*codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     The numbers, shape (n,), are those of the combinations in order of first appearance; the places, shape (k,), too.
     """
-    number = np.zeros(len(codes[0]), dtype=np.int64)
-    for code in codes:
+    number, _ = pd.factorize(np.asarray(codes[0]), use_na_sentinel=False)
+    for code in codes[1:]:
         code, different = pd.factorize(np.asarray(code))
         number, _ = pd.factorize(number * (len(different) + 1) + code)
     return number, firsts(number)

@@ -293,12 +293,13 @@ class Report(Export):
         if not self.has(RANGES):
             return np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.intp), []
         text, number = (self.column(RANGES, name) for name in ("text", "textId"))
-        name = f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'null' THEN "
+        name = f"CASE typeof({text}) WHEN 'text' THEN numbered(CAST({text} AS BLOB)) WHEN 'null' THEN "
         name += f"CASE WHEN typeof({number}) = 'integer' AND {number} >= 0 THEN -2 - {number} ELSE -1 END END"
         columns = [_CALLED[0], f'coalesce("end" - :origin, {MISSING})', _CALLED[2], name]
         texts: dict[bytes, int] = defaultdict(count().__next__)
         where, wrong = f"eventType IN ({self.range_types})", "a name that is no text"
-        rows = self._read(RANGES, columns, where, wrong, texts.__getitem__)
+        self._db.create_function("numbered", 1, texts.__getitem__)
+        rows = self._read(RANGES, columns, where, wrong)
         start, end, _, names = rows
         is_open = end == MISSING
         end[is_open] = self._about["last"] - self.origin
@@ -590,31 +591,23 @@ class Report(Export):
         """What queries ask with."""
         return {"origin": self.origin, "last": self.reach[1] if self.spans else 0}
 
-    def _read(
-        self, table: str, columns: Sequence[str], where: str, otherwise: str, texts: Callable | None = None
-    ) -> np.ndarray:
+    def _read(self, table: str, columns: Sequence[str], where: str, otherwise: str) -> np.ndarray:
         """The whole numbers of a table's rows as they come, shape (columns, rows); ``otherwise``: else it holds that.
 
-        They go from SQLite to numpy one by one: a million rows as Python's own objects would take time and memory.
-        ``texts``: bytes of a text → number.
+        They go from SQLite to numpy as bytes: a million rows as Python's own objects would take time and memory.
         """
-        query, about, usual = (
-            f"SELECT {', '.join(columns)} FROM {table} WHERE {where}",
-            self._about,
-            self._db.text_factory,
-        )
-        self._db.text_factory = texts or usual
+        rows = f"FROM {table} WHERE {where}"
         try:
+            numbers = np.frombuffer(self.packed(columns, rows, self._about), dtype=np.int64)
+        except ReportError:  # a value is no such number: what is it?
             with self._answers():
-                rows = self._db.execute(query, about)
+                read = self._db.execute(f"SELECT {', '.join(columns)} {rows}", self._about)
                 try:  # what is read has been checked, but for ends long before any start
-                    numbers = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+                    numbers = np.fromiter(chain.from_iterable(read), dtype=np.int64)
                 except OverflowError as error:
                     raise self.damaged(table, "a time that lies months away from the others") from error
                 except (TypeError, ValueError) as error:
                     raise self.damaged(table, otherwise) from error
-        finally:
-            self._db.text_factory = usual
         return np.ascontiguousarray(numbers.reshape(-1, len(columns)).T)
 
     def _frame(self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = ()) -> pd.DataFrame:

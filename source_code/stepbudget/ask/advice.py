@@ -196,14 +196,12 @@ def _other_code(report: Report, budget: Budget) -> str:
 
 def _drained(report: Report, budget: Budget) -> str:
     """After how many of the program's waits the GPU had nothing left to do until the next launch."""
-    table = launch.launches(report, budget.window, budget.device)
-    after = table[table["after"] == "wait"]
-    empty = after[after["queued"] == 0]
-    if len(empty) < launch.LEAST_LAUNCHES:
+    found = launch.launch(report, budget.window)
+    if found.emptied < launch.LEAST_LAUNCHES:
         return ""
     return (
-        f"; after {len(empty):,} of {len(after):,} waits nothing was queued any more, and the GPU stood idle until the "
-        f"next launch ({empty['gap_us'].median():,.1f} µs, median)"
+        f"; after {found.emptied:,} of {found.waits:,} waits nothing was queued any more, and the GPU stood idle until "
+        f"the next launch ({found.emptied_us:,.1f} µs, median)"
     )
 
 

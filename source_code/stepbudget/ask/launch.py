@@ -54,6 +54,9 @@ class Launch:
     after_loader: int  # of these: the first launch after a wait for the loader
     after_wait: int  # of these: the first launch after a call that waited for the GPU
     after_pause: int  # of these: the first launch after more than a millisecond without any
+    waits: int  # works put on the GPU first after a call that waited for it
+    emptied: int  # of these: nothing was queued any more
+    emptied_us: float  # and how long the GPU had then been idle: median
     drained_share: float  # of the launches, the first ones after a wait for the loader left out
     starved: int  # launches that found the whole GPU without work, and not for a wait or a pause
     starved_share: float  # of the launches, the first ones after a wait or a pause left out
@@ -88,18 +91,21 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
 def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     looked_at = _look_at(report, window, gpu)
     calls, queue = _launches(report, window, looked_at), _queue_depth(window, looked_at)
+    waited = calls[calls["after"] == "wait"]
+    emptied = waited[waited["queued"] == 0]
     asked = ["kernels", "api_us", "latency_us", "drained", "after", "starved"]
     own = calls.loc[calls["kind"].isin(["kernel", "graph"]), asked]
-    work = looked_at.work
-    kernels = work.loc[(work["kind"] == "kernel") & (work["gpu"] == looked_at.gpu), ["start", "end", "api_start"]]
+    kernels, of_gpu = looked_at.work, looked_at.work["gpu"] == looked_at.gpu
+    kernels = kernels.loc[(kernels["kind"] == "kernel") & of_gpu, ["start", "end", "api_start"]]
+    del looked_at  # a million launches fill memory
     known = kernels["api_start"].notna()
     times = kernels["api_start"].where(known, kernels["start"])
     inside = (times >= window.start) & (times < window.end)
     kernel_us = ((kernels["end"] - kernels["start"]) / 1e3)[inside].to_numpy(dtype=float)
-    first_after_loader, waited = own["after"] == "loader", own["after"] != ""
+    first_after_loader, interrupted = own["after"] == "loader", own["after"] != ""
     drained, starved = own["drained"].astype(bool), own["starved"].astype(bool)
     launch_us = calls["interval_us"].median() if len(calls) and calls["interval_us"].notna().any() else np.nan
-    share = _share(int(starved.sum()), int((~waited).sum())) if len(own) else np.nan
+    share = _share(int(starved.sum()), int((~interrupted).sum())) if len(own) else np.nan
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
     durations = np.diff([*queue["time"], window.end])
     verdict = BOUND if len(own) and share > MOST else NOT_BOUND
@@ -117,6 +123,9 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
         after_loader=int((drained & first_after_loader).sum()),
         after_wait=int((drained & (own["after"] == "wait")).sum()),
         after_pause=int((drained & (own["after"] == "pause")).sum()),
+        waits=len(waited),
+        emptied=len(emptied),
+        emptied_us=float(emptied["gap_us"].median()) if len(emptied) else np.nan,
         drained_share=_share(int((drained & ~first_after_loader).sum()), int((~first_after_loader).sum())),
         starved=int(starved.sum()),
         starved_share=share,
@@ -245,7 +254,7 @@ def _calls(work: pd.DataFrame) -> pd.DataFrame:
     number, first = together(known["api_thread"], known["api_start"])
     order = np.lexsort((known["start"].iloc[first], known["api_start"].iloc[first]))
     columns = ["start", "device", "gpu", "stream", "api_start", "api_end", "api_thread", "kind"]
-    groups = known[columns].iloc[first[order]].reset_index(drop=True)
+    groups = pd.DataFrame({name: known[name].to_numpy()[first[order]] for name in columns})
     for column, place in (("stream_free", ["device", "stream"]), ("gpu_free", ["gpu"])):
         groups[column] = _free(work, place)[launched][first[order]]
     last = np.full(len(first), NEVER)
