@@ -203,7 +203,7 @@ def blamed(reports: Mapping[str, Report], when: np.ndarray) -> Table:
         {name: meanwhile(report, when).reindex(idle, fill_value=0.0) for name, report in reports.items()}
     )
     shown = found[(found >= SHOWN_MS).any(axis=1)] if (found >= SHOWN_MS).any(axis=None) else found
-    caption = "The same sleeps, as far as the GPU idled: to which row they are laid, ms"
+    caption = "Which row gets the sleeps' idle time, ms"
     formats = dict.fromkeys(reports, "{:,.1f}")
     return table(shown.rename_axis("row of the budget").reset_index(), caption, formats)
 

@@ -296,7 +296,7 @@ def _late(report: Report, budget: Budget) -> Advice | None:
     if last.most_ms > last.exposed_ms / 2:
         text += f", {last.most_ms:,.1f} of them at one collective"
     if last.at_rest_ms < last.exposed_ms:
-        text += f"; their CPU was idle for only {last.at_rest_ms:,.1f} ms, and launches no earlier"
+        text += f"; but their CPU was idle for only {last.at_rest_ms:,.1f} ms"
     late = f"GPU {own.gpu} is late"
     if last.cause is None:
         text += "; no cause held it up so much longer than the others"

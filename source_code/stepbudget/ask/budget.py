@@ -14,12 +14,13 @@ cause is what the CPU was doing; from the call on, the launch. The first of thes
    (``.item()``: at most copies.RESULT_BYTES, or ``.cpu()`` of more, where it mostly waited for kernels: copies.waits),
    from whatever memory;
 5. *CUDA set-up*: a thread was inside another CUDA call (allocation, loading of modules), or for longer than LOADING_MS
-   in one that otherwise launches or records: the first of a program create its context;
+   in one that otherwise launches or records: a program's first such calls create its context;
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
 7. *loader*: the main thread was in an NVTX range of the loader (``iterations.loaders``), or it slept until a worker's
    batch arrived;
-8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread is laid to it as
-   long after the call as the call had held the thread before the gap: that much earlier could the launch have come;
+8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread stays its
+   fault for as long after the call as the call had held the thread before the gap: the launch could have come that
+   much earlier;
 9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
 10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code (where
     the operating system was not traced: for no longer than BRIEF_MS between two of its calls or ranges);

@@ -171,8 +171,8 @@ def _late_words(said: dict) -> Words:
     else:
         text += f"Before it came, {last['reason']} took it {last['reason_ms']:,.1f} ms longer than the others"
     if last["at_rest_ms"] < last["exposed_ms"]:
-        text += f"; but the others' CPU was idle for only {last['at_rest_ms']:,.1f} ms, and launches no earlier"
-    text += f"; were it no later than they, at most {said['bounds']['late_rank_ms']:,.1f} ms are to be gained."
+        text += f"; but the others' CPU was idle for only {last['at_rest_ms']:,.1f} ms"
+    text += f". If it weren't late, at most {said['bounds']['late_rank_ms']:,.1f} ms would be saved."
     waited_ms = max(rank["communication"]["waiting_ms"] for rank in said["ranks"])
     if waited_ms > 2 * last["alone_ms"]:
         text += f" In all a rank waited for up to {waited_ms:,.1f} ms: several came late together."

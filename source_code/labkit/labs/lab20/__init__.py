@@ -57,7 +57,7 @@ def norms_are_fetched(waiting: Report) -> Iterator[Claim | str]:
 def advice_is_right(found: pd.DataFrame) -> Iterator[Claim | str]:
     """The first finding of the advice is nearly always right; a row a patient."""
     named = int(found["right"].sum())
-    yield Claim("of at least eight the first finding is right", named >= 8, named)
+    yield Claim("the first finding is right about at least eight", named >= 8, named)
 
 
 # --- what it asks before it shows ---------------------------------------------------------------------------

@@ -187,9 +187,9 @@ def two_as_predicted(scored: pd.DataFrame) -> Iterator[Claim | str]:
     for network, other in model.OTHER.items():
         near = model.network(programs=[other])
         yield (
-            f"{network}: a CPU beside a second rank takes {near.beside:.2f} times, a second beside a collective costs "
-            f"kernels {near.slowed:.2f} s, the ranks' work varies by {100 * near.spread:.1f} % "
-            f"({PROGRAMS[other].label})"
+            f"{network}: beside a second rank, a CPU takes {near.beside:.2f} times as long; a second of collectives "
+            f"slows the kernels beside it by {near.slowed:.2f} s; the ranks' work varies by {100 * near.spread:.1f} % "
+            f"(from: {PROGRAMS[other].label})"
         )
 
 
@@ -325,7 +325,7 @@ def _shuffled_anew(sampler):
 
 
 EPOCH_ORDER = Code(
-    "DistributedSampler draws its order from its seed and the number of the epoch, of which somebody has to tell it.",
+    "DistributedSampler draws its order from its seed and the epoch's number. Somebody has to pass that number.",
     _try_epochs,
     wrong={
         "some epochs have the same order": _epochs(lambda sampler, epoch: None),

@@ -223,11 +223,15 @@ def explained(parts: Mapping[str, float]) -> Iterator[Claim | str]:
     )  # fmt: skip
 
 
+def _as_deep(wide: pd.Series, network: Network) -> Network:
+    """The network of a row, as deep as ``network``."""
+    return Network.of(int(wide.width), network.depth, int(wide.weights))
+
+
 def fits_only_shared_out(wide: pd.DataFrame, network: Network) -> Iterator[Claim | str]:
     """The wide network, by FSDP and by DDP, a row each, as deep as ``network``: the two moments, and what fits."""
     shared, peak = wide.iloc[0], wide["peak"].max()
-    large = Network.of(int(shared.width), network.depth, int(shared.weights))
-    paper = Way("fsdp", 2).moments(large, shared.forward - shared.before)
+    paper = Way("fsdp", 2).moments(_as_deep(shared, network), shared.forward - shared.before)
     for when, size in paper.items():
         yield f"On paper, as the backward pass {when}: {size / 1e9:.1f} GB."
     near = abs(max(paper.values()) / peak - 1) < 0.05
@@ -268,7 +272,7 @@ def cpu_is_late(pair: Ranks) -> Iterator[Claim | str]:
     longer = other.budget.ms["tensor_core_kernels"] / late.budget.ms["tensor_core_kernels"]
     yield f"same work: rank {other.number}'s Tensor Core kernels take {longer:.2f}× rank {late.number}'s"
     yield Claim(
-        "the late rank's GPU idles for its own CPU over three times as long as weights travel",
+        "the late rank's GPU idles for its own CPU over three times as long as bytes travel",
         cpu_ms > 3 * move_ms,
         (cpu_ms, move_ms),
         because="the CPU is faster, or the link between the GPUs slower (PCIe in place of NVLink)",
@@ -287,7 +291,7 @@ def full_batches_scale(runs: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
-    """The wider network, a row a way: DDP, FSDP, FSDP kept, with none and with two blocks fetched ahead."""
+    """The wider network, a row a way: DDP, FSDP, FSDP kept, and with its own prefetching or two blocks ahead."""
     ddp, fsdp, kept, none, two = (wider.iloc[at] for at in range(5))
     yield Claim("as recorded, FSDP's median step is shorter than DDP's", bool(fsdp.step_ms < ddp.step_ms))
     saved, more = fsdp.step_ms - kept.step_ms, (kept.peak - fsdp.peak) / 1e9
@@ -295,7 +299,7 @@ def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
     yield f"a pass less: {saved:.0f} ms of {fsdp.step_ms:.0f}, and {more:.1f} GB more"
     yield f"but steps of one way vary by {vary:.0f} ms"
     apart = max(abs(one.step_ms - fsdp.step_ms) for one in (none, two))
-    yield f"none or two blocks fetched ahead: {apart:.1f} ms apart, less than steps vary"
+    yield f"as FSDP prefetches by itself, or two blocks ahead: {apart:.1f} ms apart, less than steps vary"
     yield Claim("within a way, steps vary by more", bool(apart < vary))
 
 
@@ -474,11 +478,11 @@ PREDICTIONS = {
         },
     ),
     "wide": Guess(
-        "the wide network, on each of two GPUs", " GB", lambda wide: float(wide["peak"].max()) / 1e9,
+        "besides the states, on each of two GPUs", " GB", lambda wide, _: (wide["peak"] - wide["kept"]).max() / 1e9,
         wrong={
-            "That's all the states, as without sharding.": lambda wide: STATES * float(wide["weights"].max()) / 1e9,
-            "That's the states alone: gathered blocks and gradients that are still whole come on top.": (
-                lambda wide: STATES / 2 * float(wide["weights"].max()) / 1e9
+            "That's with the states.": lambda wide, _: wide["peak"].max() / 1e9,
+            "Those are the two gathered blocks. As the backward pass ends, a gradient still whole comes on top.": (
+                lambda wide, network: 2 * BF16 * _as_deep(wide.iloc[0], network).block / 1e9
             ),
         },
     ),

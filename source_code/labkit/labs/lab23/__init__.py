@@ -120,7 +120,7 @@ def finer_scales_keep_more(many_sizes: Mapping[str, float], outliers: Mapping[st
     """What becomes zero among numbers of many sizes, and beside large columns: per cent, by format."""
     finer = many_sizes["MXFP8"] < many_sizes["FP8 E4M3, one scale"]
     yield Claim("a scale a block keeps more than a scale a matrix", finer)
-    yield Claim("finer blocks with finer scales: less is lost", outliers["NVFP4"] < outliers["MXFP4"])
+    yield Claim("beside large columns, finer blocks with finer scales lose less", outliers["NVFP4"] < outliers["MXFP4"])
     zero = " and ".join(f"{outliers[name]:.0f} % in {name}" for name in ("MXFP4", "NVFP4"))
     yield f"beside large columns, {zero} become zero"
 

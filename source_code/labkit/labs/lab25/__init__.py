@@ -441,5 +441,4 @@ PREDICTIONS = {
             ),
         },
     ),
-    "most": Guess("transformer, the fix that saves most", "", most),
 }

@@ -109,8 +109,8 @@ def standing(records: Iterable[dict]) -> Table:
 def seeds(record: dict) -> Table:
     """Each seed of an entry."""
     frame = pd.DataFrame(record["rows"], columns=["seed", "training_ms", "untrained_pct", "accuracy_pct"])
-    frame.columns = ["seed", "training ms", "before it %", "after it %"]
-    formats = {"training ms": "{:,.2f}", "before it %": "{:.1f}", "after it %": "{:.2f}"}
+    frame.columns = ["seed", "training ms", "before %", "after %"]
+    formats = {"training ms": "{:,.2f}", "before %": "{:.1f}", "after %": "{:.2f}"}
     return table(frame, f"{record['entry']}, seed by seed", formats)
 
 
@@ -182,11 +182,11 @@ def hidden(records: Iterable[dict]) -> Table:
                 "slowest ms": max(times),
                 "worst seed %": min((row["accuracy_pct"] for row in record["rows"]), default=NAN),
                 "trainings": count,
-                "all of them s": seconds,
+                "training s": seconds,
                 "whole process s": record["process_s"],
             }
         )
-    formats = {"fastest ms": "{:.1f}", "slowest ms": "{:.1f}", "worst seed %": "{:.2f}", "all of them s": "{:.2f}"}
+    formats = {"fastest ms": "{:.1f}", "slowest ms": "{:.1f}", "worst seed %": "{:.2f}", "training s": "{:.2f}"}
     formats["whole process s"] = "{:.0f}"
     return table(pd.DataFrame(rows), "What the median hides", formats)
 
@@ -250,7 +250,7 @@ def cost(searches: Iterable[dict]) -> Table:
                 "tried": len(tried(search, 1)),
                 "again": len(tried(search, 2)),
                 "trainings": sum(row["seeds"] for row in ran),
-                "all of them s": trained_ms / 1e3,
+                "training s": trained_ms / 1e3,
                 "by the chosen recipe": trained_ms / chosen(search)["median_ms"],
                 "preparing s": sum(row["warm_up_s"] for row in ran),
                 "whole process s": search["process_s"],
@@ -260,7 +260,7 @@ def cost(searches: Iterable[dict]) -> Table:
         "tried": "{}",
         "again": "{}",
         "trainings": "{}",
-        "all of them s": "{:.1f}",
+        "training s": "{:.1f}",
         "by the chosen recipe": "{:.0f}",
         "preparing s": "{:.1f}",
     }
@@ -381,9 +381,7 @@ def shorter_steps(own: dict, course_net: dict, compiled: dict) -> Iterator[Claim
     own_us, compiled_us = (
         1e3 * line(record).training_ms / steps(record) for record in (own, compiled)
     )  # fmt: skip
-    yield (
-        f"the time by the number of steps, {steps(own)}: {own_us:.0f} µs in own kernels, {compiled_us:.0f} µs compiled"
-    )
+    yield (f"a step, of {steps(own)}: {own_us:.0f} µs in own kernels, {compiled_us:.0f} µs compiled")
     yield Claim(
         "own kernels beat the compiler's, by its usual settings", own_us < compiled_us, own_us / compiled_us,
         because="their tiles were chosen on an H200",
@@ -553,7 +551,7 @@ PREDICTIONS = {
         wrong={"That's the ladder's training, which ends below 99 %. The recipe is open.": lambda _: LADDER_EPOCHS},
     ),
     "share": Guess(
-        "the trainings' share of a process that plays own_kernels", " %", SHARE_PCT,
+        "the trainings' share of a process that runs own_kernels", " %", SHARE_PCT,
         wrong={
             "That's one training. All of them count.": Quantity(lambda one: line(one).training_ms / 10) / PROCESS_S,
             "That's all but the trainings: start, kernels and judging.": 100 - SHARE_PCT,
