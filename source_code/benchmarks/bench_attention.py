@@ -1,4 +1,4 @@
-"""Benchmark: attention by number type, length and kernel (PyTorch's own, flash, cuDNN's), forward and back (lab 23)."""
+"""Benchmark: attention by number type, length and kernel (PyTorch's, flash, cuDNN's), both passes (labs 23, 26)."""
 
 from functools import partial
 

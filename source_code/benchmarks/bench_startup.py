@@ -1,4 +1,4 @@
-"""Benchmark: what a process does before its first training step, one thing after another (lab 11)."""
+"""Benchmark: what a process does before its first training step, one thing after another (lab 8)."""
 
 import os
 import subprocess

@@ -142,13 +142,6 @@ class Route:
     what: str
 
 
-ROUTES = (
-    Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
-    Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
-    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
-    Route("Everything", tuple(range(1, 30)), "parts 2 to 5 are electives"),
-)
-
 # fmt: off
 LABS = (
     Lab("01_introduction.ipynb", "What a profile shows",
@@ -211,6 +204,13 @@ LABS = (
         "CUDA C++ as fast as cuBLAS", 20, 5, machine="h100"),
 )
 # fmt: on
+
+ROUTES = (
+    Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
+    Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
+    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
+    Route("Everything", tuple(range(1, 1 + len(LABS))), "parts 2 to 5 are electives"),
+)
 
 TREATED_IN = {fix: lab.name for lab in LABS for fix in lab.treats}  # fix of the reader's advice → lab
 

@@ -85,7 +85,7 @@ def profiler() -> Row:
             profile.record(words, report, found, lambda line: None, limit_s=PATIENCE_S)
             nsys.export(report)
         except ReportError as problem:
-            return "a profile", "none", f"{problem} (README.md, When something is wrong)"
+            return "a profile", "none", f"{problem} (labs/running.md, When something is wrong)"
     return "a profile", "made and exported", ""
 
 

@@ -22,20 +22,17 @@ from labkit.display.listing import listing
 from labkit.display.printed import bring_rules
 from labkit.display.runs import epoch_ms
 from labkit.display.show import show
-from labkit.display.spread import Spread, paired
 from labkit.labs import check, predict
 from labkit.lines import say
 from labkit.source import kinds, quick
 from labkit.subjects.ladder import WallClock, wall_clock_table
 from stepbudget.ncu.counters import Counted
-from stepbudget.report import Report, open_report
+from stepbudget.report import Report
 from stepbudget.show import answers
-from stepbudget.show.table import table
 
 __all__ = [
-    "Spread", "benchmark", "check", "cold_run", "count", "diff", "epoch_ms", "exercise",
-    "finish", "listing", "open_report", "paired", "predict", "profile", "runs", "scoreboard", "show", "start",
-    "table", "wall_clock",
+    "benchmark", "check", "cold_run", "count", "diff", "epoch_ms", "exercise", "finish", "listing", "predict",
+    "profile", "runs", "scoreboard", "show", "start", "wall_clock",
 ]  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
 
 from stepbudget.errors import ReportError, printable
 
@@ -30,17 +29,16 @@ NOT_WITH = {  # option → others, and why
 }
 
 
-def main(arguments: list[str] | None = None, labs: Mapping[str, str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print what the report says; 0, or 2 with one sentence on stderr where it cannot be read.
 
     With ``--fail-if-slower``: SLOWER where the second side is, and 2 where the two cannot be compared.
-    ``labs``: fix → the name of the lab that treats it, printed beside the advice.
     """
     args = _arguments(arguments)
     status = 0
     try:
-        plain = _tables if args.tables else _ranks if args.ranks else _schema if args.schema else None
-        said, status = (plain(args), 0) if plain else _answer(args, labs)
+        plain = _schema if args.schema else _tables if args.tables else _ranks if args.ranks else None
+        said, status = (plain(args), 0) if plain else _answer(args)
     except ReportError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -74,7 +72,7 @@ def _tables(args: argparse.Namespace) -> str:
     return json.text(sums.objects(found))
 
 
-def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[str, int]:
+def _answer(args: argparse.Namespace) -> tuple[str, int]:
     """All that is printed, made before anything is (no half answers), and the exit status."""
     from stepbudget.ask import compare
     from stepbudget.ask.budget import budget
@@ -85,7 +83,7 @@ def _answer(args: argparse.Namespace, labs: Mapping[str, str] | None) -> tuple[s
         sides = [[opened.enter_context(open_report(path)) for path in side] for side in (args.reports, args.compare)]
         windows = [[_window(report, args) for report in side] for side in sides]
         first = sides[0][0]
-        found = summary.summary(first, windows[0][0], budget(first, windows[0][0], args.gpu), labs)
+        found = summary.summary(first, windows[0][0], budget(first, windows[0][0], args.gpu))
         lines, status = terminal.answer(found), 0
         if args.compare:
             made = compare.compare(*sides, *windows, args.gpu, args.each)
@@ -119,18 +117,7 @@ def _ranks(args: argparse.Namespace) -> str:
 
 
 def _window(report: Report, args: argparse.Namespace) -> Window:
-    _check_gpu(report, args.gpu)
     return report.window(args.range, args.occurrence or 1, args.gpu)
-
-
-def _check_gpu(report: Report, number: int | None) -> None:
-    """ReportError where a GPU is asked for that did nothing in the report."""
-    from stepbudget.show import summary
-
-    used = summary.gpus_used(report)
-    if number is not None and number not in used:
-        listed = f"the GPUs that did are {', '.join(map(str, used))}" if used else "nor on any other"
-        raise ReportError(f"{report.path.name} holds no work on a GPU with the number {number}; {listed}.")
 
 
 def _say(text: str) -> None:

@@ -57,7 +57,7 @@ FLOORS = (
 )
 IN_A_STEP = {"labkit.training", "labkit.kernels"}
 THROUGH_A_STEP = {"benchmarks.bench_launches": "times the step's own training function, piece by piece"}
-VERBS = 20  # of the face: a new one takes the place of another
+VERBS = 16  # of the face: a new one takes the place of another
 
 
 def imported(path: Path) -> set[str]:

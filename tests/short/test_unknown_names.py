@@ -16,12 +16,13 @@ from labkit.paths import RECORDED
 from labkit.source import running
 from stepbudget.errors import ReportError
 from stepbudget.show import answers
+from stepbudget.show.table import table
 
 FEW = pd.DataFrame({"step": ["main_opt1"], "ms": [1.5]})
 
 
 def a_report():
-    return lab.open_report(RECORDED / DEFAULT_MACHINE / "profiles" / "bench_sin_fit.sqlite.xz")
+    return sb.open(RECORDED / DEFAULT_MACHINE / "profiles" / "bench_sin_fit.sqlite.xz")
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +43,8 @@ def recorded_mode(monkeypatch):
         (lambda: lab.cold_run("main_opt11.py"), "no script called main_opt11.py in source_code/. Near it: main"),
         (lambda: lab.cold_run("main_moon.py --epochs 3"), "there is no script called main_moon.py"),
         (lambda: lab.cold_run(""), "there is no script called "),
-        (lambda: lab.table(FEW, formats={"ms_": "{:.1f}"}), "the table has no column ms_. There are: ms."),
-        (lambda: lab.table(FEW, formats={"moon": "{}"}), "the table has no column moon. There are: step, ms."),
+        (lambda: table(FEW, formats={"ms_": "{:.1f}"}), "the table has no column ms_. There are: ms."),
+        (lambda: table(FEW, formats={"moon": "{}"}), "the table has no column moon. There are: step, ms."),
         (lambda: sb.timeline(a_report(), rows=["kernel"]), "no such row: kernel. Near it: kernels."),
         (lambda: sb.phases(a_report(), by="text"), "phases are told by process or by thread, not by text."),
         (lambda: lab.runs(["main_opt1.py --epochs 77"]), "was not recorded on the NVIDIA H200: run the lab live"),
@@ -89,6 +90,14 @@ def test_what_is_no_report_is_named_by_its_type(question, handed):
     kind = "nothing" if handed is None else f"a {type(handed).__name__}"
     expected = "a str among them" if several and isinstance(handed, dict) else kind
     assert said.startswith(f"{question.__name__}() asks ") and said.endswith(f", and was given {expected}.")
+
+
+@pytest.mark.parametrize("handed", ["text", None, 7, ["text"]], ids=repr)
+@pytest.mark.parametrize("question", [answers.ranks, lambda handed: answers.compare(handed, handed)])
+def test_nor_are_ranks_and_sides_that_are_no_reports(question, handed):
+    kind = "nothing" if handed is None else "an? (str|int)"
+    with pytest.raises(ReportError, match=rf"^(ranks|compare)\(\) asks .*, and was given {kind}\.$"):
+        question(handed)
 
 
 def test_nor_is_it_run(tmp_path):

@@ -8,8 +8,8 @@
 
 What a former call finished is kept: labs that ran whole are skipped. The result is written after each cell, so that a
 lab that is killed leaves what it had done, as ``unfinished``, and which cell was ``running``. A lab stops at the cell
-that fails, as a notebook does. ``--into reports/recorded/<machine>`` keeps the result beside the recordings; README.md
-shows it as "last run live". Needs no Jupyter: a lab is one process.
+that fails, as a notebook does. ``--into reports/recorded/<machine>`` keeps the result beside the recordings;
+labs/recording.md shows it as "last run live". Needs no Jupyter: a lab is one process.
 """
 
 from __future__ import annotations

@@ -54,8 +54,9 @@ def labs_of_part(number: int) -> str:
 def ladder(recordings: Path = RECORDED) -> str:
     """Each script, what is new in it and its lab; where the default machine timed it, the seconds of ten epochs."""
     folder = recordings / course.DEFAULT_MACHINE
-    rows = []
+    rows, changed = [], []
     for step in course.STEPS:
+        found = []
         try:
             found = recorded.records("runs", step.script, folder)
             if len(found) < quick.FULL_ROUNDS:
@@ -63,12 +64,14 @@ def ladder(recordings: Path = RECORDED) -> str:
             took = [_seconds(spread(found, what).median) for what in ("training_s", "process_s")]
         except NotRecorded:
             took = ["–", "–"]
+        changed += [step.script.removeprefix("main_").removesuffix(".py")] if recorded.outdated(found) else []
         script = f"[{step.script}](source_code/{step.script})"
         rows.append(f"| {script} | {step.new} | {' | '.join(took)} | [{step.lab}](labs/{_lab(step.lab).file}) |")
     head = "| script | what is new in it | loop s | process s | lab |"
     said = (
         f"Seconds for ten epochs on {course.MACHINES[course.DEFAULT_MACHINE]}: training loop, whole process; medians."
     )
+    said += f" Timed before the last change of their code: {', '.join(changed)}." if changed else ""
     return "\n".join([head, "|---|---|--:|--:|---|", *rows, "", said]) + "\n"
 
 

@@ -77,7 +77,7 @@ def _embedded(picture: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m labkit.recording.slides", description="Make slides of labs.")
-    parser.add_argument("files", nargs="*", type=Path, help="notebooks; default: labs 1 and 2")
+    parser.add_argument("files", nargs="*", type=Path, help="notebooks; default: part 1")
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "slides", help="default: build/slides")
     args = parser.parse_args()
     with one_sentence():

@@ -71,7 +71,7 @@ def rows(gpu: str | None, driver: str | None, counters: bool) -> Iterator[tuple[
         so = f"if its host has a GPU: {inside.gpu}"
     elif gpu and not counters:
         flags = f"{inside.name.lower()} run {inside.counters}, or " if inside.counters else ""
-        so = f"GPU counters: {flags}the host's driver allows them to all (README.md, GPU metrics)"
+        so = f"GPU counters: {flags}the host's driver allows them to all (labs/running.md, GPU metrics)"
     yield "container", f"{inside.name}'s", so
 
 

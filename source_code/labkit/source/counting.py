@@ -38,7 +38,7 @@ NCU_PLACES = (
     "/usr/local/bin/ncu",
     "/usr/local/NVIDIA-Nsight-Compute*/ncu",
 )
-NOT_FOUND = "Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path (see README.md)."
+NOT_FOUND = "Nsight Compute (ncu) was not found: install it, or set LAB_NCU to its path."
 UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
 
 

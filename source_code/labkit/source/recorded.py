@@ -10,6 +10,9 @@ reports/recorded/<gpu>/provenance.json   GPU, driver, versions, commands, dates,
                        nsight/           a whole report, for Nsight Systems' own window: <name>.nsys-rep
                        ranks/            several GPUs of one host: a record for each number of them and each round
                        torch_profiler/   what PyTorch's profiler left: <step>.json and <step>.trace.json.gz
+                       keras/            runs of the Keras scripts, a record each: <key>-<round>.json
+                       reference/        runs of PyTorch's own example, beside the baseline's
+                       nsys_stats/       what nsys stats said of a report: <report>.json
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ profiler adds to each, so the measured launch cost is an upper bound of the unpr
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ import pandas as pd
 
 from stepbudget.ask.iterations import loader_ranges
 from stepbudget.ask.missing import missing
-from stepbudget.ask.threads import about
+from stepbudget.ask.threads import WAITING_CALLS, about
 from stepbudget.ask.work import gpu_work
 from stepbudget.coded import together
 from stepbudget.report import Report, remembered, rows_where
@@ -27,9 +26,6 @@ from stepbudget.window import Window
 BOUND, NOT_BOUND, NOT_LOOKED_AT = "launch-bound", "not launch-bound", "not looked at"
 LEAST_LAUNCHES = 5  # the first ones of a program load its code, and say nothing about those that follow
 MOST = 0.5  # of the launches: with more than this waited for, the verdict is launch-bound
-
-# Calls that return only when the GPU has finished: what is launched next finds nothing queued, and rightly so.
-WAITS = re.compile(r"Synchronize|^cu(?:da)?Memcpy(?!.*Async)")
 
 PAUSE_US = 1000  # fifty launches' time: whoever launches nothing for so long does something else
 
@@ -166,7 +162,7 @@ def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFr
         return pd.DataFrame(columns=LAUNCH_COLUMNS)
     began = groups["api_start"].to_numpy(dtype=np.int64)
     waits = report.api[report.api["process"] == looked_at.process]
-    waits = waits[waits["name"].isin([name for name in waits["name"].unique() if WAITS.search(str(name))])]
+    waits = waits[waits["name"].isin([name for name in waits["name"].unique() if WAITING_CALLS.search(str(name))])]
     loaders = loader_ranges(report)
     since = np.diff(began, prepend=began[0]) / 1e3
     after = np.where(since > PAUSE_US, "pause", "").astype(object)

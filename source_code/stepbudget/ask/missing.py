@@ -28,7 +28,6 @@ ASKED_BY = {
     "copies": re.compile(r"^cu(da)?Memcpy"),
     "graphs": re.compile(r"^cu(da)?GraphLaunch"),
 }
-WAITS = re.compile(r"^cu(da)?(\w*Synchronize|Memcpy(?!\w*Async))")  # return when the GPU has done what came before
 CAPTURES = re.compile(r"^cu(da)?Stream(Begin|End)Capture")
 LONG_WAIT_MS = 1.0  # a wait for nothing takes microseconds
 WORTH = 0.01  # of the calls, and of the window: what is less leaves the answer as it is
@@ -67,7 +66,7 @@ def missing(report: Report, window: Window) -> Missing:
     own = {kind: rows_where(table, threads.of(table, window)) for kind, table in tables.items()}
     calls = rows_where(report.api, threads.of(report.api, window))
     whole = np.array([[window.start, window.end]], dtype=np.int64)
-    waits = calls[_named(calls, WAITS)]
+    waits = calls[_named(calls, threads.WAITING_CALLS)]
     asked = _asked(calls)
     left = np.concatenate([table["call"].to_numpy(dtype=np.int64) for table in tables.values()])
     lost = asked[~np.isin(asked.index, left)]

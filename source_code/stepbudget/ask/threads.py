@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from stepbudget import intervals
+from stepbudget.errors import ReportError
 from stepbudget.report import STRAY, UNNAMED, Report, computing, remembered, rows_where, with_the_work
 from stepbudget.window import Window
 
@@ -31,9 +32,7 @@ HANDS_OVER = re.compile(r"write|send|snd|connect|put")
 BUFFERED_US = 100
 
 # Calls that return only when the GPU has finished.
-WAITING_CALLS = re.compile(
-    r"Synchronize$|^cudaMemcpy(2D|3D|Peer|(To|From)(Symbol|Array))?$|^cuMemcpy\w*(?<!Async)$|^cudaMemset$"
-)
+WAITING_CALLS = re.compile(r"Synchronize$|^cu(da)?Memcpy\w*(?<!Async)$|^cudaMemset$")
 STRETCHES = 100  # of the capture: in how many of them does a thread launch?
 
 
@@ -43,7 +42,8 @@ def about(report: Report, window: Window, gpu: int | None = None) -> Window:
     The card is ``gpu`` (its number), else the one with the work of the window's process (of any process, where no range
     says whose the window is): the lowest of those that computed for a STRAY part or more of what the busiest did; where
     none ran kernels, the lowest that copied. What only communicates counts where nothing else runs. The process is the
-    window's own if it used that card, else the one whose work on the card lasted longest.
+    window's own if it used that card, else the one whose work on the card lasted longest. ReportError where ``gpu`` did
+    nothing in the report.
     """
     if window.gpu is not None and gpu in (None, window.gpu):
         return window
@@ -52,6 +52,10 @@ def about(report: Report, window: Window, gpu: int | None = None) -> Window:
 
 @remembered
 def _about(report: Report, window: Window, gpu: int | None) -> Window:
+    used = gpus_used(report)
+    if gpu is not None and gpu not in used:
+        listed = f"the GPUs that did are {', '.join(map(str, used))}" if used else "nor on any other"
+        raise ReportError(f"{report.path.name} holds no work on a GPU with the number {gpu}; {listed}.")
     tables = (report.kernels, report.graphs, report.copies, report.memsets)
     work = [table if gpu is None else table[table["gpu"] == gpu] for table in tables]
     own = [table[table["process"] == window.process] for table in work]
@@ -70,6 +74,12 @@ def _about(report: Report, window: Window, gpu: int | None) -> Window:
         if len(found):
             return narrowed(window, int(found["process"].value_counts().index[0]), gpu)
     return replace(window, gpu=gpu)
+
+
+def gpus_used(report: Report) -> list[int]:
+    """The numbers of the cards that did anything in the report."""
+    tables = (report.kernels, report.graphs, report.copies, report.memsets)
+    return sorted({int(gpu) for table in tables for gpu in table["gpu"].unique()})
 
 
 def narrowed(window: Window, process: int, gpu: int | None) -> Window:

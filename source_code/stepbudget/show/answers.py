@@ -168,11 +168,11 @@ def bounds(report: Report, budget: Budget | None = None) -> Answer:
 
 
 @asked
-def advice(report: Report, budget: Budget | None = None, labs: Mapping[str, str] | None = None) -> Answer:
+def advice(report: Report, budget: Budget | None = None) -> Answer:
     """What to do next, the costliest cause first: what shows it, and what removing it can gain at most.
 
     The answer is a list of ``ask.advice.Advice``; empty where nothing is worth a sentence, or no GPU did anything.
-    ``labs``: fix (of ``predict.FIXES``) → the name of the lab that treats it. ReportError where the report is damaged.
+    ReportError where the report is damaged.
 
     >>> import stepbudget as sb
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
@@ -181,7 +181,7 @@ def advice(report: Report, budget: Budget | None = None, labs: Mapping[str, str]
     ('loader', 5774, ['other_kernels', 'python', 'copies'])
     """
     own = budget or budgeting.budget(report)
-    found = advising.advice(report, own, labs or _taught)
+    found = advising.advice(report, own, _taught)
     unseen = options.of(report.profiler, advising.not_looked_at(report, own))
     missing = [Words(f"Not looked at: {text}", quiet=True) for text in unseen]
     said = {"advice": options.of_advice(report.profiler, found), "duration_ms": own.window.duration_ms}
@@ -404,9 +404,19 @@ def sampled(reports: Report | Mapping[str, Report]) -> Answer:
 
 
 def compare(
-    before: Report | Sequence[Report], after: Report | Sequence[Report], *more: object, **options: object
+    before: Report | Sequence[Report],
+    after: Report | Sequence[Report],
+    window: Window | Sequence[Window] | None = None,
+    other: Window | Sequence[Window] | None = None,
+    device: int | None = None,
+    each: str | None = None,
+    fix: str | None = None,
 ) -> Answer:
-    """Two reports of the same work, before and after a fix, cause by cause; the arguments of ``ask.compare.compare``.
+    """Two reports of the same work, before and after a fix, cause by cause.
+
+    ``window`` of the one and ``other`` of the other (default: training); ``device``: number of the card; ``each``: name
+    of a range that comes again; ``fix``: what was changed (default: whose causes shrank most). A side may be several
+    profiles: then each takes as many windows.
 
     The answer has what ``ask.compare.Comparison`` has: ``obstacles``, ``speedup``, ``gained_ms``, ``score(fix)``.
     ReportError where a report is damaged.
@@ -420,7 +430,7 @@ def compare(
     """
     sides = [list(own) if isinstance(own, list | tuple) else [own] for own in (before, after)]
     _refuse("compare", f"{ONE}, or a list of them, for each side", [report for side in sides for report in side])
-    found = comparing.compare(*sides, *more, **options)
+    found = comparing.compare(*sides, window, other, device, each, fix)
     words = {cause: found.before.label(cause) for cause in budgeting.CAUSES}
     return Answer(found, sections.compared({"causes": words}, summary.plain(summary.compared(*sides, found))))
 
@@ -436,6 +446,7 @@ def ranks(reports: Sequence[Report], name: str | None = None, occurrence: int = 
     >>> [rank.number for rank in found.ranks]
     [0, 1]
     """
+    _refuse("ranks", "a list of reports, one a rank", reports if isinstance(reports, list | tuple) else [reports])
     found = ranking.together(list(reports), name, occurrence)
     return Answer(found, ranks_shown.blocks(ranks_shown.summary(found)))
 

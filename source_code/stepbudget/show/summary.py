@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from stepbudget.ask import (
@@ -31,16 +31,11 @@ from stepbudget.show import json, options
 from stepbudget.window import Window
 
 
-def summary(
-    report: Report,
-    window: Window | None = None,
-    found: Budget | None = None,
-    labs: Mapping[str, str] | None = None,
-) -> dict:
+def summary(report: Report, window: Window | None = None, found: Budget | None = None) -> dict:
     """What the report says about a window (default: the training range, else the whole capture).
 
     Times are in milliseconds or microseconds as the keys say, bytes in bytes, fractions between 0 and 1. A value that
-    the report does not hold is None; ``not_looked_at`` says why. ``labs``: fix → the name of the lab that treats it.
+    the report does not hold is None; ``not_looked_at`` says why.
     """
     asked = window or report.window()
     found = found or budget(report, asked)
@@ -51,7 +46,7 @@ def summary(
         "report": report.path.name,
         "gpu": gpu_name(report, found),
         "gpu_number": found.device,
-        "gpus_used": gpus_used(report),
+        "gpus_used": threads.gpus_used(report),
         "profiler": report.profiler,
         "nsys_version": report.nsys_version,
         "range": window.name,
@@ -80,7 +75,7 @@ def summary(
             {"fix": bound.fix, "what": FIXES[bound.fix].label, "at_most_ms": bound.at_most_ms}
             for bound in bounds(report, found).values()
         ],
-        "advice": options.of_advice(report.profiler, advice.advice(report, found, labs)),
+        "advice": options.of_advice(report.profiler, advice.advice(report, found)),
         "not_looked_at": options.of(
             report.profiler,
             advice.not_looked_at(report, found)
@@ -120,15 +115,9 @@ def answer(report: Report, window: Window | None = None, gpu: int | None = None)
     return json.versioned(plain(summary(report, window, budget(report, window, gpu))))
 
 
-def gpus_used(report: Report) -> list[int]:
-    """The numbers of the cards that did anything in the report."""
-    tables = (report.kernels, report.graphs, report.copies, report.memsets)
-    return sorted({int(gpu) for table in tables for gpu in table["gpu"].unique()})
-
-
 def _remarks(report: Report, window: Window, found: Budget) -> list[str]:
     """What the profiler itself said where work of a GPU is missing; of which file and which GPU the answer is."""
-    said = report.losses if gpus_used(report) else report.diagnostics
+    said = report.losses if threads.gpus_used(report) else report.diagnostics
     remarks = [f"{report.said_by}{text}" for text in said] + (found.missing.said if found.missing else [])
     if report.sqlite_path != report.path and report.sqlite_path.parent == report.path.parent:
         unsure = "" if noted(report.sqlite_path) else ", if it is its own: nothing in that file says so"

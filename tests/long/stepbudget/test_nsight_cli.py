@@ -312,12 +312,10 @@ def test_a_fix_is_held_against_its_prediction(answer, ask, before, after, fix):
     assert status == 0 and "are gone from the rows that it treats" in out and "times as fast" in out
 
 
-def test_the_advice_names_labs_only_where_they_are_handed_in(capsys):
-    path = str(PROFILES / "main_baseline_nvtx.sqlite.xz")
-    assert main([path]) == 0
-    plain = capsys.readouterr().out
-    assert main([path], labs={"loader": "of the loader"}) == 0
-    assert " lab" not in plain and capsys.readouterr().out.count("see lab of the loader.") == 1
+def test_the_advice_of_the_command_names_no_labs(capsys):
+    assert main([str(PROFILES / "main_baseline_nvtx.sqlite.xz")]) == 0
+    said = capsys.readouterr().out
+    assert "loader" in said and " lab" not in said
 
 
 def test_what_cannot_be_compared_is_not_scored(answer, ask, made, tmp_path):

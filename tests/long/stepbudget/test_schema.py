@@ -127,6 +127,7 @@ def test_the_lists_of_words_are_those_of_the_code():
     assert validator().schema["title"].endswith(f", version {said.VERSION}")
 
 
-def test_the_schema_is_printed(capsys):
-    assert main(["--schema"]) == 0
+@pytest.mark.parametrize("more", [[], ["--tables"], ["--ranks"]])
+def test_the_schema_is_printed(capsys, more):
+    assert main(["--schema", *more]) == 0
     assert json.loads(capsys.readouterr().out) == validator().schema

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stepbudget
 from stepbudget.ask import launch
 from stepbudget.ask.iterations import step_windows
+from stepbudget.errors import ReportError
 from stepbudget.report import Report, open_report
 from stepbudget.window import Window
 from synthetic import AUTOGRAD, MAIN, PROCESS, SyntheticReport
@@ -145,6 +147,11 @@ def test_other_processes_and_gpus_do_not_count(made):
     assert (found.launches, found.kernels, found.starved, found.kernel_us) == (10, 10, 1, 30)
     with Report(made.write()) as report:
         assert launch.launch(report, gpu=1).launches == 15
+        for ask in (launch.launch, stepbudget.answer):
+            with pytest.raises(ReportError, match=r"number 7; the GPUs that did are 0, 1"):
+                ask(report, gpu=7)
+        with pytest.raises(ReportError, match="number 7"):
+            stepbudget.budget(report, device=7)
 
 
 def test_a_graph_s_kernels_are_one_launch(made):
