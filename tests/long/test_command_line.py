@@ -206,6 +206,12 @@ START_S, END_S = 240, 60  # on a machine that is busy: until the first record, a
 SMALL = ROOT / "tests" / "support" / "small_training.py"  # what the scripts stand on, without all that they import
 
 
+def as_in_a_terminal() -> None:
+    """In a new process: tests that run in the background, or under nohup, ignore these, and it would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Started:
     """A long training with two loader workers, in a session of its own."""
 
@@ -220,8 +226,7 @@ class Started:
             text=True,
             start_new_session=True,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            # where the tests run in the background, SIGINT is ignored, and a child would inherit that
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=as_in_a_terminal,
         )
 
     def wait_for_first_record(self) -> None:
@@ -355,7 +360,7 @@ def test_a_signal_before_the_first_epoch_is_one_sentence_too(tmp_path):
         (signal.SIGINT, 130, "interrupted."),
     ):
         words = [sys.executable, "-c", program, "--record", str(tmp_path / "run.json")]
-        usual = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        usual = {"preexec_fn": as_in_a_terminal}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(words, **pipes, **usual) as process:
             assert process.stdout.readline() == "begun\n"
