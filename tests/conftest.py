@@ -54,6 +54,19 @@ def unbroken_lines(monkeypatch):
     monkeypatch.setattr(lines, "WIDE", 10_000)
 
 
+@pytest.fixture
+def compiler() -> None:
+    """For tests that compile CUDA C++ by NVRTC, which needs no GPU. They are skipped without it, or without headers."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings comes with PyTorch's newer builds for Linux only")
+    from labkit.errors import LabError
+    from labkit.kernels.wmma import headers
+
+    try:
+        headers()
+    except LabError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium, once a file; each test opens a page of its own. Without Chromium it may be skipped, not in CI.

@@ -156,7 +156,7 @@ DEFECTS = (
     ),
     Defect(
         "the GPU of another rank", f"{READER}/ask/idle.py",
-        "own = [work_of(table, device) for table in tables]", "own = tables",
+        "own = [work_of(table, asked.gpu) for table in tables]", "own = tables",
         f"{NSIGHT}::test_the_work_of_another_gpu_does_not_make_this_one_busy", SHORT,
     ),
     # A page, or what stands behind it.

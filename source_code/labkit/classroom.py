@@ -18,7 +18,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import LabError, one_sentence
 from labkit.paths import RECORDED, ROOT
 
 SHARED = ("source_code", "README.md")  # at the course's top
@@ -82,10 +82,8 @@ def main() -> None:
     parser.add_argument("--without-solutions", action="store_true", help="the notebooks that are copied hold none")
     args, more = parser.parse_known_args()
     folder = args.folder.expanduser().absolute()
-    try:
+    with one_sentence():
         there = furnish(folder, not args.without_solutions)
-    except LabError as problem:
-        parser.exit(1, f"{problem}\n")
     print(f"{folder}: " + (f"{there} notebooks were there already, and stay" if there else "made"), flush=True)
     words, environment = jupyterlab(folder, more)
     os.execvpe(words[0], words, environment)

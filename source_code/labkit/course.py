@@ -7,9 +7,12 @@ rung an entry here and its script.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
+from labkit.errors import LabError
 from labkit.paths import RECORDED, ROOT
 
 REPOSITORY = ""  # OWNER/NAME at github.com, where the course is published: buttons for Colab and Binder lead there
@@ -231,3 +234,10 @@ def step(name: str) -> Step:
 def part(number: int) -> tuple[Lab, ...]:
     """The labs of one part, in reading order."""
     return tuple(lab for lab in LABS if lab.part == number)
+
+
+def module_of(lab: int) -> ModuleType:
+    """The module of a lab, imported when it is asked for. LabError where there is no such lab."""
+    if lab not in {one.number for one in LABS}:
+        raise LabError(f"there is no lab {lab}: they are numbered from 1 to {len(LABS)}.")
+    return importlib.import_module(f"labkit.labs.lab{lab:02d}")

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from stepbudget.errors import ReportError, printable
+from stepbudget.errors import ReportError, printable, speak_any_encoding
 
 TYPE_CHECKING = False  # what type checkers take for true; the module typing takes longer to load than the sums to make
 if TYPE_CHECKING:
@@ -122,11 +122,8 @@ def _window(report: Report, args: argparse.Namespace) -> Window:
 
 def _say(text: str) -> None:
     """Print a text; letters that the terminal's encoding lacks come out as '?'."""
-    try:
-        print(text, flush=True)
-    except UnicodeEncodeError:
-        encoding = sys.stdout.encoding
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+    speak_any_encoding()
+    print(text, flush=True)
 
 
 def _failed(why: object) -> int:

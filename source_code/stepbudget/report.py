@@ -83,7 +83,7 @@ UNREAD = {
     "GPU_CONTEXT_SWITCH_EVENTS": "switches of the GPU from one program to another",
     "NET_": "counters of the network",
     "CUPTI_ACTIVITY_KIND_OVERHEAD": "CUPTI's own overhead",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits as CUPTI saw them",
+    IN_CALLS: "waits as CUPTI saw them",
     "CUPTI_": "other records of CUPTI",
 }
 

@@ -21,7 +21,7 @@ from labkit.paths import SOURCE_CODE
 from labkit.recording import plan
 from labkit.source import recorded
 from labkit.subjects import accuracy, keras
-from labkit.training import keras_net, keras_run
+from labkit.training import keras_net, keras_run, machine
 from labkit.training.model import Net
 from stand_in import StandIn
 from stepbudget.report import open_report
@@ -85,7 +85,7 @@ tables["home"] = float(abs(model.get_weights()[0] - before).max())
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict:
     """The records of ``RUNS`` by name, and the benchmark's tables."""
-    if missing := keras_run.missing("keras", "tensorflow"):
+    if missing := machine.missing("keras", "tensorflow"):
         if os.environ.get("LAB_REQUIRE_KERAS") == "1":
             pytest.fail(f"LAB_REQUIRE_KERAS=1, but {' and '.join(missing)} cannot be imported")
         pytest.skip(f"{' and '.join(missing)} cannot be imported: {keras_run.HOW_TO_INSTALL}")
@@ -219,7 +219,7 @@ def test_the_command_line_is_the_courses_and_kerass(monkeypatch):
 
 
 def test_without_keras_one_sentence_says_so(monkeypatch):
-    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
+    monkeypatch.setattr(machine, "missing", lambda *packages: ["keras"])
     with pytest.raises(LabError, match=r"^keras: not installed\. pip install"):
         keras_run.use("tensorflow")
 

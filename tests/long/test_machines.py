@@ -6,15 +6,11 @@ import re
 
 import nbformat
 import pytest
-from nbval.plugin import get_sanitize_patterns
 
 import pages
 from labkit import course, lines
-from labkit.paths import ROOT
 from labkit.pretend import machines
 from labkit.source import recorded
-
-PATTERNS = get_sanitize_patterns((ROOT / "tests" / "live_sanitizer.cfg").read_text())
 
 everywhere = pytest.mark.parametrize(
     ("machine", "notebook"), [(machine, file.stem) for machine in machines.names() for file in pages.of(machine)]
@@ -42,14 +38,8 @@ def test_live_on_the_recorded_machine_a_page_claims_what_is_stored(ran_on, machi
     """It makes the same claims, and they hold: all that ``make test-gpu`` compares."""
     stored = nbformat.read(pages.BY_NAME[notebook], as_version=4).cells
     compared = [cell for cell in ran_on(machine)[notebook]["cells"] if "tags" not in stored[cell["cell"]].metadata]
-    found = {cell["cell"]: sanitized(cell["said"]).strip() for cell in compared}
-    assert found == {number: sanitized(pages.text_of(stored[number])).strip() for number in found}
-
-
-def sanitized(text: str) -> str:
-    for pattern, replacement in PATTERNS:
-        text = re.sub(pattern, replacement, text)
-    return text
+    found = {cell["cell"]: pages.sanitized(cell["said"]).strip() for cell in compared}
+    assert found == {number: pages.sanitized(pages.text_of(stored[number])).strip() for number in found}
 
 
 # What it says there

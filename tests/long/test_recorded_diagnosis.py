@@ -19,8 +19,6 @@ from stepbudget.report import Report, open_report
 OURS = "stepbudget: advice"
 FOLDER = RECORDED / course.DEFAULT_MACHINE
 PAGE = Path(ranks.__file__).parents[1] / "DIAGNOSIS.md"
-TWO = [case for case in cases.CASES if case.gpus == 2]
-COMMUNICATION = ("total_ms", "hidden_ms", "exposed_ms", "waiting_ms", "transfer_ms", "unmatched_ms")
 
 
 @pytest.fixture(scope="module")

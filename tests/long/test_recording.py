@@ -18,7 +18,7 @@ from labkit.recording import make, pages, plan, provenance, status
 from labkit.recording.plan import Item
 from labkit.recording.status import CURRENT, MISSING, OUTDATED
 from labkit.source import Recorded, command, counting, kinds, quick, recorded
-from labkit.training import keras_run, machine, manifest
+from labkit.training import machine, manifest
 from listed import write_list
 from stepbudget.ask.budget import CAUSES
 from stepbudget.export import nsys
@@ -204,7 +204,7 @@ def test_a_time_limit_begins_nothing_new(tmp_path, monkeypatch):
 def asked(monkeypatch, tmp_path):
     """Returns how ``python3 -m labkit.recording`` is called; nothing is made: the items are handed back."""
     monkeypatch.setattr(machine, "gpu_name", lambda: "NVIDIA Test GPU")
-    monkeypatch.setattr(keras_run, "missing", lambda *packages: [])
+    monkeypatch.setattr(machine, "missing", lambda *packages: [])
     monkeypatch.setattr(command_line, "RECORDED", tmp_path)
     found = []
     monkeypatch.setattr(command_line, "record", lambda folder, items, args: found.append((folder, items)) or 0)
@@ -243,13 +243,13 @@ def test_what_is_about_the_cpu_is_recorded_only_where_it_is_asked_for(asked):
 
 def test_the_labs_on_keras_are_left_out_where_it_is_missing(asked, monkeypatch, capsys):
     assert any(item.kind == "keras" for item in asked()[1])
-    monkeypatch.setattr(keras_run, "missing", lambda *packages: ["keras"])
+    monkeypatch.setattr(machine, "missing", lambda *packages: ["keras"])
     assert not any(item.kind.startswith("keras") for item in asked()[1])
     assert "of labs 16 and 17 is left out what needs keras" in capsys.readouterr().out
 
 
 def test_a_missing_backend_leaves_the_others_of_lab_12(asked, monkeypatch, capsys):
-    monkeypatch.setattr(keras_run, "missing", lambda *packages: [one for one in packages if one == "jax"])
+    monkeypatch.setattr(machine, "missing", lambda *packages: [one for one in packages if one == "jax"])
     commands = [item.command for item in asked("--only", "keras_cpu")[1]]
     assert any("--backend tensorflow" in command for command in commands)
     assert not any("--backend jax" in command for command in commands)

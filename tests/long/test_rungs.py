@@ -8,12 +8,10 @@ from collections import Counter
 import pytest
 import torch
 
-from labkit.errors import LabError
 from labkit.kernels import nvrtc
 from labkit.kernels.matmul import MULTIPLIES, error_bound
 from labkit.kernels.rungs import FOLDER, HOPPER, RUNGS, Rung, rung_matmul
 from labkit.kernels.rungs.in_triton import TILE, triton_matmul
-from labkit.kernels.wmma import headers
 from labkit.labs import lab29
 
 pytestmark = pytest.mark.filterwarnings("ignore:CUDA initialization")
@@ -30,15 +28,6 @@ MULTIPLYING = {  # what the page says of each
     ("wgmma", "TMA", "warp-specialised", "cluster"), "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16"
 )
 each_rung = pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.path.stem)
-
-
-@pytest.fixture
-def compiler():
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings comes with PyTorch's newer builds for Linux only")
-    try:
-        headers()
-    except LabError as error:
-        pytest.skip(str(error))
 
 
 def compiled(rung: Rung, more: str = "") -> nvrtc.Code:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.parse
 import urllib.request
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -16,7 +15,6 @@ from stepbudget.report import Report
 from synthetic import SyntheticReport
 from test_jupyterlab import SHOWN, page, server  # noqa: F401  (fixtures)
 
-ROOT = Path(__file__).resolve().parents[2]
 PICTURE, LIVE = "img.stepbudget-live", "svg[tabindex='0']"
 EVIL = "<img src=x onerror=document.title='run'></text><script>document.title='run'</script>"
 

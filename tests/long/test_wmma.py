@@ -33,15 +33,6 @@ SMALL = Tile(32, 64, 32, 2, 2, 3)
 # Compiled by NVRTC, which needs no GPU
 
 
-@pytest.fixture
-def compiler():
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings comes with PyTorch's newer builds for Linux only")
-    try:
-        headers()
-    except LabError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize("tile", [None, TILE], ids=str)
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0), (10, 0)], ids=str)
 def test_it_compiles_for_every_generation_with_tensor_cores(compiler, capability, tile):

@@ -43,20 +43,20 @@ def test_break_even(slow, fast, epochs):
 
 def test_lines_cross_where_they_should():
     costs = {"eager": Cost(2, 1.0), "compiled": Cost(7, 0.5), "slower": Cost(8, 2.0)}
-    fig = lines_chart(costs, 40)
+    fig = lines_chart(costs)
     ax = fig.axes[0]
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert [(*dot.get_xdata(), *dot.get_ydata()) for dot in dots] == [(10, 12)]
     assert "10 epochs" in [text.get_text() for text in ax.texts]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(costs)
     far = lines_chart({"eager": Cost(2, 1.0), "compiled": Cost(7, 0.1), "never": Cost(8, 2.0)}).axes[0]
-    assert far.get_xlim() == (0, 50), "past the last crossing, where nobody says how far"
-    assert drawn_data(fig) != drawn_data(lines_chart(costs | {"slower": Cost(8, 2.1)}, 40))
+    assert far.get_xlim() == (0, 50), "past the last crossing"
+    assert drawn_data(fig) != drawn_data(lines_chart(costs | {"slower": Cost(8, 2.1)}))
 
 
 def test_too_many_lines_are_refused():
     with pytest.raises(ValueError, match="7 steps"):
-        lines_chart({str(n): Cost(1, n) for n in range(7)}, 40)
+        lines_chart({str(n): Cost(1, n) for n in range(7)})
 
 
 def test_the_recorded_cold_run():

@@ -74,7 +74,7 @@ def test_the_course_itself_and_a_folder_that_cannot_be_are_refused(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "labkit.classroom", str(tmp_path / "file")], capture_output=True, text=True
     )
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "cannot write into" in done.stderr
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "cannot write into" in done.stderr
 
 
 def test_jupyterlab_opens_there_with_reports_of_her_own(own):

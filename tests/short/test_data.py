@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torchvision import datasets
 
 from labkit.errors import LabError
 from labkit.training import data
@@ -53,7 +54,7 @@ def own_machine(monkeypatch, tmp_path):
     def no_download(*args, **kwargs):
         raise AssertionError("a download was tried")
 
-    monkeypatch.setattr(data.datasets, "MNIST", no_download)
+    monkeypatch.setattr(datasets, "MNIST", no_download)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def failing_download(monkeypatch):
         (raw / "train-images-idx3-ubyte.gz").write_bytes(b"half a fi")
         raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
 
-    monkeypatch.setattr(data.datasets, "MNIST", download)
+    monkeypatch.setattr(datasets, "MNIST", download)
     return tries
 
 
@@ -230,7 +231,7 @@ def test_a_user_without_a_home_gets_the_bundled_digits(monkeypatch):
 
 
 def test_a_download_is_used_at_once(small_files, monkeypatch):
-    monkeypatch.setattr(data.datasets, "MNIST", lambda root, download: put_mnist(Path(root)))
+    monkeypatch.setattr(datasets, "MNIST", lambda root, download: put_mnist(Path(root)))
     digits = data.load_digits()
     assert (digits.source, digits.folder) == ("MNIST", str(data.cache_folder()))
     assert [path.name for path in data.cache_folder().iterdir()] == ["MNIST"]

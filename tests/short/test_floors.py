@@ -17,7 +17,7 @@ from labkit.subjects.floors import Roofs
 needs_nvrtc = pytest.mark.skipif(not importlib.util.find_spec("cuda"), reason="cuda-bindings are not installed")
 
 # An H200 as design and findings know it; shared memory: 128 bytes a clock of 132 multiprocessors at 1,755 MHz.
-H200 = Roofs("NVIDIA H200", 782.0, 4.3, 6.0, 128 * 132 * 1755 / 1e6, 1755.0)
+H200 = Roofs("NVIDIA H200", 782.0, 4.3, 128 * 132 * 1755 / 1e6, 1755.0)
 
 
 def test_everything_at_once_is_the_arithmetic():
@@ -52,7 +52,7 @@ def test_a_tensor_core_reads_what_shared_memory_gives():
 
 def test_shared_memory_binds_where_the_clock_is_low():
     """At 1,755 MHz it has time to spare; at 1,450 it takes longer than what cuBLAS reached."""
-    slow = Roofs("a GPU", 782.0, 4.3, 6.0, 128 * 132 * 1450 / 1e6)
+    slow = Roofs("a GPU", 782.0, 4.3, 128 * 132 * 1450 / 1e6)
     fast, low = floors.floors(H200), floors.floors(slow)
     assert fast["all at once"] < fast["one after another"] == fast["through shared memory"]
     own = floors.kernels(slow).set_index("kernel")["shared"]
@@ -86,7 +86,7 @@ def record(scale: float = 1.0, mhz: float | None = 1500.0) -> dict:
 
 def test_the_roofs_of_a_record():
     found = floors.roofs([record(), record(1.1), record(0.5)])
-    assert found == Roofs("a GPU", 700.0, 4.2, 6.0, pytest.approx(127 * 132 * 1500 / 1e6), 1500.0)
+    assert found == Roofs("a GPU", 700.0, 4.2, pytest.approx(127 * 132 * 1500 / 1e6), 1500.0)
     assert floors.roofs([record()], 0.75).tflops == 800.0, "zeros in one factor"
     brief = floors.roofs([record()], brief=True)
     assert (brief.tflops, brief.mhz) == pytest.approx((840.0, 1800.0)), "at a clock that is higher as the rate is"

@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from nbval.plugin import get_sanitize_patterns
 
 from labkit import lines
 from labkit.recording.notebooks import files
-
-SANITIZER = Path(__file__).parents[1] / "live_sanitizer.cfg"
-PATTERNS = get_sanitize_patterns(SANITIZER.read_text())
-
-
-def sanitized(text: str) -> str:
-    for pattern, replacement in PATTERNS:
-        text = re.sub(pattern, replacement, text)
-    return text
+from pages import PATTERNS, SANITIZER, sanitized
 
 
 def test_every_entry_is_read():

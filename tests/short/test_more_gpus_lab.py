@@ -67,7 +67,7 @@ def test_three_late_ranks_for_three_reasons_and_a_run_without():
 
 @pytest.mark.parametrize("letter", LATE)
 def test_the_reader_names_the_late_rank_and_the_reason_that_was_planted(runs, letter):
-    found, case = ranks.late(runs[letter]), stragglers.case(letter)
+    found, case = runs[letter].late, stragglers.case(letter)
     assert (found.number, found.last > 0.8 * found.matched) == (case.late, True)
     assert found.cause in case.right
     causes = {"loader": ("loader",), "cpu": ranks.REASONS["CPU code"]}

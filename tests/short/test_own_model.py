@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from support.scripts import SMALL, script
 
-from labkit import course, exercises
+from labkit import exercises
 from labkit.display import style
 from labkit.errors import LabError
 from labkit.labs import lab25
@@ -20,7 +20,6 @@ from labkit.recording import plan
 from stepbudget.ask import iterations, predict
 from stepbudget.ask.budget import budget
 
-LAB = next(lab for lab in course.LABS if lab.file.endswith("_own_model.ipynb"))
 REPORTS = [name for steps in plan.EXAMPLES.values() for name in steps]
 OF_FLAGS = ("now", "Pictures", "Sentences", "Model")  # what the examples call with their flags
 

@@ -14,7 +14,7 @@ from labkit import course, images
 from labkit.recording import pages, plan, provenance, status
 from labkit.source import Recorded, kinds, recorded
 from labkit.subjects import accuracy, nvml, roofline, steps
-from stepbudget.ask import copies, idle, tensor_cores
+from stepbudget.ask import budget, copies, idle, tensor_cores
 from stepbudget.report import open_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,8 +129,7 @@ def test_reports_say_what_the_labs_say(folder):
         return open_report(folder / "profiles" / f"{name}.sqlite.xz")
 
     with opened("main_baseline_nvtx") as baseline:
-        waiting = idle.idle_by_phase(baseline).set_index("phase").loc["data loading", "share"]
-        assert waiting >= 0.8
+        assert budget.budget(baseline).fractions["loader"] >= 0.8
         assert (tensor_cores.kernels(baseline)["tensor_cores"] != "yes").all()
     with opened("main_opt2") as opt2:
         table = copies.copies(opt2)

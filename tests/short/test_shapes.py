@@ -294,7 +294,9 @@ def test_channels_are_shown_with_the_largest_power_of_two_in_them():
 
 
 def test_epochs_are_compared_run_by_run():
-    found = shapes.epochs({"plain": [100.0, 110.0, 120.0], "other": [105.0, 110.0, 132.0]})
+    times = {"a.py": [100.0, 110.0, 120.0], "b.py": [105.0, 110.0, 132.0]}
+    runs = {name: [{"epochs": [{}, {"training_s": ms / 1e3}]} for ms in own] for name, own in times.items()}
+    found = shapes.epochs(runs, {"a.py": "plain", "b.py": "other"})
     assert found.cells() == [
         ["plain", "110.0", "100.0–120.0", "0.0"],
         ["other", "110.0", "105.0–132.0", "+5.0"],

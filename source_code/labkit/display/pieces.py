@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from labkit.errors import LabError, near
+from labkit.training.manifest import names_of
 
 
 def part(source: str, name: str) -> str:
@@ -14,7 +15,7 @@ def part(source: str, name: str) -> str:
     """
     node: ast.AST = ast.parse(source)
     for word in name.split("."):
-        there = {known: child for child in ast.iter_child_nodes(node) for known in _names(child) if known}
+        there = {known: child for child in ast.iter_child_nodes(node) for known in names_of(child) if known}
         if word not in there:
             raise LabError(f"there is nothing called {name} in this source. {near(word, there)}")
         node = there[word]
@@ -45,10 +46,3 @@ def text_of(source: str, node: ast.AST) -> str:
     all_lines = source.splitlines()[first - 1 : node.end_lineno]
     indent = len(all_lines[0]) - len(all_lines[0].lstrip())
     return "\n".join(line[indent:] for line in all_lines) + "\n"
-
-
-def _names(node: ast.AST) -> set[str]:
-    """What a statement defines."""
-    if isinstance(node, ast.Assign):
-        return {word.id for target in node.targets for word in ast.walk(target) if isinstance(word, ast.Name)}
-    return {getattr(node, "name", "")}

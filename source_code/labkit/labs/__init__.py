@@ -7,10 +7,8 @@ reader to predict stands in its module's ``PREDICTIONS``: ``lab.predict("times",
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
 from labkit import checks, course, predictions
@@ -31,8 +29,8 @@ def on_nsight() -> bool:
 
 
 def checks_of(number: int) -> dict[str, Callable[..., Iterable[Claim | str]]]:
-    """The checks of a lab by their names; LabError where there is no such lab, none where it has no module."""
-    own = vars(module).items() if (module := _module(number)) else ()
+    """The checks of a lab by their names; LabError where there is no such lab."""
+    own = vars(course.module_of(number)).items()
     return {name: made for name, made in own if inspect.isgeneratorfunction(made) and not name.startswith("_")}
 
 
@@ -43,24 +41,12 @@ def check(name: str, *given: object, **more: object) -> None:
 
 def predictions_of(number: int) -> dict[str, predictions.Guess]:
     """What a lab asks its reader to predict, by name; LabError where there is no such lab."""
-    return getattr(_module(number), "PREDICTIONS", {})
+    return getattr(course.module_of(number), "PREDICTIONS", {})
 
 
 def predict(name: str, guess: object, *context: object) -> None:
     """Score the reader's guess (None: none was made) of what the lab that has begun asks under this name."""
     predictions.predict(_named(name, "prediction", predictions_of), guess, *context)
-
-
-def _module(number: int) -> ModuleType | None:
-    if number not in {lab.number for lab in course.LABS}:
-        raise LabError(f"there is no lab {number}: they are numbered from 1 to {len(course.LABS)}.")
-    name = f"{__name__}.lab{number:02d}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None
 
 
 def _named(name: str, what: str, of: Callable[[int], dict]) -> Any:

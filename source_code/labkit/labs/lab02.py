@@ -23,6 +23,7 @@ from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
 from labkit.source import kinds, sweep
+from labkit.source.sweep import spare
 from labkit.subjects import bounds
 from labkit.subjects.bounds import idle_ms, row_ms, without
 from labkit.subjects.ladder import WallClock
@@ -196,7 +197,7 @@ class Sweep:
     @property
     def spare(self) -> int:
         """The workers that the cores allow."""
-        return sweep.spare(self.cores)
+        return spare(self.cores)
 
     @property
     def chart(self) -> Figure:
@@ -365,10 +366,6 @@ def _loader(workers: Callable[[int], int], kept: bool = True, **others) -> Calla
     return lambda DataLoader, digits, cores: DataLoader(digits, num_workers=workers(cores), **options)
 
 
-def _spare(cores: int) -> int:
-    return max(1, cores - 2)
-
-
 ANY_MACHINE = Code(
     "num_workers and persistent_workers are the two arguments; max(1, …) keeps one worker where cores are few.",
     _try_loader,
@@ -380,15 +377,15 @@ ANY_MACHINE = Code(
         "with 2 cores it has no worker": lambda DataLoader, digits, cores: _loader(lambda n: n - 2, cores > 2)(
             DataLoader, digits, cores
         ),
-        "start anew: keep them alive": _loader(_spare, kept=False),
-        "with 64 cores it starts 14, and 62 workers": _loader(lambda cores: min(14, _spare(cores))),
-        "no longer shuffled": _loader(_spare, shuffle=False),
-        "it changes what is trained: the digits are no longer shuffled": _loader(_spare, shuffle=False, sampler=None),
+        "start anew: keep them alive": _loader(spare, kept=False),
+        "with 64 cores it starts 14, and 62 workers": _loader(lambda cores: min(14, spare(cores))),
+        "no longer shuffled": _loader(spare, shuffle=False),
+        "it changes what is trained: the digits are no longer shuffled": _loader(spare, shuffle=False, sampler=None),
         "are no longer shuffled": lambda DataLoader, digits, cores: _loader(
-            _spare, shuffle=False, sampler=range(len(digits))
+            spare, shuffle=False, sampler=range(len(digits))
         )(DataLoader, digits, cores),
-        "in batches of 1,024": _loader(_spare, batch_size=4096),
-        "short batch is dropped": _loader(_spare, drop_last=True),
+        "in batches of 1,024": _loader(spare, batch_size=4096),
+        "short batch is dropped": _loader(spare, drop_last=True),
         "does not return the loader": lambda DataLoader, digits, cores: None,
     },
 )

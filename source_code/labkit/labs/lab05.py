@@ -38,7 +38,6 @@ STEPS = {step.script: step.label for step in course.ladder()}
 LOOP = "training_s"
 MADE = ("loader", "pinned_memory", "mixed_precision")  # the three fixes, in the order in which they were made
 RESNET = ("train_resnet", "train_resnet_workers", "train_resnet_pinned", "train_resnet_amp")  # the same three in it
-EXAMPLE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 CPU_WORK = "the CPU's own work"
 LEFT = {  # what part 2 treats, and the causes that it has
     "the loader": ("loader",),
@@ -110,7 +109,7 @@ def promised(scored: pd.DataFrame) -> Iterator[Claim | str]:
 
 def straw_man() -> tuple[list[dict], list[dict]]:
     """Runs of our baseline, and of PyTorch's own example, in rounds: recorded, on a day of their own."""
-    return recorded.records("reference", "main_baseline.py"), recorded.records("reference", EXAMPLE)
+    return recorded.records("reference", "main_baseline.py"), recorded.records("reference", plan.REFERENCE)
 
 
 def no_straw_man(own: Sequence[dict], example: Sequence[dict]) -> Iterator[Claim | str]:

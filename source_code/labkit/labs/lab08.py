@@ -369,18 +369,17 @@ def rungs(clock: WallClock) -> dict[str, Sequence[dict]]:
     return {f"opt{course.step(command).label}": clock.runs[command] for command in steps}
 
 
-def lines_chart(costs: Mapping[str, Cost], most_epochs: int | None = None, ran: int = 10) -> Figure:
-    """Seconds of a whole process against its epochs, up to ``most_epochs``; the runs themselves had ``ran``.
+def lines_chart(costs: Mapping[str, Cost], ran: int = 10) -> Figure:
+    """Seconds of a whole process against its epochs; the runs themselves had ``ran``.
 
-    A dot marks where a line falls below that of the first step, if it was above. At most six steps. Unless told
-    otherwise, the epochs go on past the last such dot.
+    A dot marks where a line falls below that of the first step, if it was above; the epochs go on past the last of
+    them. At most six steps.
     """
     if len(costs) > len(LOOKS):
         raise ValueError(f"{len(costs)} steps, and {len(LOOKS)} looks")
     first = next(iter(costs.values()))
-    if most_epochs is None:
-        latest = max(filter(isfinite, (epochs_until_even(first, own) for own in costs.values())))
-        most_epochs = 50 * ceil((1.3 * latest + 10) / 50)
+    latest = max(filter(isfinite, (epochs_until_even(first, own) for own in costs.values())))
+    most_epochs = 50 * ceil((1.3 * latest + 10) / 50)
     epochs = np.array([0, most_epochs])
     with style.house_style():
         fig = style.figure(3.9)

@@ -98,7 +98,7 @@ def sums(steps: Mapping[str, pd.DataFrame]) -> Table:
     return table(frame, "One training step, as counted", dict.fromkeys(parts, "{:,.0f}"))
 
 
-def opt7_flops(batch: int = BATCH) -> dict[str, int]:
+def opt7_flops() -> dict[str, int]:
     """Operations of each kernel of ``main_opt7`` in a step, by the name of the kernel.
 
     The gradient of conv1 needs that of its output, which is conv2's data gradient, in the same kernel.
@@ -111,7 +111,7 @@ def opt7_flops(batch: int = BATCH) -> dict[str, int]:
         "_conv1_gradient": layers["conv2"] + layers["conv1"],
         "_head": 3 * layers["fc2"],
     }
-    return {name: batch * count for name, count in each.items()}
+    return {name: BATCH * count for name, count in each.items()}
 
 
 def done_and_needed(kernels: pd.DataFrame) -> Table:

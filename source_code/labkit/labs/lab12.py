@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from labkit.checks import Claim
 from labkit.display import style
-from labkit.display.runs import difference, epoch_ms
+from labkit.display.runs import difference
 from labkit.display.spread import paired
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.lazily import torch
@@ -326,7 +326,7 @@ def linear_layers(reports: Mapping[str, Report]) -> Table:
 
 def epochs(runs: Mapping[str, Sequence[dict]]) -> Table:
     """Milliseconds of an epoch of each network; ``runs``: their records, by the command."""
-    return shapes.epochs({label: [epoch_ms([run]) for run in runs[command]] for command, label in NETWORKS.items()})
+    return shapes.epochs(runs, NETWORKS)
 
 
 def by_kernel(products: pd.DataFrame) -> Table:

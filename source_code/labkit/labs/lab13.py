@@ -162,7 +162,7 @@ def accuracy_kept(baseline: Sequence[float], last: Sequence[float]) -> Iterator[
     """The layout loses nothing: test accuracies of both, one a seed."""
     chance = accuracy.below(baseline, last)
     yield Claim(
-        "not significantly below the baseline (p ≥ 0.05)", chance >= 0.05, chance,
+        "not significantly below the baseline (p ≥ 0.05)", chance >= accuracy.SIGNIFICANCE, chance,
         because="one in twenty such tests fails by chance",
         so="look at the mean and at how many points it loses at most, and train more seeds",
     )  # fmt: skip
@@ -206,7 +206,7 @@ MOVES = {"layout copies": CHANGES_LAYOUT.pattern, "pooling": "max_pool", "other 
 
 def epochs(runs: Mapping[str, Sequence[dict]]) -> Table:
     """Milliseconds of an epoch with and without channels_last; ``runs``: their records, by the command."""
-    return shapes.epochs({label: [epoch_ms([run]) for run in runs[command]] for command, label in NETWORKS.items()})
+    return shapes.epochs(runs, NETWORKS)
 
 
 def moves(reports: Mapping[str, Report]) -> Table:

@@ -275,7 +275,8 @@ def accuracy_kept(baseline: Sequence[float], unscaled: Sequence[float]) -> Itera
     """FP16 without a scaler passes the gate: test accuracies of both, one a seed."""
     p = accuracy.below(baseline, unscaled)
     yield Claim(
-        "even without loss scaling, the accuracy is not significantly below the baseline's", p >= 0.05, p,
+        "even without loss scaling, the accuracy is not significantly below the baseline's",
+        p >= accuracy.SIGNIFICANCE, p,
         because="ten seeds decide, and small losses show in some sets of ten and not in others",
         so=f"the mean is {statistics.mean(unscaled):.2f} %: keep the scaler",
     )  # fmt: skip

@@ -11,6 +11,7 @@ from labkit.checks import Claim
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
 from labkit.source import recorded
+from labkit.subjects.accuracy import FLOOR_PCT, SIGNIFICANCE
 from labkit.subjects.keras import KIND, USUAL_SCALE, Tried
 from stepbudget.show.table import Table, table
 from stepbudget.signs import signed
@@ -297,7 +298,7 @@ def learns_as_well(gates: Sequence[tuple[float, float]]) -> Iterator[Claim | str
     """Keras keeps the accuracy; ``gates``: in FP32 and in FP16 the mean and the p-value of being below PyTorch."""
     yield Claim(
         "Keras on JAX reaches at least 98.70 % in FP32 and in FP16, not significantly below PyTorch (p ≥ 0.05)",
-        all(mean >= 98.70 and p >= 0.05 for mean, p in gates),
+        all(mean >= FLOOR_PCT and p >= SIGNIFICANCE for mean, p in gates),
         ", ".join(f"{mean:.2f} %, p {p:.2f}" for mean, p in gates),
         because="of two equal networks one in twenty fails this test",
         so="train with more seeds before you call it a loss",

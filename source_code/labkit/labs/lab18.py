@@ -63,9 +63,9 @@ def _operators(found: pd.DataFrame) -> pd.DataFrame:
     return found.set_index("name").sort_values("self_gpu_ms", ascending=False, kind="stable")
 
 
-def longest_operators(profile: Profile, rows: int = 10) -> Table:
+def longest_operators(profile: Profile) -> Table:
     """The operators of ``key_averages()`` with most GPU time of their own, and whether it was on Tensor Cores."""
-    found = _operators(profile.operators).head(rows).reset_index()
+    found = _operators(profile.operators).head(10).reset_index()
     steps = len(profile.steps)
     used = torch_profiler.operators(profile.report).set_index("operator")["tensor_core_share"]
     frame = pd.DataFrame(
@@ -153,7 +153,7 @@ def step_numbers(report: Report, window: Window, steps: int) -> dict[str, float]
     }
 
 
-def against(by: Mapping[str, tuple[Report, Window]], rows: int = 6) -> Table:
+def against(by: Mapping[str, tuple[Report, Window]]) -> Table:
     """The same kernels by both profilers, from ``same_steps``: count and microseconds a step."""
     both, steps, other = torch_profiler.side_by_side(*by.values()), _steps(by), [*by][1].removesuffix(" Systems")
     frame = pd.DataFrame(
@@ -165,7 +165,7 @@ def against(by: Mapping[str, tuple[Report, Window]], rows: int = 6) -> Table:
             f"{other}: µs a step": both["nsight_us"] / steps,
             "difference %": 100 * (both["torch_us"] / both["nsight_us"] - 1),
         }
-    ).head(rows)
+    ).head(6)
     measured = ["torch: µs a step", f"{other}: µs a step", "difference %"]
     formats = {"kernel": short_kernel} | dict.fromkeys(measured[:2], "{:,.1f}") | {"difference %": "{:+.1f}"}
     caption = "The same steps, by two profilers" if other == "Nsight" else "The same steps, twice by one profiler"
@@ -245,10 +245,10 @@ def memory_timeline(named: Mapping[str, Mapping]) -> Figure:
     return fig
 
 
-def at_peak(profile: Profile, rows: int = 4) -> Table:
+def at_peak(profile: Profile) -> Table:
     """Whose memory was alive when most was allocated: lines of the program, from the allocator's history."""
     asked = profile.record.get("snapshot", {"at_peak": []})["at_peak"]  # of a GPU only
-    frame = pd.DataFrame(asked, columns=["line", "allocations", "mb"]).head(rows)
+    frame = pd.DataFrame(asked, columns=["line", "allocations", "mb"]).head(4)
     frame = frame.rename(columns={"line": "asked for by", "mb": "MB"})
     return table(frame, f"{profile.name}: alive at the peak of three steps", {"MB": "{:,.1f}"})
 

@@ -21,6 +21,7 @@ from labkit.predictions import Guess
 from labkit.source import kinds
 from labkit.source.command import profile_command
 from labkit.subjects import nvml
+from labkit.subjects.floors import EPOCHS
 from stepbudget import ask
 from stepbudget.report import Report
 from stepbudget.show.table import Table, table
@@ -211,10 +212,10 @@ def freshness(program: dict) -> Table:
     return table(frame, caption, {"new every ms": "{:.0f}"})
 
 
-def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
+def energy(programs: Sequence[dict]) -> Table:
     """Seconds, joules and watts of each training, a row a program; those that train nothing are left out.
 
-    Start-up: until the first epoch is over. An epoch: the mean of those after it. All: ``epochs`` epochs and the start.
+    Start-up: until the first epoch is over. An epoch: the mean of those after it. All: ten epochs and the start.
     """
     formats = {
         "start-up s": "{:.1f}", "start-up J": "{:,.0f}", "an epoch s": "{:.3f}", "an epoch J": "{:,.1f}",
@@ -229,9 +230,9 @@ def energy(programs: Sequence[dict], epochs: int = 10) -> Table:
         epoch_s = (ends[-1] - ends[0]) / (len(ends) - 1)
         epoch_j = nvml.energy_j(samples, ends[0], ends[-1]) / (len(ends) - 1)
         start_j = nvml.energy_j(samples, 0, ends[0])
-        all_s, all_j = ends[0] + (epochs - 1) * epoch_s, start_j + (epochs - 1) * epoch_j
+        all_s, all_j = ends[0] + (EPOCHS - 1) * epoch_s, start_j + (EPOCHS - 1) * epoch_j
         rows.append((short_program(program), ends[0], start_j, epoch_s, epoch_j, epoch_j / epoch_s, all_s, all_j))
-    caption = f"Energy of the board, from the driver's counter; the last columns: {epochs} epochs"
+    caption = f"Energy of the board, from the driver's counter; the last columns: {EPOCHS} epochs"
     return table(pd.DataFrame(rows, columns=["program", *formats]), caption, formats)
 
 

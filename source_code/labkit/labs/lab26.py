@@ -39,9 +39,9 @@ COLUMNS = 4096  # of the softmax that the reader predicts
 # --- softmax ------------------------------------------------------------------------------------------------
 
 
-def softmax_floor_us(numbers: int, peaks: Peaks, dtype: str, passes: int = 2) -> float:
-    """µs in which so many numbers can pass through memory so often: read once and written once, that is 2."""
-    return passes * numbers * BYTES[dtype] / peaks.tb_per_s / 1e6
+def softmax_floor_us(numbers: int, peaks: Peaks, dtype: str) -> float:
+    """µs in which so many numbers can pass through memory twice: read once and written once."""
+    return 2 * numbers * BYTES[dtype] / peaks.tb_per_s / 1e6
 
 
 def softmax_shares(records: Sequence[dict], peaks: Peaks) -> pd.DataFrame:

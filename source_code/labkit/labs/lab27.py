@@ -63,10 +63,10 @@ def register_share(chains: int, latency: float) -> float:
     return 1.0 if chains >= round(latency) else chains / (chains + 1)
 
 
-def warps_enough(records: Sequence[dict], share: float = 0.9) -> pd.Series:
-    """By chains a thread, the fewest warps measured that come to this share of the best; NaN where none does."""
+def warps_enough(records: Sequence[dict]) -> pd.Series:
+    """By chains a thread, the fewest warps measured that come to 90 % of the best; NaN where none does."""
     found = chains(records)
-    good = found >= share * float(found.max().max())
+    good = found >= 0.9 * float(found.max().max())
     return good.idxmax().where(good.any()).astype(float)
 
 

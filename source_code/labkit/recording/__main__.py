@@ -25,7 +25,7 @@ from labkit.paths import RECORDED
 from labkit.recording import make, pages, plan, provenance, status
 from labkit.recording.tools import TOOLS
 from labkit.source import command, originals, quick
-from labkit.training import keras_run, machine
+from labkit.training import machine
 
 WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS)  # kinds
 ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.BOTH, *plan.OF_RANKS)
@@ -77,7 +77,7 @@ def without_keras(items: list[plan.Item]) -> list[plan.Item]:
 
     def absent(item: plan.Item) -> list[str]:
         backends = re.findall(r"--backend (\w+)", item.command)
-        return keras_run.missing("keras", *backends) if item.kind.startswith("keras") else []
+        return machine.missing("keras", *backends) if item.kind.startswith("keras") else []
 
     if packages := sorted({package for item in items for package in absent(item)}):
         print(f"of labs 16 and 17 is left out what needs {' and '.join(packages)}: not to be imported here")

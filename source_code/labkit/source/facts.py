@@ -60,7 +60,7 @@ def here() -> Machine:
     found = _nsys()
     return Machine(
         gpu=gpu,
-        capability=_capability() if gpu else None,
+        capability=machine.capability() if gpu else None,
         cores=machine.usable_cores(),
         driver=machine.driver_version(),
         nsys=found.version_text if found else None,
@@ -99,12 +99,6 @@ def _cuda_starts() -> bool:
         return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuInit(0) == 0
     except OSError:
         return False
-
-
-def _capability() -> tuple[int, int]:
-    import torch
-
-    return torch.cuda.get_device_capability(0)
 
 
 def _gpus() -> int:

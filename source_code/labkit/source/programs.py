@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from labkit.source import command, counting, facts, running, turns
+from labkit.training import machine
 
 
 class Programs:
@@ -20,22 +20,12 @@ class Programs:
     profile = staticmethod(command.run_profile)
     rank_profiles = staticmethod(command.run_rank_profiles)
     count = staticmethod(counting.run)
+    missing = staticmethod(machine.missing)
 
     @property
     def facts(self) -> facts.Machine:
         return facts.here()
 
-    def missing(self, *packages: str) -> list[str]:
-        """Those of the packages that cannot be imported here."""
-        return [package for package in packages if not _is_there(package)]
-
     def turn(self, what: str, show: Callable[[str], None], gpus: int = 1) -> AbstractContextManager[None]:
         """While this lasts, no other live run is on the GPU, or on so many of them."""
         return turns.turn(what, show, turns.gpus(gpus)) if self.facts.gpu else nullcontext()
-
-
-def _is_there(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # what it lies in is missing: ``cuda`` of ``cuda.bindings``
-        return False

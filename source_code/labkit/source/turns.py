@@ -69,7 +69,7 @@ def _one(file: Path, what: str, show: Callable[[str], None]) -> Iterator[None]:
         return
     try:
         _held[file] = held
-        if _wait(fcntl, held, what, show):
+        if _wait(fcntl, held, show):
             os.ftruncate(held, 0)
             os.pwrite(held, f"{datetime.now().astimezone():%H:%M} {os.getpid()} {what}".encode(), 0)
         yield
@@ -94,7 +94,7 @@ def _opened(file: Path) -> int:
     return held
 
 
-def _wait(fcntl, held: int, what: str, show: Callable[[str], None]) -> bool:
+def _wait(fcntl, held: int, show: Callable[[str], None]) -> bool:
     """Wait for the GPU in a queue of one; is it ours?"""
     start, told = time.monotonic(), False
     for place in (QUEUE, GPU):

@@ -209,7 +209,6 @@ class Roofs:
     gpu: str
     tflops: float
     tb_per_s: float
-    l2_tb_per_s: float
     shared_tb_per_s: float
     mhz: float = float("nan")
 
@@ -236,7 +235,6 @@ def roofs(records: Sequence[dict], zeros: float = 0.0, brief: bool = False) -> R
         gpu=records[0]["gpu"],
         tflops=rate,
         tb_per_s=float(moved.max()),
-        l2_tb_per_s=float(rows[rows["what"] == "l2"]["tb_per_s"].median()),
         shared_tb_per_s=float(shared["tb_per_s"] if pd.isna(at_clock) else at_clock),
         mhz=mhz,
     )
@@ -266,12 +264,12 @@ def kernels(roofs: Roofs, batch: int = BATCH) -> pd.DataFrame:
     return found
 
 
-def floors(roofs: Roofs, batch: int = BATCH) -> dict[str, float]:
+def floors(roofs: Roofs) -> dict[str, float]:
     """µs of one training step that nothing can be faster than, by what is taken into account: the module says how."""
-    own = kernels(roofs, batch)
+    own = kernels(roofs)
     peaks = Peaks(roofs.gpu, {"bf16": roofs.tflops}, roofs.tb_per_s, {})
     return {
-        "all at once": 1e6 * step_floor_s(peaks, "bf16", batch),
+        "all at once": 1e6 * step_floor_s(peaks, "bf16"),
         "one after another": float(own[["arithmetic", "memory"]].max(axis=1).sum()),
         "through shared memory": float(own[["arithmetic", "memory", "shared"]].max(axis=1).sum()),
     }

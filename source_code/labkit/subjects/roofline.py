@@ -120,20 +120,19 @@ class Point:
         return "memory" if self.intensity < peaks.ridge(self.dtype) else "arithmetic"
 
 
-def step_seconds(records: Sequence[dict], batch: int | None = None) -> float:
+def step_seconds(records: Sequence[dict]) -> float:
     """Seconds of one full training step: the median over all epochs but the first, by the samples of an epoch.
 
     The first epoch holds what happens once, which later steps pay for in their warm-up. The last batch of an epoch is
     short, so this counts samples, not steps.
     """
-    batch = batch or records[0]["arguments"]["batch_size"]
     each = [
         epoch["training_s"] / record["train_samples"]
         for record in records
         for epoch in record["epochs"][1:]
         if "training_s" in epoch
     ]
-    return batch * Spread.of(each).median
+    return records[0]["arguments"]["batch_size"] * Spread.of(each).median
 
 
 def counted_points(counted: pd.DataFrame) -> list[Point]:
@@ -251,9 +250,9 @@ def _limit(row: dict, peaks: Peaks) -> dict:
     }
 
 
-def limits_table(limits: pd.DataFrame, top: int = 12) -> Table:
-    """``limits()``, numbered; the rest in one row."""
-    head, rest = limits.head(top), limits.iloc[top:]
+def limits_table(limits: pd.DataFrame) -> Table:
+    """The first twelve of ``limits()``, numbered; the rest in one row."""
+    head, rest = limits.head(12), limits.iloc[12:]
     frame = pd.DataFrame(
         {
             "#": range(1, len(head) + 1),

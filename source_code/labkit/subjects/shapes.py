@@ -8,6 +8,7 @@ from functools import cache
 
 import pandas as pd
 
+from labkit.display.runs import epoch_ms
 from labkit.display.spread import Spread
 from labkit.errors import LabError
 from stepbudget import kernel_names
@@ -118,8 +119,9 @@ def _by_kernels(names: Sequence[list[str]], times: Sequence[list[float]]) -> dic
     }
 
 
-def epochs(each: Mapping[str, Sequence[float]]) -> Table:
-    """Milliseconds of an epoch of each network, a number a run; per cent against the first network, run by run."""
+def epochs(runs: Mapping[str, Sequence[dict]], networks: Mapping[str, str]) -> Table:
+    """Milliseconds of an epoch of each network (command → label); per cent against the first network, run by run."""
+    each = {label: [epoch_ms([run]) for run in runs[command]] for command, label in networks.items()}
     plain = next(iter(each.values()))
     rows = []
     for name, own in each.items():

@@ -263,11 +263,12 @@ def memory_by_category(exported: Sequence, categories: Sequence[str], points: in
     return {"us": (times[chosen] - times[0]).tolist(), "mb": {name: mb for name, mb in kept.items() if any(mb)}}
 
 
-def largest_at_peak(snapshot: dict, largest: int = 12) -> dict:
+def largest_at_peak(snapshot: dict) -> dict:
     """What a memory snapshot (``torch.cuda.memory._snapshot``) says of the moment at which most was allocated.
 
     Only what was allocated while the history was kept is known: ``before_mb`` had been there already. Keys:
-    ``allocations``, ``peak_mb`` (of the known), ``before_mb``, ``at_peak`` (line, allocations, mb; the largest first).
+    ``allocations``, ``peak_mb`` (of the known), ``before_mb``, ``at_peak`` (line, allocations, mb; the twelve
+    largest, the largest first).
     """
     events = [event for trace in snapshot["device_traces"] for event in trace]
     live: dict[int, tuple[int, str]] = {}
@@ -286,7 +287,7 @@ def largest_at_peak(snapshot: dict, largest: int = 12) -> dict:
             else:
                 freed_before += event["size"]
     rows = pd.DataFrame(at_peak, columns=["bytes", "line"]).groupby("line")["bytes"].agg(["size", "sum"])
-    rows = rows.sort_values(["sum"], ascending=False).head(largest)
+    rows = rows.sort_values(["sum"], ascending=False).head(12)
     allocated = sum(
         block["size"]
         for segment in snapshot.get("segments", [])

@@ -297,15 +297,6 @@ def _repeated(images: torch.Tensor, labels: torch.Tensor, count: int) -> DigitSe
     return DigitSet(images[index], labels[index])
 
 
-def __getattr__(name: str) -> object:
-    """``data.datasets``, torchvision's, imported when it is asked for."""
-    if name == "datasets":
-        from torchvision import datasets
-
-        return datasets
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m labkit.training.data", description="Where are the digits?")
     parser.add_argument("--data-dir", help="a directory that holds MNIST/raw/")

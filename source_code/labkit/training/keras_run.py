@@ -7,14 +7,13 @@ command line has been read and the environment prepared.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 
 import torch
 
 from labkit.errors import LabError, one_sentence
-from labkit.training import keras_net, steps
+from labkit.training import keras_net, machine, steps
 from labkit.training.data import normalise
 from labkit.training.keras_net import HOW_TO_INSTALL
 from labkit.training.model import Net
@@ -69,17 +68,12 @@ def _loss_scale(text: str) -> str | float:
     return value
 
 
-def missing(*packages: str) -> list[str]:
-    """Those of the packages that cannot be imported here."""
-    return [package for package in packages if importlib.util.find_spec(package) is None]
-
-
 def use(backend: str, device: str = "auto", tf32: bool | None = False) -> None:
     """Import Keras with this backend, in true FP32 (or TF32) where arithmetic is FP32; None leaves that as it comes.
 
     Raises LabError where Keras or the backend is not installed.
     """
-    if packages := missing("keras", backend):
+    if packages := machine.missing("keras", backend):
         raise LabError(f"{' and '.join(packages)}: not installed. {HOW_TO_INSTALL} brings Keras with TensorFlow.")
     os.environ["KERAS_BACKEND"] = backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,8 +1,9 @@
-"""What can this machine do? GPU, driver, cores, Nsight Systems; and so: do the labs run live or recorded?"""
+"""What can this machine do? GPU, driver, cores, packages."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import math
 import os
 import platform
@@ -10,8 +11,6 @@ import re
 import warnings
 from functools import cache
 from pathlib import Path
-
-MODES = ("auto", "live", "recorded")
 
 
 def usable_cores() -> int:
@@ -86,6 +85,18 @@ def driver_version() -> str | None:
     ok = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) == 0
     nvml.nvmlShutdown()
     return text.value.decode() if ok else None
+
+
+def missing(*packages: str) -> list[str]:
+    """Those of the packages that cannot be imported here."""
+    return [package for package in packages if not _is_there(package)]
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # what it lies in is missing: ``cuda`` of ``cuda.bindings``
+        return False
 
 
 def cpu_name() -> str:

@@ -162,11 +162,12 @@ def hash_of(source: bytes, parts: tuple[str, ...] = ()) -> str:
 def _defined(tree: ast.AST, name: str) -> list[ast.stmt]:
     """The statements that define ``name`` at the top of a module, or ``Class.method`` in it."""
     name, _, method = name.partition(".")
-    found = [statement for statement in tree.body if name in _names_of(statement)]
+    found = [statement for statement in tree.body if name in names_of(statement)]
     return [inner for one in found for inner in _defined(one, method)] if method else found
 
 
-def _names_of(statement: ast.stmt) -> set[str]:
+def names_of(statement: ast.AST) -> set[str]:
+    """What a statement defines."""
     if isinstance(statement, ast.Assign):
         return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
     return {getattr(statement, "name", "")}

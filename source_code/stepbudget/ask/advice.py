@@ -69,12 +69,6 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     ``budget`` is the report's (``budget(report, window)``); a finding's ``upper_bound_ms`` is milliseconds of its
     window. ``labs``: fix (of ``predict.FIXES``) → the name of the lab that treats it. ReportError where the report is
     damaged.
-
-    >>> import stepbudget
-    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
-    >>> first, *others = stepbudget.advice(report, stepbudget.budget(report))
-    >>> first.cause, round(first.upper_bound_ms), [one.cause for one in others]
-    ('loader', 5774, ['other_kernels', 'python', 'copies'])
     """
     found = []
     whole_ms = budget.window.duration_ms

@@ -199,14 +199,6 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
 
     Of the answer, ``ns`` and ``ms`` are nanoseconds and milliseconds by cause (the keys of CAUSES), ``fractions`` their
     shares, which add up to 1; ``table()`` has the causes that occur. ReportError where the report is damaged.
-
-    >>> import stepbudget
-    >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
-    >>> found = stepbudget.budget(report)
-    >>> found.window.name, round(found.window.duration_ms)
-    ('training', 6098)
-    >>> max(found.fractions, key=found.fractions.get), round(found.fractions["loader"], 2)
-    ('loader', 0.94)
     """
     return _find(report, threads.about(report, window or report.window(), device))
 
@@ -436,7 +428,7 @@ def _claims(report: Report, window: Window, device: int | None, gaps: np.ndarray
     unclear = calls[_unclear(report, calls) & ~blocking]  # pageable memory would hold the thread, pinned would not
     queueing &= ~calls.index.isin(unclear.index)
     loading &= queueing
-    next_work = _next_work(report, window, device, gaps)
+    next_work = _next_work(report, device, gaps)
 
     yield Claim("profiler", _profiler(report, window, drivers, calls))
     yield Claim("pageable_copy", copying, held=_unhidden(staged, waits, gaps, window))
@@ -500,7 +492,7 @@ def _holding(report: Report, calls: pd.DataFrame, drivers: list[int], main: int 
     return _union([intervals.union(calls[own]), intervals.intersect(theirs, asleep)])
 
 
-def _next_work(report: Report, window: Window, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
+def _next_work(report: Report, device: int | None, gaps: np.ndarray) -> pd.DataFrame:
     """For each gap the work that ends it, and that work's call.
 
     Columns: gap_start, gap_end, call_start, call_end, thread (of the call), pageable (a copy of such

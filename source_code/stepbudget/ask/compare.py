@@ -270,14 +270,6 @@ def compare(
 
     Of the answer, ``comparable`` says whether both did the same work (``obstacles``: why not), ``gained_ms`` how many
     milliseconds the second is shorter, ``verdict`` what came of the prediction, ``table()`` the causes on both sides.
-
-    >>> import stepbudget
-    >>> before, after = (stepbudget.open_report(f"{name}.sqlite.xz") for name in ("main_baseline_nvtx", "main_opt1"))
-    >>> found = stepbudget.compare(before, after)
-    >>> found.comparable, found.likely_fix, round(found.speedup, 1)
-    (True, 'loader', 8.2)
-    >>> found.gained_ms < found.bounds["loader"].at_most_ms
-    True
     """
     if fix is not None:
         known(fix)

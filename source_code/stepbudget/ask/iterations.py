@@ -163,9 +163,9 @@ def summary(table: pd.DataFrame, skip_first: bool = False) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def loader_ranges(report: Report, window: Window | None = None, thread: int | None = None) -> pd.DataFrame:
-    """The NVTX ranges in which the program waits for its next batch; all, or those of a window or of a thread."""
-    ranges = report.ranges if window is None else ranges_inside(report, window)
+def loader_ranges(report: Report, thread: int | None = None) -> pd.DataFrame:
+    """The NVTX ranges in which the program waits for its next batch; all, or those of a thread."""
+    ranges = report.ranges
     if thread is not None:
         ranges = ranges[ranges["thread"] == thread]
     return ranges[loaders(report, ranges)]
@@ -186,10 +186,7 @@ class Period:
     """The rhythm of a loader that delivers in bursts."""
 
     steps: int  # from one long wait to the next
-    strength: float  # autocorrelation of the waits' logarithms at that distance: 1 is the same again and again
     p: float  # how often the same waits in random order look as regular as this
-    long_waits: int  # waits longer than the average wait
-    long_share: float  # of the waiting time that falls on these
     waits: int  # waits looked at
 
 
@@ -229,8 +226,7 @@ def loader_period(waits: Sequence[float] | pd.Series, skip_first: bool = True) -
     p, period, strength, again = best
     if p > SIGNIFICANCE or strength < LEAST_STRENGTH or again < LEAST_AGAIN * strength:
         return None
-    long = ms > ms.mean()
-    return Period(period, strength, p, int(long.sum()), float(ms[long].sum() / ms.sum()), len(ms))
+    return Period(period, p, len(ms))
 
 
 def _autocorrelation(values: np.ndarray, longest: int) -> np.ndarray:

@@ -196,14 +196,14 @@ def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFr
     return rows_where(table, (began >= window.start) & (began < window.end)).reset_index(drop=True)
 
 
-def queue_depth(report: Report, window: Window | None = None, gpu: int | None = None) -> pd.DataFrame:
+def queue_depth(report: Report, window: Window | None = None) -> pd.DataFrame:
     """How many works are launched and not yet finished, over the window (default: the training range).
 
     Columns: ``time`` (ns, the report's clock) and ``depth`` from then until the next row's time; the first row is the
     window's start. A CUDA graph is one work. Work whose launch the report does not hold counts while it runs.
     """
     window = window or report.window()
-    return _queue_depth(window, _look_at(report, window, gpu))
+    return _queue_depth(window, _look_at(report, window, None))
 
 
 def _queue_depth(window: Window, looked_at: _LookedAt) -> pd.DataFrame:

@@ -30,8 +30,7 @@ from stepbudget.export.sqlite import CALLS, OS_CALLS
 from stepbudget.report import Report, remembered, rows_where
 from stepbudget.window import Window
 
-CAUSES = ("synchronisation", "pageable_copy", "launch_overhead", "loader", "os_wait")  # of the budget's, those of calls
-CPU_CODE = ("python", "optimizer")  # and those of code between calls
+CPU_CODE = ("python", "optimizer")  # of the budget's causes, those of code between calls
 WITHIN, UNKNOWN, SAMPLED = "range", "not known", "(CPU code)"
 LEAST_SAMPLES = 5
 COLUMNS = ["cause", "where", "how", "file", "line", "function", "call", "count", "cpu_ms", "idle_ms"]
@@ -42,12 +41,13 @@ OPTIONS = "--python-backtrace=cuda --cudabacktrace=all:0 --sample=process-tree"
 def lines(report: Report, window: Window) -> pd.DataFrame:
     """One row a cause and line of a window (default: training), the longest idle time first; empty: nothing is known.
 
-    Columns: ``cause`` (of CAUSES, CPU_CODE), ``where`` ("train.py:41 in train", "within range 'test › aten::item'",
-    "not known"), ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``,
-    ``"range"``, ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells),
-    ``call`` (the one made most, SAMPLED for CPU code), ``count`` of calls begun in the window (a copy and the wait that
-    follows it at once are one; for launch overhead: of launches; for CPU code: of samples), ``cpu_ms`` within these
-    calls (for CPU code: as long as that many samples take), ``idle_ms`` of the GPU that the budget lays to them.
+    Columns: ``cause`` (of CPU_CODE, or of calls: ``synchronisation``, ``pageable_copy``, ``launch_overhead``,
+    ``loader``, ``os_wait``), ``where`` ("train.py:41 in train", "within range 'test › aten::item'", "not known"),
+    ``how`` it is known (``"Python backtraces"``, ``"backtraces"``, ``"Python samples"``, ``"samples"``, ``"range"``,
+    ``""``), ``file`` (without its folder), ``line``, ``function`` (None unless a backtrace tells), ``call`` (the one
+    made most, SAMPLED for CPU code), ``count`` of calls begun in the window (a copy and the wait that follows it at
+    once are one; for launch overhead: of launches; for CPU code: of samples), ``cpu_ms`` within these calls (for CPU
+    code: as long as that many samples take), ``idle_ms`` of the GPU that the budget lays to them.
     """
     found = budget(report, window)
     marks = backtraces.python(report, *_own_clock(report, found.window))

@@ -17,10 +17,10 @@ import pandas as pd
 
 from stepbudget.ask.threads import about
 from stepbudget.export.kinds import EXACT, MEMORY, MOST_BYTES
+from stepbudget.export.names import MEMORY as TABLE
 from stepbudget.report import Report
 from stepbudget.window import Window
 
-TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OPERATIONS = {"CUDA_DEV_MEM_EVENT_OPR_ALLOCATION": 0, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION": 1}
 STATIC = "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC"
 OPTION = "--cuda-memory-usage=true"

@@ -126,7 +126,7 @@ def instances(report: Report, window: Window) -> pd.DataFrame:
 
 
 def summary(report: Report, window: Window | None = None, found: pd.DataFrame | None = None) -> Summary:
-    """The partition of all ops and DLProf's efficiency; ``found`` is a table of ``instances`` to save its work."""
+    """All ops by group and DLProf's efficiency; ``found`` is a table of ``instances`` to save its work."""
     return _summary(report, window) if found is None else _summed(report, found)
 
 
@@ -151,16 +151,6 @@ def _summed(report: Report, found: pd.DataFrame) -> Summary:
         most / total if total else None,
         float(times.get(NOT_USING, 0.0)),
     )
-
-
-def partition(report: Report, window: Window | None = None, found: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row a group: ``group``, ``ops``, ``kernels``, ``gpu_ms``, ``share`` of all kernel time."""
-    found = instances(report, window) if found is None else found
-    grouped = found.groupby("group").agg(ops=("op", "size"), kernels=("kernels", "sum"), gpu_ms=("gpu_ms", "sum"))
-    result = grouped.reindex(GROUPS).fillna(0).rename_axis("group").reset_index()
-    result[["ops", "kernels"]] = result[["ops", "kernels"]].astype("int64")
-    result["share"] = result["gpu_ms"] / (result["gpu_ms"].sum() or 1.0)
-    return result
 
 
 def eligible(report: Report, window: Window | None = None, found: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -41,6 +41,7 @@ from stepbudget.ask import clocks, collectives, threads
 from stepbudget.ask.budget import CAUSES, Budget, at_rest, budget
 from stepbudget.ask.clocks import Clock
 from stepbudget.errors import ReportError
+from stepbudget.export.nsys import BEGAN
 from stepbudget.export.sqlite import GRAPHS
 from stepbudget.report import Report, remembered
 from stepbudget.window import Window
@@ -146,8 +147,42 @@ class Ranks:
         return max(rank.clock.residual_us for rank in self.ranks)
 
     @cached_property
-    def _late(self) -> Late | None:
-        return _find_late(self)
+    def late(self) -> Late | None:
+        """The rank that kept the others from running longest, and why; None where none did, by what the clocks tell."""
+        waits = {rank.number: _waits(self, rank.number) for rank in self.ranks}
+        number = max(waits, key=lambda rank: min((own.sum() for own in waits[rank].values()), default=0))
+        own = next(rank for rank in self.ranks if rank.number == number)
+        last = self.table[(self.table["alone_ns"] > 0) & (self.table["rank"] == number)]
+        alone_ns = float(last["alone_ns"].sum())
+        if not waits[number] or alone_ns / len(last) <= 1e3 * self.residual_us:
+            return None
+        others = [rank for rank in self.ranks if rank.number in waits[number]]
+        exposed = min(waits[number].values(), key=np.sum)
+        at_rest_ms = min(intervals.total(at_rest(rank.report, rank.window)) for rank in others) / 1e6
+        at_most_ms = min(alone_ns / 1e6, at_rest_ms, *(rank.communication["exposed_ms"] for rank in others))
+        if min(float(exposed.sum()) / 1e6, at_most_ms) < WORTH * own.window.duration_ms:
+            return None
+        more_ms = _more(self, number)
+        grouped = {cause: (cause,) for cause in CAUSES if not any(cause in causes for causes in REASONS.values())}
+        grouped = {**REASONS, **grouped}
+        sums = {word: sum(more_ms[cause] for cause in causes) for word, causes in grouped.items()}
+        sums.pop("communication")
+        word = max(sums, key=sums.__getitem__)
+        reason = word if sums[word] * 1e6 >= LEAST_REASON * exposed.sum() else None
+        return Late(
+            rank=own,
+            last=len(last),
+            matched=int((self.table["collective"][self.table["rank"] == number] >= 0).sum()),
+            alone_ms=alone_ns / 1e6,
+            exposed_ms=float(exposed.sum()) / 1e6,
+            at_rest_ms=at_rest_ms,
+            at_most_ms=at_most_ms,
+            most_ms=float(exposed.max()) / 1e6,
+            more_ms=more_ms,
+            reason=reason and CAUSES.get(word, word),
+            reason_ms=sums[word],
+            cause=reason and max(grouped[word], key=more_ms.__getitem__),
+        )
 
     def bandwidth(self) -> pd.DataFrame:
         """``collectives.bandwidth`` of the collectives that run within the windows of all their ranks."""
@@ -221,53 +256,11 @@ def within(report: Report, window: Window) -> Ranks | None:
 def late_within(report: Report, window: Window) -> Late | None:
     """The late rank among those of one report, in a window (default: training); None where none is."""
     found = within(report, window)
-    return found and late(found)
+    return found and found.late
 
 
 def _shared(one: Window, other: Window) -> int:
     return min(one.end, other.end) - max(one.start, other.start)
-
-
-def late(found: Ranks) -> Late | None:
-    """The rank that kept the others from running longest, and why; None where none did, by what the clocks tell."""
-    return found._late
-
-
-def _find_late(found: Ranks) -> Late | None:
-    waits = {rank.number: _waits(found, rank.number) for rank in found.ranks}
-    number = max(waits, key=lambda rank: min((own.sum() for own in waits[rank].values()), default=0))
-    own = next(rank for rank in found.ranks if rank.number == number)
-    last = found.table[(found.table["alone_ns"] > 0) & (found.table["rank"] == number)]
-    alone_ns = float(last["alone_ns"].sum())
-    if not waits[number] or alone_ns / len(last) <= 1e3 * found.residual_us:
-        return None
-    others = [rank for rank in found.ranks if rank.number in waits[number]]
-    exposed = min(waits[number].values(), key=np.sum)
-    at_rest_ms = min(intervals.total(at_rest(rank.report, rank.window)) for rank in others) / 1e6
-    at_most_ms = min(alone_ns / 1e6, at_rest_ms, *(rank.communication["exposed_ms"] for rank in others))
-    if min(float(exposed.sum()) / 1e6, at_most_ms) < WORTH * own.window.duration_ms:
-        return None
-    more_ms = _more(found, number)
-    grouped = {cause: (cause,) for cause in CAUSES if not any(cause in causes for causes in REASONS.values())}
-    grouped = {**REASONS, **grouped}
-    sums = {word: sum(more_ms[cause] for cause in causes) for word, causes in grouped.items()}
-    sums.pop("communication")
-    word = max(sums, key=sums.__getitem__)
-    reason = word if sums[word] * 1e6 >= LEAST_REASON * exposed.sum() else None
-    return Late(
-        rank=own,
-        last=len(last),
-        matched=int((found.table["collective"][found.table["rank"] == number] >= 0).sum()),
-        alone_ms=alone_ns / 1e6,
-        exposed_ms=float(exposed.sum()) / 1e6,
-        at_rest_ms=at_rest_ms,
-        at_most_ms=at_most_ms,
-        most_ms=float(exposed.max()) / 1e6,
-        more_ms=more_ms,
-        reason=reason and CAUSES.get(word, word),
-        reason_ms=sums[word],
-        cause=reason and max(grouped[word], key=more_ms.__getitem__),
-    )
 
 
 def _waits(found: Ranks, number: int) -> dict[int, np.ndarray]:
@@ -407,7 +400,7 @@ def _began(report: Report) -> int | None:
     """The wall clock (UTC, ns) at 0 of the report's times; None where the report does not tell."""
     if "utcEpochNs" not in report.columns("TARGET_INFO_SESSION_START_TIME"):
         return None
-    rows = report.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    rows = report.rows(BEGAN)
     return rows[0][0] + report.origin if rows and isinstance(rows[0][0], int) else None
 
 

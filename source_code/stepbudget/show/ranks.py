@@ -24,7 +24,7 @@ def summary(found: Ranks) -> dict:
 
     A value that the reports do not hold is None; ``not_looked_at`` says why.
     """
-    last, table, bandwidth = ranks.late(found), ranks.table_of(found), found.bandwidth()
+    last, table, bandwidth = found.late, ranks.table_of(found), found.bandwidth()
     rows = table.drop(columns=["rank", "report", "gpu", "process"]).to_dict("records")
     return {
         "world_size": found.world,

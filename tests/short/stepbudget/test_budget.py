@@ -19,7 +19,6 @@ from stepbudget.window import Window
 from synthetic import AUTOGRAD, SyntheticReport, changed
 
 GEMM, POINTWISE, UNKNOWN = "ampere_s16816gemm_128x64", "at::native::vectorized_elementwise_kernel", "mystery_kernel"
-MICROSECOND = 1e-3  # ms
 LOST = "after the last work that was traced"
 
 

@@ -295,7 +295,6 @@ def test_idle_time_is_what_no_kernel_copy_or_fill_covers(build):
     assert found.busy_ms == pytest.approx((220 + 10 + 50) / 1e6)
     assert found.idle_ms == pytest.approx(720 / 1e6)
     assert found.gaps == 3
-    assert found.longest_gap_ms == pytest.approx(440 / 1e6)
     assert found.idle_share == pytest.approx(0.72)
 
 
@@ -305,24 +304,12 @@ def test_the_work_of_another_gpu_does_not_make_this_one_busy(build):
     build.kernel(50, 100, 2, device=2)
     report = build.report()
     assert idle.idle(report).busy_ms == pytest.approx(10e-6)
-    assert intervals.total(idle.gpu_busy(report, report.window(), device=2)) == 50
-
-
-def test_idle_time_by_phase_adds_up_to_the_idle_time(build):
-    report = step(build).report()
-    table = idle.idle_by_phase(report).set_index("phase")
-    # busy: 20–30, 150–250, 340–600, 710–720
-    expected = {"forward": 50, "backward": 40, phases.OUTSIDE: 90 + 50 + 390}
-    assert {name: round(ms * 1e6) for name, ms in table["idle_ms"].items()} == expected
-    assert table["idle_ms"].sum() == pytest.approx(idle.idle(report).idle_ms)
-    assert table["share"].sum() == pytest.approx(1)
 
 
 def test_how_busy_a_gpu_was_is_not_known_without_a_row_of_it(build):
     build.range(0, 1000, "training")
     report = build.report()
     assert math.isnan(idle.idle(report).idle_share)
-    assert idle.idle_by_phase(report)[["phase", "share"]].to_numpy().tolist() == [[phases.OUTSIDE, 1]]
 
 
 # Copies
@@ -487,7 +474,7 @@ def test_tensor_active_is_averaged_within_the_window_and_none_where_it_was_not_s
 def everything(report: Report) -> list[object]:
     """Each question that the labs ask of a report."""
     return [
-        phases.phases(report), phases.phases(report, by="thread"), idle.idle(report), idle.idle_by_phase(report),
+        phases.phases(report), phases.phases(report, by="thread"), idle.idle(report),
         copies.copies(report), tensor_cores.kernels(report),
         tensor_cores.tensor_active(report), report.api, report.memsets, report.gpu,
     ]  # fmt: skip

@@ -53,7 +53,7 @@ def test_clocks_that_drift_apart_by_more_than_a_transfer_takes_are_followed(tmp_
     assert 900e-6 * 1e3 * found.ranks[1].window.duration_ms > 1.5 * TRANSFER and not found.remarks
     assert found.ranks[1].clock.drift == pytest.approx(-900e-6, rel=0.02)
     assert [rank.communication["matched"] for rank in found.ranks] == [494, 494]
-    assert (ranks.late(found).number, ranks.late(found).reason) == (0, "waiting for the loader")
+    assert (found.late.number, found.late.reason) == (0, "waiting for the loader")
 
 
 spans = st.tuples(st.floats(-1e6, 1e6), st.lists(st.floats(0, 400), min_size=6, max_size=16), st.integers(0, 2**32 - 1))
@@ -179,7 +179,7 @@ def test_clocks_that_fit_worse_than_a_transfer_takes_tell_no_waiting(tmp_path):
         numbered(rank, report)
 
     found = together(Ddp(steps=30, backward={1: 800}).write(tmp_path, extra=wander))
-    assert not found.told_apart and ranks.late(found) is None
+    assert not found.told_apart and found.late is None
     assert any("waiting and transfer are not told apart" in text for text in found.remarks)
     for rank in found.ranks:
         own = rank.communication
@@ -209,7 +209,7 @@ def test_a_clock_that_rests_on_one_collective_says_so(tmp_path):
 def test_stragglers_are_named_with_what_took_them_longer(tmp_path, straggler, reason, share, count):
     run = Ddp(ranks=count, offsets=(0, 9e6, -9e6, 5)[:count], jitter=3, uneven=40, written=True, **straggler)
     found = together(run.write(tmp_path))
-    last = ranks.late(found)
+    last = found.late
     ((_, by),) = straggler.items()
     extra_ms = run.steps * by[1] / 1e3
     assert (last.number, last.reason) == (1, reason) and last.matched == 20 and last.last >= 18
@@ -226,7 +226,7 @@ def test_stragglers_are_named_with_what_took_them_longer(tmp_path, straggler, re
 
 def test_where_all_are_alike_none_is_late(tmp_path):
     found = together(Ddp(offsets=(0, 777), jitter=3, uneven=40).write(tmp_path))
-    assert ranks.late(found) is None
+    assert found.late is None
     assert "no rank kept the others waiting for longer than" in "\n".join(lines(say.summary(found)))
 
 
@@ -245,7 +245,7 @@ def test_one_report_of_all_ranks_says_what_a_report_a_rank_says(tmp_path):
     for a, b in zip(apart.ranks, one.ranks, strict=True):
         assert a.communication == pytest.approx(b.communication)
         assert a.budget.ms == pytest.approx(b.budget.ms)
-    a, b = ranks.late(apart), ranks.late(one)
+    a, b = apart.late, one.late
     assert a.reason == b.reason == "waiting for the loader" and a.reason_ms == pytest.approx(b.reason_ms)
     in_report = collectives.communication(one.ranks[0].report)
     assert in_report["waiting_ms"].tolist() == pytest.approx([rank.communication["waiting_ms"] for rank in one.ranks])
@@ -256,7 +256,7 @@ def test_communicators_of_some_ranks_are_matched_among_these(tmp_path):
     found = together(run.write(tmp_path))
     assert [rank.communication["matched"] for rank in found.ranks] == [30, 30, 20, 20]
     assert all(rank.communication["unmatched_ms"] == 0 for rank in found.ranks)
-    last = ranks.late(found)
+    last = found.late
     assert (last.number, last.reason) == (1, "waiting for the loader")
     assert last.reason_ms == pytest.approx(3, rel=0.05), "held against ranks that took part in two of three, too"
     table = found.bandwidth()
@@ -270,7 +270,7 @@ def test_the_range_that_is_asked_for_is_each_ranks_own(tmp_path):
     found = together(run.write(tmp_path), "data loading", 3)
     assert [rank.window.duration_ms for rank in found.ranks] == pytest.approx([0.02, 0.32])
     assert all(rank.communication["kernels"] == 0 for rank in found.ranks)
-    assert ranks.late(found) is None and lines(say.summary(found))
+    assert found.late is None and lines(say.summary(found))
 
 
 # --- which rank is which, and which are missing --------------------------------------------------------------

@@ -366,7 +366,6 @@ FFMA = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize12
 TF32_CONV = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x64x32_g1_tensor16x8x8_execute"
 TO_NHWC = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, (bool)0, (bool)1>"
 SGEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>(T1::Params)"
-HALF_PLAIN = "void gemmSN_plain_hgemm_half_kernel_ffma_<__half>"
 
 
 def nest(report: SyntheticReport, names: list[str], start: float, end: float, thread: int = MAIN) -> None:
@@ -415,7 +414,6 @@ def test_nested_operators_are_one_op_and_autograds_thread_is_followed(tmp_path):
     with open_report(training_step(tmp_path).write()) as report:
         found = ops.instances(report)
         summary = ops.summary(report, found=found)
-        partition = ops.partition(report, found=found)
         table = ops.eligible(report, found=found)
     rows = list(zip(found["op"], found["group"], found["kernels"], (1000 * found["gpu_ms"]).round(), strict=True))
     assert rows == [
@@ -433,8 +431,6 @@ def test_nested_operators_are_one_op_and_autograds_thread_is_followed(tmp_path):
     assert summary.gpu_ms == pytest.approx({"using": 0.063, "not using": 0.023, "unknown": 0.0, "other": 0.011})
     assert summary.efficiency == summary.efficiency_at_most == pytest.approx(50 / 86), "DLProf's definition"
     assert summary.at_stake_ms == pytest.approx(0.023)
-    assert list(partition["group"]) == ops.GROUPS and partition["share"].sum() == pytest.approx(1)
-    assert list(partition["ops"]) == [2, 3, 0, 3] and list(partition["kernels"]) == [5, 4, 0, 3]
     assert list(table["op"])[:2] == ["aten::convolution_backward", "aten::conv2d"], "longest first"
     reasons = dict(zip(found["op"] + " " + found["sizes"].fillna(""), found["reason"], strict=True))
     assert reasons[f"aten::conv2d {CONV1}"] == "one input channel"
@@ -588,24 +584,22 @@ def test_ops_as_a_slow_search_finds_them_and_nothing_is_lost(tmp_path, main, aut
         expected.append((chosen, "not using" if products else "other"))
     with open_report(report.write()) as opened:
         found = ops.instances(opened)
-        partition = ops.partition(opened, found=found)
-    assert found["kernels"].sum() == partition["kernels"].sum() == len(launches)
-    assert found["gpu_ms"].sum() == pytest.approx(partition["gpu_ms"].sum()) == pytest.approx(0.005 * len(launches))
+        by_group = ops.summary(opened, found=found).gpu_ms
+    assert found["kernels"].sum() == len(launches)
+    assert found["gpu_ms"].sum() == pytest.approx(sum(by_group.values())) == pytest.approx(0.005 * len(launches))
     counted: dict[tuple, int] = {}
     for key, count in zip(zip(found["op"], found["group"], strict=True), found["kernels"], strict=True):
         counted[key] = counted.get(key, 0) + count
     assert counted == {key: expected.count(key) for key in expected}
 
 
-@pytest.mark.parametrize("question", [tensor_cores.verdicts, ops.instances, ops.summary, ops.partition, ops.eligible])
+@pytest.mark.parametrize("question", [tensor_cores.verdicts, ops.instances, ops.summary, ops.eligible])
 def test_a_report_without_kernels_or_counters_has_an_empty_answer(tmp_path, question):
     report = SyntheticReport(tmp_path / "bare.sqlite").range(0, 10, "training", registered=True)
     with open_report(report.write()) as opened:
         found = question(opened)
     if isinstance(found, ops.Summary):
         assert found.efficiency is None and found.at_stake_ms == 0 and found.by == "kernel names"
-    elif question is ops.partition:
-        assert list(found["ops"]) == [0, 0, 0, 0]
     else:
         assert found.empty
 

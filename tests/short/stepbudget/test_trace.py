@@ -23,7 +23,6 @@ from stepbudget.show import rows, trace
 from synthetic import AUTOGRAD
 
 PROFILES = recorded.folder() / "profiles"
-KERNELS = ("tensor_core_kernels", "other_kernels", "unknown_kernels", "communication")
 GEMM = "ampere_s16816gemm_128x64"
 EVIL = 'a"b\\c\x1b[31m\n\u2028</script>☃'
 

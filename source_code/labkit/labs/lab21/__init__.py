@@ -22,7 +22,6 @@ from labkit.subjects import accuracy as gate
 from labkit.subjects.scaling import model, readings
 from labkit.subjects.scaling.collectives import Link
 from labkit.subjects.scaling.readings import MACHINE_FOLDER, ON_CPU, PROGRAMS, Records
-from stepbudget.ask import ranks
 from stepbudget.ask.ranks import Rank, Ranks
 from stepbudget.show.table import Table, table
 
@@ -200,7 +199,7 @@ def two_as_predicted(scored: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def _late(found: Ranks) -> float:
-    return float(ranks.late(found).number)
+    return float(found.late.number)
 
 
 def _of_rank(found: Ranks, number: float, what: str) -> float:

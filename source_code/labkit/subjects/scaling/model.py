@@ -308,16 +308,16 @@ def _beside(said: list[tuple], runs: pd.DataFrame) -> pd.DataFrame:
     return found.assign(off_pct=100 * (found["predicted_ms"].astype(float) / found["measured_ms"] - 1))
 
 
-def ahead(where: Path | None = None, sizes: Iterable[int] = (1, 2, *AHEAD), once: bool = False) -> list[Step]:
+def ahead(sizes: Iterable[int] = (1, 2, *AHEAD), once: bool = False) -> list[Step]:
     """What the model says of each program, strong and weak, for so many GPUs; the links fitted to all collectives.
 
     ``once``: as if a collective's latency inside a host were paid once (``Network.once``). The loader's digits are
     recorded in strong scaling only, and so carried on.
     """
-    links = network(where).once if once else network(where)
+    links = network().once if once else network()
     return [
         step(job, scaling, n, links)
-        for job in jobs(where).values()
+        for job in jobs().values()
         for scaling in SCALINGS
         if scaling == "strong" or not job.loader_s
         for n in sizes

@@ -205,7 +205,6 @@ class Profiled:
     step_ms: float  # as profiled, which slows the CPU's code
     works_ms: tuple[float, ...]  # of each rank's GPU: kernels other than collectives
     optimizer_ms: float  # of the GPU, in the phase "optimizer step"
-    idle_for_cpu_ms: tuple[float, ...]  # of each rank: the GPU had nothing to do, as its own CPU was not so far
     hidden_ms: tuple[float, ...]  # of each rank: collectives that ran beside its kernels
     slowed: float  # of ``beside.Beside``
     spread: float
@@ -240,7 +239,6 @@ def profiled(program: str, size: int, where: Path | None = None) -> Profiled:
         step_ms=statistics.fmean(rank.window.duration_ms for rank in found.ranks) / count,
         works_ms=tuple(sum(own[cause] for cause in KERNELS) / count for own in budgets),
         optimizer_ms=statistics.fmean(own.loc["optimizer step", "gpu_ms"] for own in tables) / count,
-        idle_for_cpu_ms=tuple(sum(own[cause] for cause in ON_CPU) / count for own in budgets),
         hidden_ms=tuple(rank.communication["hidden_ms"] / count for rank in found.ranks),
         slowed=near.slowed,
         spread=near.spread,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from pathlib import Path
+from collections.abc import Collection
 
 import pandas as pd
 
@@ -101,15 +100,12 @@ def predictions(found: pd.DataFrame, caption: str) -> Table:
     return table(frame, caption, formats)
 
 
-def on_paper(
-    programs: Collection[str] = tuple(PROGRAMS), sizes: Iterable[int] = FAR, where: Path | None = None
-) -> Table:
-    """The model's steps on so many GPUs, strong and weak, and what binds; none for which the batch is too small.
+def on_paper(programs: Collection[str] = tuple(PROGRAMS)) -> Table:
+    """The model's steps on FAR GPUs, strong and weak, and what binds; none for which the batch is too small.
 
     Efficiency twice: a collective's latency inside a host paid in each step of the ring, and paid once.
     """
-    sizes = (1, *sizes)
-    each, once = (model.ahead(where, sizes, at_best) for at_best in (False, True))
+    each, once = (model.ahead((1, *FAR), at_best) for at_best in (False, True))
     of_one = {(one.job.program, one.scaling): one for one in each if one.n == 1}
     rows = [
         {
