@@ -183,7 +183,7 @@ DEFECTS = (
     ),
     Defect(
         "a flag's default that no recording keeps", f"{TRAINING}/manifest.py",
-        'if one.arg == "default"', 'if one.arg == "defaults"', "tests/short/test_manifest.py", SHORT,
+        'if one.arg == "default"', 'if one.arg == "defaults"', "tests/long/test_manifest.py", LONG,
     ),
     Defect(
         "an exercise that accepts all", "source_code/labkit/exercises/kinds.py",

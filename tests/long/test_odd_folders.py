@@ -9,8 +9,8 @@ import sys
 
 from labkit.paths import ROOT
 
-SHORT = ("test_command.py", "test_originals.py", "test_anonymous.py", "test_manifest.py")
-FILES = [*(f"tests/short/{file}" for file in SHORT), "tests/long/test_real_nsys.py"]
+SHORT = ("test_command.py", "test_originals.py", "test_anonymous.py")
+FILES = [*(f"tests/short/{file}" for file in SHORT), "tests/long/test_manifest.py", "tests/long/test_real_nsys.py"]
 
 
 def test_tests_of_paths_pass_in_a_folder_of_any_name(tmp_path):

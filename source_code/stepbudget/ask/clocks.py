@@ -122,9 +122,9 @@ def _shifts(one: int, other: int) -> range:
 def _laid(
     one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...], shift: int
 ) -> tuple[int, float, float, tuple[np.ndarray, np.ndarray]] | None:
-    """Two orders (names, starts, ends) side by side: shift, offset, its median residual (ns), and the ends that match.
+    """Two orders (names, starts, ends) side by side: shift, offset, its residual (ns), and the ends that match.
 
-    None where they do not fit.
+    The residual that three quarters stay below: two of three may well agree by chance. None where they do not fit.
     """
     first, second = max(shift, 0), max(-shift, 0)
     count = min(len(one[0]) - first, len(other[0]) - second)
@@ -143,7 +143,7 @@ def _laid(
     beside = np.maximum(start, other_start + there) < np.minimum(end, other_end + there)
     if beside.mean() < LEAST_BESIDE:
         return None
-    return shift, offset, float(np.median(np.abs(differences - offset))), (end, other_end)
+    return shift, offset, float(np.quantile(np.abs(differences - offset), 0.75)), (end, other_end)
 
 
 def _thirds(times: np.ndarray, values: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from labkit.paths import RECORDED
 from stepbudget.__main__ import main
 from stepbudget.ask import copies, flops, iterations, lines, memory, sums
 from stepbudget.ask.iterations import step_windows
-from stepbudget.ask.ranks import late, together
+from stepbudget.ask.ranks import together
 from stepbudget.export.annotations import GAP
 from traces import AUTOGRAD, MAIN, ORIGIN_US, PID, SyntheticTrace
 
@@ -235,7 +235,7 @@ def test_the_ranks_of_a_run_come_together(tmp_path, capsys):
     with sb.open(files[0]) as first, sb.open(files[1]) as second:
         found = together([first, second])
         assert [one.number for one in found.ranks] == [0, 1] and found.world == 2 and found.missing == []
-        assert (late(found).number, late(found).matched) == (1, 3)
+        assert (found.late.number, found.late.matched) == (1, 3)
         assert found.table["bytes"].unique().tolist() == [4096]
     assert main([*map(str, files), "--ranks"]) == 0
     assert "rank 1" in capsys.readouterr().out

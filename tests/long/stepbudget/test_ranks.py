@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ddp import ALLREDUCE, TRANSFER, Ddp
@@ -60,6 +60,7 @@ spans = st.tuples(st.floats(-1e6, 1e6), st.lists(st.floats(0, 400), min_size=6, 
 
 
 @settings(max_examples=12, deadline=None)
+@example((0.0, [0.0] * 6, 1560195), 8.0, 3)  # shifted by half of the six, two of three ends agree by chance
 @given(spans, st.floats(0, 8), st.integers(2, 3))
 def test_whatever_the_offsets_and_arrivals_the_clocks_are_found_and_the_split_adds_up(span, jitter, count):
     """Offsets within what the ends differ by; each rank's budget and its communication add up; waits as they were."""
