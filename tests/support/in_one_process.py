@@ -14,6 +14,7 @@ from pathlib import Path
 AS_IF = {"LAB_MODE": "live", "LAB_LIVE": "quick", "MPLBACKEND": "Agg", "TRITON_INTERPRET": "1"}
 _drawn: set[str] = set()  # fingerprints of pictures
 _reports: dict[bytes, object] = {}  # by the content of their files
+_numbers: dict[tuple[int, ...], tuple] = {}  # read of the page's objects, which they hold on to
 
 
 def begin(scratch: str) -> None:
@@ -78,16 +79,18 @@ def run_recorded(files: Sequence[Path]) -> dict[str, dict]:
 
     import solutions
     from labkit.display import show
+    from labkit.numbers import Quantity
     from labkit.recording.live_check import run_lab
     from labkit.source import kinds, originals
     from stepbudget.report import Report
 
     os.environ |= {"LAB_MODE": "recorded", "LAB_PREDICTIONS": "off"}
     show._png, show.display = laid_out, lambda bundle, raw, metadata: print(bundle["text/plain"])
-    kinds.open_report, Report.close = opened, lambda report: None
+    kinds.open_report, Report.close, Quantity.__call__ = opened, lambda report: None, read_once
     found = {}
     for file in files:
         originals._opened.clear()
+        _numbers.clear()
         with solutions.tried(file) as tried:
             found[file.stem] = run_lab(file, stop_at=inf, say=lambda line: None)
         found[file.stem] |= {"opened": originals.opened(), "tried": tried}
@@ -104,6 +107,14 @@ def laid_out(figure) -> str:
         figure.draw_without_rendering()
         _drawn.add(picture)
     return ""
+
+
+def read_once(quantity, *about: object) -> float:
+    """A number of what a question is about, as it is; the usual wrong answers are arithmetic on the same one."""
+    key = (id(quantity), *map(id, about))
+    if key not in _numbers:
+        _numbers[key] = quantity.read(*about), quantity, about
+    return _numbers[key][0]
 
 
 def opened(path: Path):

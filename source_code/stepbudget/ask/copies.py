@@ -8,7 +8,7 @@ import pandas as pd
 from stepbudget import intervals
 from stepbudget.ask.threads import begins_in
 from stepbudget.export.kinds import DIRECTIONS, MEMORY
-from stepbudget.report import Report
+from stepbudget.report import Report, remembered
 from stepbudget.window import Window
 
 RESULT_BYTES = 1024  # some 0.1 µs on the slowest link: a copy of so little takes no time of its own
@@ -42,9 +42,9 @@ def copies(report: Report, window: Window | None = None) -> pd.DataFrame:
     return result
 
 
+@remembered
 def labelled(report: Report, window: Window | None = None) -> pd.DataFrame:
     """The copies of the window, a row each, with direction and host memory in words and both durations in ns."""
-    window = window or report.window()
     table = with_memory(report, report.copies[begins_in(report.copies, window)])
     waits = wait_after(report, table)
     table["gpu_ns"] = table["end"] - table["start"]
