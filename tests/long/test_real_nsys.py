@@ -8,6 +8,7 @@ import pytest
 from labkit.source import Live, Programs, command, kinds
 from labkit.training import machine
 from stepbudget.ask.phases import phases
+from stepbudget.errors import ReportError
 from stepbudget.export import nsys as exports
 from stepbudget.export import processes, profile
 from stepbudget.report import open_report
@@ -66,7 +67,12 @@ def test_an_interrupted_real_nsys_leaves_no_process_and_no_file(real_nsys, tmp_p
             seen.extend(processes.started(f"test-{os.getpid()}"))
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        profile.record([real_nsys.path, "profile", *flags, sys.executable, "-c", deaf], report, real_nsys, stop)
+    for _ in range(3):  # its agent and that of another nsys that starts meanwhile may lose each other's connection
+        try:
+            profile.record([real_nsys.path, "profile", *flags, sys.executable, "-c", deaf], report, real_nsys, stop)
+        except KeyboardInterrupt:
+            break
+        except ReportError as error:
+            assert str(error).endswith("Connection reset by peer") and not seen
     assert len(seen) >= 3, "nsys, its agent, the program"
     assert not processes.started(f"test-{os.getpid()}") and not [*report.parent.iterdir()]
