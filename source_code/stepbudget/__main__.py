@@ -13,9 +13,6 @@ TYPE_CHECKING = False  # what type checkers take for true; the module typing tak
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from stepbudget.report import Report
-    from stepbudget.window import Window
-
 
 SLOWER = 3  # exit status; 1 is that of a crash, 2 that of wrong arguments
 OF_ONE_REPORT = ("--html", "--trace", "--markdown")
@@ -81,7 +78,7 @@ def _answer(args: argparse.Namespace) -> tuple[str, int]:
 
     with contextlib.ExitStack() as opened:
         sides = [[opened.enter_context(open_report(path)) for path in side] for side in (args.reports, args.compare)]
-        windows = [[_window(report, args) for report in side] for side in sides]
+        windows = [[report.window(args.range, args.occurrence or 1, args.gpu) for report in side] for side in sides]
         first = sides[0][0]
         found = summary.summary(first, windows[0][0], budget(first, windows[0][0], args.gpu))
         lines, status = terminal.answer(found), 0
@@ -114,10 +111,6 @@ def _ranks(args: argparse.Namespace) -> str:
         reports = [opened.enter_context(open_report(path)) for path in args.reports]
         found = say.summary(ranks.together(reports, args.range, args.occurrence or 1))
     return json.text(summary.plain(found)) if args.json else "\n".join(terminal.lines(say.blocks(summary.plain(found))))
-
-
-def _window(report: Report, args: argparse.Namespace) -> Window:
-    return report.window(args.range, args.occurrence or 1, args.gpu)
 
 
 def _say(text: str) -> None:

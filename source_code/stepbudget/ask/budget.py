@@ -99,7 +99,7 @@ PYTHON = re.compile(r"^(python|pt_|ipython|jupyter|torchrun|uv$)", re.IGNORECASE
 OPTIMIZER = re.compile(r"optimi[sz]er", re.I)
 
 LAUNCHING_CALLS = (
-    r"Launch|Async|^cu(da)?(Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
+    r"Launch|Async|^cu(da)?(Memset|Event|StreamWaitEvent|StreamIsCapturing|StreamGetCaptureInfo)|Query$|^cuda(Get|Peek|SetDevice)"
     r"|^cuKernelGet|^cuCtx|^cuOccupancy|^cudaOccupancy|^cuFuncGet|^cuTensorMapEncode"
 )
 COPYING_CALLS = r"^cu(da)?Memcpy"

@@ -31,8 +31,9 @@ WAITS = re.compile(
 HANDS_OVER = re.compile(r"write|send|snd|connect|put")
 BUFFERED_US = 100
 
-# Calls that return only when the GPU has finished.
-WAITING_CALLS = re.compile(r"Synchronize$|^cu(da)?Memcpy\w*(?<!Async)$|^cudaMemset$")
+# Calls that return only when the GPU has finished. A fill does not wait, but for one of the host's memory (NVIDIA, CUDA
+# Runtime API, "API synchronization behavior").
+WAITING_CALLS = re.compile(r"Synchronize$|^cu(da)?Memcpy\w*(?<!Async)$")
 STRETCHES = 100  # of the capture: in how many of them does a thread launch?
 
 

@@ -106,7 +106,16 @@ def test_what_follows_a_wait_for_the_gpu_is_none_either(made, call):
         made.kernel(at + 3, at + 6, "k", call=(at, at + 1)).api(at + 2, at + 7, call)
     found, _, _ = answers(made)
     assert (found.drained, found.after_wait, found.starved) == (10, 9, 1)
+    assert (found.waits, found.emptied, found.emptied_us) == (9, 9, 7)
     assert found.drained_share == 1
+
+
+def test_a_fill_is_no_wait_and_hides_no_launch_overhead(made):
+    made.range(0, 100, "training")
+    for at in range(0, 100, 10):
+        made.kernel(at + 3, at + 6, "k", call=(at, at + 1)).api(at + 7, at + 8, "cudaMemset_v3020")
+    found, _, _ = answers(made)
+    assert (found.starved, found.waits, found.verdict) == (10, 0, launch.BOUND)
 
 
 def test_nor_a_pause(made):

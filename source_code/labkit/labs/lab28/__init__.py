@@ -381,7 +381,7 @@ def shorter_steps(own: dict, course_net: dict, compiled: dict) -> Iterator[Claim
     own_us, compiled_us = (
         1e3 * line(record).training_ms / steps(record) for record in (own, compiled)
     )  # fmt: skip
-    yield (f"a step, of {steps(own)}: {own_us:.0f} µs in own kernels, {compiled_us:.0f} µs compiled")
+    yield f"a step, of {steps(own)}: {own_us:.0f} µs in own kernels, {compiled_us:.0f} µs compiled"
     yield Claim(
         "own kernels beat the compiler's, by its usual settings", own_us < compiled_us, own_us / compiled_us,
         because="their tiles were chosen on an H200",
