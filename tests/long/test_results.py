@@ -88,10 +88,13 @@ def test_right_and_wrong_answers_and_none(tmp_path):
     assert told(never)["9.1"] == NOT_TRIED and note(never, "9.1") == "answered, but never run"
 
 
-def test_a_start_that_the_check_refuses_is_not_tried_until_it_is_changed(tmp_path):
-    assert "not yet" in cell_of(nbformat.read(LAB[2].path, as_version=4), "2.3").outputs[0].text
-    changed = hand_in(tmp_path, 2, ("2.3", "num_workers=1", "num_workers=cores", None))
-    assert told(changed)["2.3"] == WRONG
+def test_a_start_is_not_tried_whatever_the_check_says_and_wrong_once_it_is_changed(tmp_path):
+    refused = printed("2.3", lambda DataLoader, digits, cores: DataLoader(digits, num_workers=1))
+    assert ": not yet" in refused
+    start = "    raise NotImplementedError  # remove this line, and mend what follows\n"
+    untouched, changed = (("2.3", start, new, refused) for new in (start, ""))
+    assert told(hand_in(tmp_path / "a", 2, untouched))["2.3"] == NOT_TRIED
+    assert told(hand_in(tmp_path / "b", 2, changed))["2.3"] == WRONG
 
 
 def test_more_that_can_stand_in_a_notebook(tmp_path):
