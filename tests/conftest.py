@@ -59,7 +59,7 @@ def compiler() -> None:
     """For tests that compile CUDA C++ by NVRTC, which needs no GPU. They are skipped without it, or without headers."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings comes with PyTorch's newer builds for Linux only")
     from labkit.errors import LabError
-    from labkit.kernels.wmma import headers
+    from labkit.kernels.nvrtc import headers
 
     try:
         headers()

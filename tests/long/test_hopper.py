@@ -49,7 +49,7 @@ ORDER = ("conv2.weight", "conv2.bias", "conv1.weight", "conv1.bias")
     ("name", "dropout"), [("conv_forward", False), ("conv_forward", True), ("conv_backward", False)]
 )
 def test_the_kernels_are_compiled_for_hopper(name, dropout):
-    made = nvrtc.code(hopper.source(name), hopper.HOPPER, hopper.flags(dropout))
+    made = nvrtc.code(nvrtc.source(hopper.FILES[name]), hopper.HOPPER, hopper.flags(dropout))
     assert made.cubin[1:4] == b"ELF" and ".target sm_90a" in made.ptx and f".entry {name}(" in made.ptx
     files = dict(re.findall(r'\.file\s+(\d+) "(.+)"', made.ptx))
     at = {files[number] for number in re.findall(r"\.loc\s+(\d+)", made.ptx)}
@@ -67,7 +67,7 @@ def test_the_kernels_are_compiled_for_hopper(name, dropout):
 def test_a_launch_asks_for_what_the_kernels_use(name, struct, size, threads):
     def asserted(size: int, threads: int) -> nvrtc.Code:
         same = f"sizeof({struct}) == {size} && THREADS == {threads}"
-        text = f'{hopper.source(name)}\nstatic_assert({same}, "another size");'
+        text = f'{nvrtc.source(hopper.FILES[name])}\nstatic_assert({same}, "another size");'
         return nvrtc.code(text, hopper.HOPPER, hopper.flags(False))
 
     assert asserted(size, threads).cubin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,11 @@ import pytest
 import torch
 
 from labkit import paths
-from labkit.display.listing import listing
 from labkit.errors import LabError
 from labkit.kernels import nvrtc, wmma
 from labkit.kernels.matmul import error_bound, matmul_reference
-from labkit.kernels.wmma import ONE_TILE, TILE, TILED, TILES, Tile, blocks, compiled, headers, wmma_matmul
+from labkit.kernels.nvrtc import headers
+from labkit.kernels.wmma import TILE, TILES, Tile, blocks, compiled, wmma_matmul
 from labkit.labs.lab10 import products
 from labkit.source.quick import quick
 
@@ -28,6 +29,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: th
 ON_CPU = Path(__file__).parents[1] / "support" / "cuda_on_cpu.h"
 COMPILER = shutil.which("c++") or shutil.which("g++")
 SMALL = Tile(32, 64, 32, 2, 2, 3)
+_, ONE_TILE, TILED = re.split(r"^// ---- .* ----$", wmma.FILE.read_text(), flags=re.MULTILINE)
 
 
 # Compiled by NVRTC, which needs no GPU
@@ -56,12 +58,12 @@ def test_turing_has_no_bf16_and_the_compiler_says_so(compiler):
 def test_without_cuda_bindings_it_says_how_to_install_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(LabError, match="pip install cuda-bindings"):
-        nvrtc.code.__wrapped__(ONE_TILE, (9, 0))
+        nvrtc.code.__wrapped__(nvrtc.source(wmma.FILE), (9, 0))
 
 
 def test_headers_that_include_what_is_not_there_are_passed_over(monkeypatch, tmp_path):
     """As those are that pip brings with PyTorch: ``mma.h``, without the ``crt/mma.h`` that it includes."""
-    monkeypatch.setattr(wmma.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: None)
     (tmp_path / "include" / "crt").mkdir(parents=True)
     (tmp_path / "include" / "mma.h").touch()
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
@@ -176,18 +178,19 @@ def test_a_tile_that_is_not_made_of_fragments_is_refused(sizes):
 
 
 @pytest.mark.parametrize(
-    ("tile", "grid", "threads", "shared"),
-    [(TILE, (16, 8), 256, TILE.shared_bytes), (None, (128, 64), 32, 0)],
+    ("tile", "kernel", "grid", "threads", "shared"),
+    [(TILE, "tiled", (16, 8), 256, TILE.shared_bytes), (None, "one_tile", (128, 64), 32, 0)],
     ids=str,
 )
-def test_a_launch_covers_the_result_and_names_every_size(monkeypatch, tile, grid, threads, shared):
+def test_a_launch_covers_the_result_and_names_every_size(monkeypatch, tile, kernel, grid, threads, shared):
     called = []
-    monkeypatch.setattr(wmma, "_source", lambda *told: told)
+    monkeypatch.setattr(wmma, "_flags", lambda *told: told)
     monkeypatch.setattr(nvrtc, "compiled", lambda *told: called.append(told) or (lambda *rest: called.append(rest)))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     a, b, c = (_pretended(place, shape) for place, shape in ((1, (1021, 4093)), (2, (4093, 2039)), (3, (1021, 2039))))
     wmma._launch(a, b, c, tile)
-    assert called == [(torch.float16, tile, shared), (grid, (threads, 1), a, b, c, 1021, 2039, 4093)]
+    source = nvrtc.source(wmma.FILE)
+    assert called == [(source, kernel, (torch.float16, tile), shared), (grid, (threads, 1), a, b, c, 1021, 2039, 4093)]
 
 
 def _pretended(place, shape):
@@ -294,13 +297,6 @@ def test_fp16_beside_bf16():
     assert products.fp16_over_bf16([RECORD]) == 1.5
     without = {"rows": [row for row in RECORD["rows"] if row["what"] != "bf16"]}
     assert np.isnan(products.fp16_over_bf16([without]))
-
-
-def test_a_listing_of_a_kernel_shows_the_kernel():
-    shown = listing("source_code/labkit/kernels/wmma.py", "ONE_TILE")
-    assert ONE_TILE.strip() in str(shown) and '"""' not in str(shown)
-    assert '<span class="kr">__global__</span>' in shown._repr_mimebundle_()["text/html"]
-    assert '"""' in str(listing("source_code/labkit/kernels/wmma.py", "ONE_TILE", "Tile")), "a piece of Python in it"
 
 
 def test_where_cuda_bindings_are_missing_a_live_lab_shows_what_was_recorded(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 
 from labkit.display import code
@@ -31,7 +30,7 @@ class Listing:
 def listing(file: str, *names: str) -> Listing:
     """Pieces of a file of the checkout: ``listing("source_code/labkit/kernels/matmul.py", "TILES", "_matmul")``.
 
-    Of constants that hold a program in CUDA C++, that program; of a ``.cu`` file, statements that begin so.
+    Of a ``.cu`` file, statements that begin so.
     LabError where there is no such file, or no such piece in it.
     """
     path = ROOT / file
@@ -41,16 +40,4 @@ def listing(file: str, *names: str) -> Listing:
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".cu":
         return Listing(file, "".join(statement(source, name) for name in names).rstrip(), "cuda")
-    pieces = [part(source, name) for name in names]
-    kernels = [_kernel(piece) for piece in pieces]
-    if all(kernels):
-        return Listing(file, "\n".join(kernels).strip(), "cuda")
-    return Listing(file, "\n".join(pieces).rstrip())
-
-
-def _kernel(piece: str) -> str:
-    """The CUDA C++ that a constant holds; nothing where it holds something else."""
-    (statement,) = ast.parse(piece).body
-    value = statement.value if isinstance(statement, ast.Assign) else None
-    held = value.value if isinstance(value, ast.Constant) else None
-    return held if isinstance(held, str) and "__global__" in held else ""
+    return Listing(file, "\n".join(part(source, name) for name in names).rstrip())

@@ -19,7 +19,7 @@ UNDER_WAY = 5  # reads of a thread of ``again`` at a time: it makes a multiple o
 BYTES = 16 * READS * THREADS  # of a block in a round of ``shared_reads``
 
 FILE = Path(__file__).parent / "bandwidth.cu"
-SOURCE = f'#include "{FILE}"\n'  # for NVRTC: the file by its name, so that a profiler finds it
+SOURCE = nvrtc.source(FILE)
 FLAGS = f"-DTHREADS={THREADS}", f"-DREADS={READS}", f"-DUNDER_WAY={UNDER_WAY}"
 
 

@@ -17,7 +17,7 @@ STEPS = 64  # of all chains together, in a round of the loop
 MOST_THREADS = 1024  # of a block: with more warps, a multiprocessor gets more blocks
 
 FILE = Path(__file__).parent / "chains.cu"
-SOURCE = f'#include "{FILE}"\n'  # for NVRTC: the file by its name, so that a profiler finds it
+SOURCE = nvrtc.source(FILE)
 
 
 def flags(chains: int) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from labkit.kernels import nvrtc
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import KEPT, conv1_gradient, conv2_pool, conv2_weight_gradient
 from labkit.kernels.weights import Weights
-from labkit.kernels.wmma import headers
 from labkit.training.data import MEAN, STD
 
 FOLDER = Path(__file__).parent
@@ -83,16 +82,11 @@ def conv_backward(
         )  # fmt: skip
 
 
-def source(name: str) -> str:
-    """A kernel's, for NVRTC: its file by its name, so that a profiler finds it."""
-    return f'#include "{FILES[name]}"\n'
-
-
 @cache
 def flags(dropout: bool) -> tuple[str, ...]:
-    """The compiler's, for kernels with dropout or without. Raises as ``headers``."""
+    """The compiler's, for kernels with dropout or without. Raises as ``nvrtc.headers``."""
     constants = {"DROPOUT": int(dropout), "MEAN": f"{MEAN}f", "STD": f"{STD}f", "KEPT": f"{KEPT}f"}
-    folders = (f"--include-path={folder}" for folder in (headers(), FOLDER))
+    folders = (f"--include-path={folder}" for folder in (nvrtc.headers(), FOLDER))
     return "--gpu-architecture=sm_90a", *folders, *(f"-D{name}={value}" for name, value in constants.items())
 
 
@@ -100,7 +94,7 @@ def _kernel(name: str, more_bytes: int, dropout: bool = False) -> nvrtc.Kernel:
     """For PyTorch's current GPU; ``nvrtc`` keeps one for each."""
     if torch.cuda.get_device_capability() != HOPPER:
         raise LabError(f"these kernels are for Hopper (H100, H200, GH200), not for {torch.cuda.get_device_name()}.")
-    return nvrtc.compiled(source(name), name, flags(dropout), more_bytes)
+    return nvrtc.compiled(nvrtc.source(FILES[name]), name, flags(dropout), more_bytes)
 
 
 @cache

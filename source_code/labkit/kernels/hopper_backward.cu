@@ -21,6 +21,7 @@
 //     FULL   all of it is there      arrive     wait             wait
 //     EMPTY  it may be filled again  wait       arrive           arrive
 //     MADE   bytes are laid out                                  wait for each other
+//     SUMMED (one for both) all samples are done, and shared memory is free for the sums: all wait
 #include "hopper.cuh"
 
 constexpr int THREADS = 4 * WARPGROUP;
@@ -58,8 +59,8 @@ struct Backward {
     u32 conv1[CONV1_WORDS];
 };
 
-// Named barriers: two each, one a half, but for the makers' own.
-enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2 };
+// Named barriers: two each, one a half, but for the makers' own and the last, for which all threads wait.
+enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2, SUMMED };
 
 // What a maker brings for half a sample: eight channels of some windows, and four bytes of the image.
 struct Windows {
@@ -188,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 wgmma_wait<0>();
                 named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
             }
-        __syncthreads();
+        named_barrier(SUMMED, THREADS);
         float* const out = (float*)all.half;
 #pragma unroll
         for (int column = 0; column < 3; column++)
@@ -294,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             }
             if (t == 0) atomicAdd(bias1_gradient + channel, ones);
         }
-        __syncthreads();
+        named_barrier(SUMMED, THREADS);
     } else {
         // The makers. While a half is multiplied, they bring the next one's windows and bytes into registers.
         give_registers<OTHER_REGISTERS>();
@@ -347,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             bias[i] += __shfl_xor_sync(~0u, bias[i], 16);
             if (lane < 8) atomicAdd(bias2_gradient + 8 * lane + i, bias[i] * scale);
         }
-        __syncthreads();
+        named_barrier(SUMMED, THREADS);
     }
 
     // What this block has summed for conv2's weights is added to memory, by each block from another place on.

@@ -9,9 +9,12 @@ Compiling needs NVIDIA's compiler library and no GPU; both come with PyTorch's C
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -62,6 +65,25 @@ def code(source: str, capability: tuple[int, int], flags: tuple[str, ...] = ()) 
         return Code(_text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), ptx.decode().strip("\0"))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def source(file: Path) -> str:
+    """What to hand to ``code`` or ``compiled``: the file by its name, so that a profiler finds it."""
+    return f'#include "{file}"\n'
+
+
+def headers() -> Path:
+    """Where ``mma.h`` lies with all that it includes: Triton brings CUDA's headers, as a CUDA toolkit does.
+
+    (The packages that pip brings with PyTorch hold ``mma.h`` alone.) LabError where there are none.
+    """
+    triton = importlib.util.find_spec("triton")
+    places = [Path(found) / "backends/nvidia" for found in (triton and triton.submodule_search_locations) or ()]
+    places += [Path(home) for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    for include in (place / "include" for place in places):
+        if (include / "mma.h").is_file() and (include / "crt/mma.h").is_file():
+            return include
+    raise LabError("CUDA's headers are not here: Triton brings them, or a CUDA toolkit, which CUDA_HOME names.")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 8  # a block is 32 x 8 threads: each moves four numbers
 FORMS = ("copy", "direct", "tile", "padded", "swizzled")
 
 FILE = Path(__file__).parent / "transpose.cu"
-SOURCE = f'#include "{FILE}"\n'  # for NVRTC: the file by its name, so that a profiler finds it
+SOURCE = nvrtc.source(FILE)
 
 
 def transpose(x: torch.Tensor, form: str = "padded") -> torch.Tensor:

@@ -16,7 +16,6 @@ import torch
 
 from labkit.errors import LabError
 from labkit.kernels import nvrtc
-from labkit.kernels.wmma import headers
 
 FOLDER = Path(__file__).parent
 HOPPER = (9, 0)
@@ -68,13 +67,13 @@ class Rung:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        """The compiler's. Raises as ``headers``."""
-        return "--gpu-architecture=sm_90a", f"--include-path={headers()}", f"--include-path={FOLDER}"
+        """The compiler's. Raises as ``nvrtc.headers``."""
+        return "--gpu-architecture=sm_90a", f"--include-path={nvrtc.headers()}", f"--include-path={FOLDER}"
 
     @property
     def source(self) -> str:
-        """For NVRTC: the file by its name, so that a profiler finds it."""
-        return f'#include "{self.path}"\n'
+        """For NVRTC."""
+        return nvrtc.source(self.path)
 
 
 RUNGS = (
