@@ -25,6 +25,8 @@ _MACHINES = {
 }
 # Machines on which the ladder was recorded, in the order in which tables show them: folder → what it is.
 MACHINES = {folder: what for folder, what in _MACHINES.items() if (RECORDED / folder / "runs").is_dir()}
+# Those of them whose profiles were recorded as well, so that a whole lab of part 1 or 2 can be shown there.
+PROFILED = [folder for folder in MACHINES if (RECORDED / folder / "profiles").is_dir()]
 HOSTS = {  # hosts whose GPUs are recorded together, and nothing else of them: folder → what it is
     "h200-x2": "two H200s of one host, 32 cores",
 }
@@ -211,7 +213,7 @@ LABS = (
 ROUTES = (
     Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
-    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, and on to the roofline"),
+    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, on to the roofline"),
     Route("Everything", tuple(range(1, 1 + len(LABS))), "parts 2 to 5 are electives"),
 )
 

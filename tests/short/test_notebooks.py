@@ -174,8 +174,11 @@ def test_a_page_says_where_the_labs_last_ran_live(tmp_path):
     write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, one: whole, two: broken}})
     row = pages.last_live(tmp_path).splitlines()[2]
     told = f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
-    rest = ", ".join(str(lab.number) for lab in course.LABS[2:])
-    assert row == f"{told} 2 failed in cell 7; {rest} without a result |"
+    assert row == f"{told} 2 failed in cell 7; 3 to {course.LABS[-1].number} without a result |"
+    four = course.LABS[3].name
+    write_json(tmp_path / "h200" / NAME, {"labs": {one: whole, four: broken}})
+    rest = f"the front page, 2 to 3, 5 to {course.LABS[-1].number} without a result"
+    assert pages.last_live(tmp_path).endswith(f"| {rest}; 4 failed in cell 7 |\n")
 
 
 def test_a_table_that_the_catalogue_does_not_have_is_named():

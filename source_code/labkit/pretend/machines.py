@@ -269,8 +269,8 @@ _scratch: list[tempfile.TemporaryDirectory] = []  # kept while the process lives
 
 
 def names() -> list[str]:
-    """All that can be pretended: the recorded machines, then the made-up ones."""
-    return [*sorted(course.MACHINES), *MACHINES]
+    """All that can be pretended: the machines whose profiles are recorded, then the made-up ones."""
+    return [*sorted(course.PROFILED), *MACHINES]
 
 
 def live(name: str) -> door.Live:

@@ -54,8 +54,8 @@ def labs_of_part(number: int) -> str:
 def ladder(recordings: Path = RECORDED) -> str:
     """Each script, what is new in it and its lab; where the default machine timed it, the seconds of ten epochs."""
     folder = recordings / course.DEFAULT_MACHINE
-    rows, changed = [], []
-    for step in course.STEPS:
+    rows, changed = [], []  # changed: places in STEPS
+    for place, step in enumerate(course.STEPS):
         found = []
         try:
             found = recorded.records("runs", step.script, folder)
@@ -64,14 +64,15 @@ def ladder(recordings: Path = RECORDED) -> str:
             took = [_seconds(spread(found, what).median) for what in ("training_s", "process_s")]
         except NotRecorded:
             took = ["–", "–"]
-        changed += [step.script.removeprefix("main_").removesuffix(".py")] if recorded.outdated(found) else []
+        changed += [place] if recorded.outdated(found) else []
         script = f"[{step.script}](source_code/{step.script})"
         rows.append(f"| {script} | {step.new} | {' | '.join(took)} | [{step.lab}](labs/{_lab(step.lab).file}) |")
     head = "| script | what is new in it | loop s | process s | lab |"
     said = (
         f"Seconds for ten epochs on {course.MACHINES[course.DEFAULT_MACHINE]}: training loop, whole process; medians."
     )
-    said += f" Timed before the last change of their code: {', '.join(changed)}." if changed else ""
+    older = [" to ".join(course.STEPS[end].name.removeprefix("main_") for end in ends) for ends in _runs(changed)]
+    said += f" Older than their code: {', '.join(older)}." if older else ""
     return "\n".join([head, "|---|---|--:|--:|---|", *rows, "", said]) + "\n"
 
 
@@ -155,14 +156,20 @@ def last_live(recordings: Path = RECORDED) -> str:
 
 def _not_whole(labs: dict[str, dict]) -> str:
     """Which notebooks did not run to their end, and why: ``3 unfinished; 13 failed in cell 58; 4 without a result``"""
-    ends: dict[str, list[str]] = {}
+    ends: dict[str, list[int]] = {}
     for number, name in enumerate(live_check.names()):
         lab = labs.get(name, {"status": "without a result"})
         if lab["status"] == live_check.WHOLE:
             continue
         where = f" in cell {lab['cells'][-1]['cell']}" if lab["status"] == live_check.FAILED and lab["cells"] else ""
-        ends.setdefault(f"{lab['status']}{where}", []).append(str(number) if number else "the front page")
-    return "; ".join(f"{', '.join(which)} {end}" for end, which in ends.items()) or "–"
+        ends.setdefault(f"{lab['status']}{where}", []).append(number)
+    return "; ".join(f"{_in_words(which)} {end}" for end, which in ends.items()) or "–"
+
+
+def _in_words(numbers: list[int]) -> str:
+    """Labs by their rising numbers, 0 for the front page, neighbours together: ``the front page, 6 to 9, 12``."""
+    front = ["the front page"] if 0 in numbers else []
+    return ", ".join(front + [" to ".join(map(str, ends)) for ends in _runs([number for number in numbers if number])])
 
 
 WRITTEN: dict[str, Callable[[], str]] = {
