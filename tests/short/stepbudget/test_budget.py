@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-import tempfile
-from pathlib import Path
-
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.source import recorded
-from stepbudget import intervals
 from stepbudget.ask import budget as rooms
 from stepbudget.report import open_report
 from stepbudget.window import Window
@@ -212,95 +204,6 @@ def test_without_calls_the_idle_time_is_unexplained_and_said_to_be(made):
 
 
 # --- sums, and parts of the window --------------------------------------------------------------------------
-
-moments = st.integers(0, 1000)
-spans = st.tuples(moments, st.integers(0, 300)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-names = st.sampled_from([GEMM, POINTWISE, UNKNOWN])
-threads = st.sampled_from([1, AUTOGRAD, 7])
-
-
-@st.composite
-def traces(draw, folder):
-    """Random traces: overlapping streams, nested and crossing ranges, instants, open ranges, calls of every kind."""
-    origin = draw(st.sampled_from([0, 5000, 7_000_000_000_000, 1_700_000_000_000_000]))
-    made = SyntheticReport(Path(folder) / "random.sqlite", origin_us=origin)
-    if draw(st.booleans()):
-        made.range(*draw(spans), "training")
-    for start, end in draw(st.lists(spans, max_size=6)):
-        name = draw(st.sampled_from(["data loading", "forward", "optimizer step", "backward"]))
-        made.range(start, draw(st.sampled_from([end, None])), name, thread=draw(threads))
-    for start, end in draw(st.lists(spans, max_size=12)):
-        call = draw(st.one_of(st.none(), spans))
-        kind = draw(st.integers(0, 3))
-        if kind == 0:
-            memory = draw(st.sampled_from(["pageable", "pinned"]))
-            made.copy(start, end, 1000, memory=memory, call=call, stream=draw(st.integers(7, 9)))
-        elif kind == 1:
-            made.graph(start, end, call=call)
-        else:
-            stream, device = draw(st.integers(7, 9)), draw(st.integers(0, 1))
-            made.kernel(start, end, draw(names), call=call, stream=stream, device=device, thread=draw(threads))
-    for start, end in draw(st.lists(spans, max_size=6)):
-        call = draw(st.sampled_from(["cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaEventRecord_v3020"]))
-        made.api(start, end, call, thread=draw(threads))
-    for start, end in draw(st.lists(spans, max_size=6)):
-        made.os_call(
-            start, end, draw(st.sampled_from(["poll", "connect", "recvmsg", "mmap64", "write"])), thread=draw(threads)
-        )
-    for start, end in draw(st.lists(spans, max_size=2)):
-        made.overhead(start, end, "CUPTI Buffer flush", thread=draw(threads))
-    made.kernel(0, 1, POINTWISE)  # a report holds at least something
-    return made
-
-
-@settings(max_examples=40)
-@given(data=st.data())
-def test_the_causes_of_any_trace_add_up_and_never_overlap(data):
-    with tempfile.TemporaryDirectory() as folder:
-        made = data.draw(traces(folder))
-        with open_report(made.write()) as report:
-            start, end = sorted((data.draw(moments), data.draw(moments)))
-            whole = report.extent
-            cut = Window(whole.start + 1000 * start, whole.start + 1000 * end, "cut")
-            for window in (report.window(), whole, cut):
-                check_sums(rooms.budget(report, window), window)
-
-
-def check_sums(found, window):
-    length = window.end - window.start
-    assert sum(found.ns.values()) == length
-    assert sum(found.fractions.values()) == pytest.approx(1 if length else 0, abs=1e-9)
-    assert all(ns >= 0 for ns in found.ns.values())
-    taken = np.concatenate([*found.spans.values()])
-    assert intervals.total(intervals.from_edges(*taken.T)) == length, "no two causes hold at once"
-    assert len(taken) == 0 or (taken[:, 0].min() >= window.start and taken[:, 1].max() <= window.end)
-    halves = [
-        Window(window.start, window.start + length // 3, "1"),
-        Window(window.start + length // 3, window.end, "2"),
-    ]
-    parts = found.over(halves)
-    assert parts.sum().sum() * 1e6 == pytest.approx(length)
-    assert parts.sum(axis=1).tolist() == pytest.approx([part.duration_ms for part in halves])
-
-
-@settings(max_examples=15)
-@given(data=st.data())
-def test_the_answer_does_not_depend_on_where_the_clock_begins(data):
-    with tempfile.TemporaryDirectory() as folder:
-        made = data.draw(traces(folder))
-        with open_report(made.write()) as report:
-            first = rooms.budget(report, report.extent).ns
-        shifted = 9_000_000_000_000_000_000 // 1000 - 10_000_000
-        db = sqlite3.connect(made.path)
-        offset = 1000 * (shifted - made.origin_us)
-        for (table,) in db.execute("SELECT name FROM sqlite_master").fetchall():
-            columns = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
-            if "start" in columns:
-                db.execute(f'UPDATE {table} SET start = start + ?, "end" = "end" + ?', (offset, offset))
-        db.commit()
-        db.close()
-        with open_report(made.path) as report:
-            assert rooms.budget(report, report.extent).ns == first
 
 
 # --- the recorded reports -----------------------------------------------------------------------------------

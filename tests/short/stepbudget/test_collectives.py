@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stepbudget.ask import advice, collectives, predict
 from stepbudget.ask.budget import budget
@@ -198,33 +193,6 @@ def test_kernels_that_communicate(name):
 )  # fmt: skip
 def test_kernels_that_do_not(name):
     assert not is_collective(name)
-
-
-spans = st.lists(
-    st.tuples(st.integers(0, 900), st.integers(1, 200), st.booleans(), st.booleans(), st.booleans()), max_size=12
-)
-
-
-@settings(max_examples=28, deadline=None)
-@given(spans)
-def test_the_parts_of_any_communication_add_up(works):
-    with tempfile.TemporaryDirectory() as folder:
-        build = SyntheticReport(Path(folder) / "any.sqlite").range(0, 1000, "training", process=11)
-        for start, length, is_second, communicates, gathers in works:
-            process, device = RANKS[is_second]
-            name = (GATHER if gathers else ALLREDUCE) if communicates else SGEMM
-            build.kernel(start, start + length, name, device=device, process=process)
-        report = open_report(build.write())
-        found = collectives.communication(report)
-        assert (found["hidden_ms"] + found["exposed_ms"]).to_numpy() == pytest.approx(found["total_ms"].to_numpy())
-        parts = found[["waiting_ms", "transfer_ms", "unmatched_ms"]]
-        assert parts.sum(axis=1).to_numpy() == pytest.approx(found["total_ms"].to_numpy()) and (parts >= -1e-9).all(
-            axis=None
-        )
-        for row in found.to_dict("records"):
-            own = budget(report, device=row["gpu"])
-            assert own.ms["communication"] == pytest.approx(row["exposed_ms"], abs=1e-6)
-            assert sum(own.fractions.values()) == pytest.approx(1)
 
 
 def test_collectives_of_one_rank_alone_are_advised_on_with_all_that_is_exposed(made):

@@ -172,32 +172,6 @@ def test_the_main_thread_comes_before_the_others(made):
     assert spans(made, (0, 100)) == [(10, 60), (60, 100)]
 
 
-NAMES = [
-    "data loading", "next batch", "step 1", "step 2", "ProfilerStep#3", "train", "epoch 1", "epoch 2", "test",
-    "forward", "conv", "", "value",
-]  # fmt: skip
-any_range = st.tuples(
-    st.integers(0, 300), st.integers(0, 120), st.sampled_from(NAMES), st.sampled_from([MAIN, AUTOGRAD, PROCESS])
-)
-
-
-@settings(max_examples=50)
-@given(found=st.lists(any_range, max_size=14), start=st.integers(0, 150), length=st.integers(1, 300))
-def test_steps_of_whatever_ranges_follow_each_other_in_the_window(tmp_path_factory, found, start, length):
-    made = SyntheticReport(tmp_path_factory.mktemp("any") / "made.sqlite").kernel(0, 500, "k", call=(1, 2))
-    for at, lasts, name, thread in found:  # nested, crossing, of no length, on three threads
-        made.range(at, at + lasts, name, thread=thread)
-    with Report(made.write()) as report:
-        window = Window(report.extent.start + 1000 * start, report.extent.start + 1000 * (start + length), "any")
-        steps = iterations.step_windows(report, window)
-        table = iterations.steps(report, window)
-    edges = [edge for step in steps for edge in (step.start, step.end)]
-    assert edges == sorted(edges) and len(table) == len(steps)
-    assert all(window.start <= step.start < step.end <= window.end for step in steps)
-    assert len({step.thread for step in steps}) <= 1
-    assert (table["gpu_busy_ms"] + table["gpu_idle_ms"]).tolist() == pytest.approx(table["duration_ms"].tolist())
-
-
 # --- what they cost -----------------------------------------------------------------------------------------
 
 
@@ -249,40 +223,6 @@ def test_a_report_without_steps_has_an_empty_table(made):
     with Report(made.kernel(0, 10, "k").write()) as report:
         table = iterations.steps(report)
     assert table.empty and "gpu_busy_ms" in table
-
-
-events = st.tuples(st.integers(0, 900), st.integers(0, 200))
-
-
-@settings(max_examples=40)
-@given(
-    work=st.lists(events, max_size=12),
-    waits=st.lists(st.integers(5, 95), min_size=2, max_size=9),
-    origin=st.sampled_from([1, 5000, 9 * 10**12]),  # from 0 to 0 is work whose times could not be had
-)
-def test_steps_against_counting_microseconds(tmp_path_factory, work, waits, origin):
-    made = SyntheticReport(tmp_path_factory.mktemp("steps") / "made.sqlite", origin_us=origin)
-    made.range(0, 100 * len(waits), "training", registered=True)
-    busy, waiting = np.zeros(2000, bool), np.zeros(2000, bool)
-    for number, wait in enumerate(waits):
-        made.range(100 * number, 100 * number + wait, "data loading").range(100 * number + wait, 100 * number + 99, "f")
-        waiting[100 * number : 100 * number + wait] = True
-    for start, length in work:
-        made.kernel(start, start + length, "k", call=(max(0, start - 5), start))
-        busy[start : start + length] = True
-    with Report(made.write()) as report:
-        table = iterations.steps(report)
-    assert len(table) == len(waits)
-    for row in table.itertuples():
-        own = slice(100 * (row.step - 1), 100 * row.step)
-        assert row.start_ms == pytest.approx(0.1 * (row.step - 1))
-        assert row.loader_wait_ms == pytest.approx(waiting[own].sum() / 1e3)
-        if work:
-            assert row.gpu_busy_ms == pytest.approx(busy[own].sum() / 1e3)
-            assert row.gpu_busy_ms + row.gpu_idle_ms == pytest.approx(row.duration_ms)
-    if work:
-        inside = sum(max(0, start - 5) < 100 * len(waits) for start, _ in work)
-        assert table["kernels"].sum() == inside
 
 
 # --- rhythm -------------------------------------------------------------------------------------------------
