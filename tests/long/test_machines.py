@@ -66,7 +66,7 @@ NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
     "turing": [
         "in BF16, kernels run on Tensor Cores",
         "JAX computes them in TF32 as it comes",
-        "this GPU is fast in BF16, in which the last rungs multiply",
+        "this GPU is fast in BF16, in which the last steps multiply",
     ],
     "h200-2cores": [
         "the workers that the cores allow are at least three times as fast as one",

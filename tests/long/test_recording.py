@@ -348,7 +348,7 @@ def test_a_recording_of_which_nobody_knows_the_code_and_one_that_broke_off_are_o
     for change in ({"manifest": None}, {"manifest": {"commit": "a", "modules": None}}, {"status": "interrupted"}):
         file.write_text(json.dumps(record | change))
         assert status.judge(tmp_path, items[0]).state == OUTDATED
-        assert "status" in change or recorded.outdated([record, record | change]) == f", {recorded.OUTDATED}"
+        assert "status" in change or recorded.outdated([record, record | change]) == f", {recorded.OLDER}"
     assert recorded.outdated([record]) == ""
 
 
@@ -381,10 +381,10 @@ def test_the_status_names_the_pages_and_fails_while_one_is_silent(ran, tmp_path,
 
     assert asked(kept["manifest"]["modules"]["main_opt4.py"], "H200") == 0
     assert "2 current" in capsys.readouterr().out
-    assert asked("0" * 16, f"H200, {recorded.OUTDATED}") == 0
+    assert asked("0" * 16, f"H200, {recorded.OLDER}") == 0
     said = capsys.readouterr().out
     assert "runs: runs/main_opt4.json: the code of main_opt4.py differs; shown on 01_it.ipynb" in said
-    assert "1 current" in said and f"1 {recorded.OUTDATED}" in said
+    assert "1 current" in said and f"1 {OUTDATED}" in said
     assert asked("0" * 16, "H200") == 1
     assert "01_it.ipynb does not say that this is outdated: runs/main_opt4.json" in capsys.readouterr().out
 

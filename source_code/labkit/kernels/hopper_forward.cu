@@ -48,7 +48,7 @@ struct Forward {
     u32 conv1[CONV1_WORDS];
 };
 
-// Named barriers: a warpgroup's own, and its turn at the Tensor Cores. Were all served at once, all would end at once,
+// Named barriers: a warpgroup's own, and its turn at the Tensor Cores. If all multiplied at once, all would end at once,
 // and the Tensor Cores would idle while they finish.
 enum ForwardBarrier { MINE = 1, TURN = MINE + PARTS };
 

@@ -13,7 +13,7 @@ extern "C" __global__ void one_tile(
     const NUMBER* a, const NUMBER* b, NUMBER* c, int rows, int columns, int inner) {
     const int row = 16 * blockIdx.y, column = 16 * blockIdx.x;
 
-    // Fragments belong to the warp. Which thread holds which element, nobody is told.
+    // Fragments belong to the warp. Which thread holds which element is unspecified.
     fragment<matrix_a, 16, 16, 16, NUMBER, row_major> left;
     fragment<matrix_b, 16, 16, 16, NUMBER, row_major> right;
     fragment<accumulator, 16, 16, 16, float> sum;
@@ -25,7 +25,7 @@ extern "C" __global__ void one_tile(
     }
 
     // Out through shared memory, where each element has a place again; then rounded to 16 bits.
-    __shared__ float out[16 * 16];
+    __shared__ __align__(32) float out[16 * 16];
     store_matrix_sync(out, sum, 16, mem_row_major);
     __syncwarp();
     for (int i = threadIdx.x; i < 16 * 16; i += 32)
@@ -55,7 +55,7 @@ __device__ void bring(NUMBER (*tile)[WIDE + PAD], const NUMBER* matrix,
 extern "C" __global__ void __launch_bounds__(32 * DOWN * ACROSS) tiled(
     const NUMBER* a, const NUMBER* b, NUMBER* c, int rows, int columns, int inner) {
     constexpr int TALL = ROWS / DOWN, WIDE = COLUMNS / ACROSS;  // a warp's part
-    extern __shared__ float4 memory[];
+    extern __shared__ __align__(32) float4 memory[];
     auto left = reinterpret_cast<NUMBER (*)[ROWS][INNER + PAD]>(memory);  // STAGES tiles of A
     auto right = reinterpret_cast<NUMBER (*)[INNER][COLUMNS + PAD]>(left + STAGES);  // and of B
     const int row = ROWS * blockIdx.y, column = COLUMNS * blockIdx.x;

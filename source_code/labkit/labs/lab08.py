@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from labkit import course
 from labkit.checks import Claim, Note
 from labkit.display import style
+from labkit.display.charts.results import median_run
 from labkit.display.runs import epoch_ms
 from labkit.display.spread import paired, spread
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, NothingToAnswer, Number
@@ -341,14 +342,13 @@ def own_s(stages: Table) -> dict[str, float]:
 
 
 def ends_table(runs: Mapping[str, Sequence[dict]]) -> Table:
-    """Seconds of whole processes before the first epoch and after the last, a row a step; medians over its runs."""
+    """Seconds of whole processes before the first epoch and after the last, a row a step: of its median run."""
     rows = []
     for name, records in runs.items():
-        startup_s, process_s = (spread(records, part).median for part in ("startup_s", "process_s"))
-        warm_up_s = statistics.median(record["extras"].get("warm_up_s", 0.0) for record in records)
-        rows.append((name, startup_s, warm_up_s, end_s(records), process_s))
+        run = median_run(records)
+        rows.append((name, run["startup_s"], run["extras"].get("warm_up_s", 0.0), end_s([run]), run["process_s"]))
     columns = ["step", "start-up s", "warm-up s", "end s", "process s"]
-    caption = "Before the first epoch and after the last (medians; what is missing to the process are the epochs)"
+    caption = "Before the first epoch and after the last (the median run; the rest are the epochs)"
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[1:], "{:.1f}"))
 
 

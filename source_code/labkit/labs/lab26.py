@@ -272,7 +272,7 @@ def one_kernel(shares: pd.DataFrame, timed: Sequence[dict]) -> Iterator[Claim | 
     ``shares``: of the memory's roof, by columns, a column for each way; ``timed``: of ``bench_kernels.py``.
     """
     gain = (shares["triton"] / shares["operators"])[COLUMNS]
-    yield Claim("no way passes the memory's roof by more than a tenth", shares.max().max() < 1.1)
+    yield Claim("no softmax beats the memory's roof by more than a tenth", shares.max().max() < 1.1)
     yield Claim(
         f"one kernel is over twice as fast as one for each operator, at {COLUMNS:,} columns", gain > 2, gain,
         because="a cache that holds all the numbers makes passes over them cheap",
@@ -381,7 +381,7 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
     )
     saved = cost["first"] - cost["chosen"]
     yield (
-        f"Over the first of the list it saves {saved:.0f} µs a call, and has paid after "
+        f"Over the first of SPACE, its choice saves {saved:.0f} µs a call, and has paid after "
         f"{cost['pays_after']:,.0f} calls."
     )
 

@@ -249,8 +249,8 @@ def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
     tried = registers(timed).frame
     rank = tried["µs"].corr(tried[FIT], method="spearman")
     yield (
-        f"Over these choices, time and warps that fit go together with {rank:+.2f} (rank "
-        "correlation; −1: more warps are always faster, 0: no matter)."
+        f"Over these choices, the rank correlation of time with warps that fit is {rank:+.2f} "
+        "(−1: more warps are always faster, 0: no relation)."
     )
 
 

@@ -38,7 +38,7 @@ def seconds(found: Epochs) -> Table:
         took = {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
         rows.append({"step": f"{step.label}{recorded.outdated(behind)}"} | took)
     formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}")
-    return table(pd.DataFrame(rows), "Seconds an epoch, by machine (outdated: the code has changed since)", formats)
+    return table(pd.DataFrame(rows), "Seconds an epoch, by machine", formats)
 
 
 def mattered_most(found: Epochs) -> Table:

@@ -18,7 +18,7 @@ from labkit.source.running import trace_beside
 from labkit.training import manifest
 from stepbudget.ncu import counters
 
-CURRENT, OUTDATED, MISSING = "current", recorded.OUTDATED, "missing"
+CURRENT, OUTDATED, MISSING = "current", "outdated", "missing"
 STATES = {
     CURRENT: "today's code would measure the same again",
     OUTDATED: "today's code, or the plan, would measure something else, or nobody knows which code was measured",
@@ -155,7 +155,7 @@ def unsaid(folder: Path, found: list[Finding], shown_on: dict[str, list[str]]) -
         if finding.state == OUTDATED:
             names = {f"{folder.name}/{name}" for name in (*finding.item.files, finding.item.record)}
             for page in {page for name in names for page in shown_on.get(name, ())}:
-                if not pages.says(page, OUTDATED):
+                if not pages.says(page, recorded.OLDER):
                     silent.setdefault(page, []).append(finding.item.file)
     return silent
 

@@ -38,7 +38,7 @@ from labkit.training import manifest
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
-OUTDATED = "outdated"  # of what today's code would measure otherwise, and of what nobody knows the code of
+OLDER = "older than its code"  # of what today's code would measure otherwise, or of what nobody knows the code
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
@@ -84,7 +84,7 @@ def provenance(where: Path | None = None) -> dict:
 
 
 def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> str:
-    """GPU (or ``on``) and days of records in a few words, for captions, and whether they are outdated.
+    """GPU (or ``on``) and days of records in a few words, for captions, and whether they are older than their code.
 
     Without records the folder's own GPU and first day.
     """
@@ -94,8 +94,8 @@ def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> 
 
 
 def outdated(records: Iterable[dict]) -> str:
-    """``, outdated``, where one of the records is."""
-    return f", {OUTDATED}" if any(map(manifest.is_outdated, records)) else ""
+    """``, older than its code``, where one of the records is."""
+    return f", {OLDER}" if any(map(manifest.is_outdated, records)) else ""
 
 
 def record_of(file: Path) -> dict:

@@ -63,7 +63,7 @@ def keeps(what: str, baseline: Sequence[float], seeds: Sequence[float]) -> Claim
     """``what`` keeps its mean accuracy, and is not below the baseline; test accuracies (per cent), one a seed."""
     mean, p = statistics.mean(seeds), below(baseline, seeds)
     return Claim(
-        f"{what} keeps a mean accuracy of at least {FLOOR_PCT:.2f} %, and is not below the baseline",
+        f"{what} keeps a mean accuracy of at least {FLOOR_PCT:.2f} %, and is not significantly below the baseline",
         mean >= FLOOR_PCT and p >= SIGNIFICANCE,
         (mean, p),
         because="ten seeds were trained, and a loss of a tenth of a point shows in some sets of ten",

@@ -129,7 +129,7 @@ def seconds(found: pd.DataFrame) -> Table:
     formats = dict.fromkeys(["warm-up s", "process s", "process s, cold"], "{:.2f}") | {"training s": "{:.3f}"}
     formats |= {"× loop": "{:.1f}", "× process": "{:.1f}"}
     trained = epochs_words(found["epochs"].max()).capitalize()
-    caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches warm, but where it says cold"
+    caption = f"{trained}, medians over the runs, all rungs in turn; compilers' caches are warm unless marked cold"
     return table(frame, caption, formats)
 
 

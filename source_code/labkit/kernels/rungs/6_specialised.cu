@@ -1,5 +1,5 @@
 // Rung 6, warp-specialised and persistent: one thread only asks for tiles, two warpgroups only multiply, and each block
-// makes one tile of C after another. Nobody meets in __syncthreads: the next tile's numbers come while results go.
+// makes one tile of C after another. The loops need no __syncthreads: the next tile's numbers come while results go.
 #include "ptx.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 256;  // of C, that a block makes at a time: each consumer 64 x 256

@@ -1,5 +1,5 @@
-// Rung 7, clusters and TMA stores: two blocks below each other bring half of B's tile each, into both, so that L2 reads
-// a third less; and results go out through shared memory in whole lines, while the next products run.
+// Rung 7, clusters and TMA stores: two blocks below each other bring half of B's tile each, into both, so that, by
+// tiles, L2 reads a third less; and results go out through shared memory in whole lines, while the next products run.
 #include "ptx.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 256;  // of C, that a block makes at a time: each consumer 64 x 256

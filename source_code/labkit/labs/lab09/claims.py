@@ -45,7 +45,7 @@ def measured_roofs(peaks: Peaks, zeros: pd.DataFrame) -> Iterator[Claim | str]:
         so=f"16 bits halve your bytes, and multiply only {times:.1f} times as fast",
     )  # fmt: skip
     yield Claim(
-        "this GPU is fast in BF16, in which the last rungs multiply", dtype == "bf16", dtype,
+        "this GPU is fast in BF16, in which the last steps multiply", dtype == "bf16", dtype,
         because="GPUs before Ampere have no BF16",
         so="opt4 to opt6 take FP16 here, and opt7 is left out: its kernels need BF16",
     )  # fmt: skip

@@ -104,7 +104,7 @@ def with_tiles(a: Tensor, b: Tensor, blocks: Sequence[int]) -> Table:
         tile = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 16, "GROUP": 8}
         work = launch(_matmul, (programs,), a, b, c, down, across, inner, *a.stride(), *b.stride(), **tile)
         off = ((c.double() - a.double() @ b.double()).abs() / bound).max().item()
-        reuse = work.multiplications / work.loaded
+        reuse = down * across * inner / work.loaded
         rows.append((f"{block} × {block}", work.programs, work.loaded, reuse, off))
     columns = ["tile", "programs", "numbers read", "multiplications for each", "error / bound"]
     caption = f"One product of {down} × {inner} and {inner} × {across} numbers, with larger and larger tiles"
