@@ -123,6 +123,25 @@ def done_and_needed(kernels: pd.DataFrame) -> Table:
     return table(frame, "Operations of a step, in the kernels for conv2", dict.fromkeys(columns[1:3], "{:.1f}"))
 
 
+def hopper_kernels() -> Table:
+    """What ``main_opt8``'s two kernels do in a step, as counted: operations, and how busy the units were.
+
+    Needed are conv1 and conv2 forward, and backward conv2's two gradients and conv1's for its weights; done is what the
+    Tensor Cores did, conv1 once more in the backward kernel included.
+    """
+    layers = sizes.flops_per_sample()
+    forward = BATCH * (layers["conv1"] + layers["conv2"])
+    needed = {"conv_forward": forward, "conv_backward": forward + BATCH * layers["conv2"]}
+    step = count_in_depth("main_opt8").step
+    own = step[step["kernel"].isin(needed)].set_index("kernel")
+    frame = pd.DataFrame({"µs": own["time_us"], "GFLOP needed": own.index.map(needed) / 1e9})
+    frame["GFLOP done"] = own["tensor_flops"] / 1e9
+    frame["done / needed"] = frame["GFLOP done"] / frame["GFLOP needed"]
+    frame["tensor pipe active %"], frame["L1, shared memory busy %"] = own["tensor_pct"], own["l1_pct"]
+    digits = ("{:.0f}", "{:.1f}", "{:.1f}", "{:.2f}", "{:.0f}", "{:.0f}")
+    return table(frame.reset_index(), "One step of main_opt8, as counted", dict(zip(frame, digits, strict=True)))
+
+
 def roofs_of(records: Sequence[dict]) -> dict[str, Roofs]:
     """The roofs of ``bench_roofs.py`` for factors of which ¾ are zeros: at the power limit, and of short products."""
     return {
