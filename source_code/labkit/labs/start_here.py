@@ -32,13 +32,18 @@ def epochs() -> Epochs:
 
 def seconds(found: Epochs) -> Table:
     """Seconds of an epoch, a row a step, a column a machine: the median over the runs, their first epochs left out."""
-    rows = []
-    for step in course.ladder():
-        behind = list(chain.from_iterable(own[step] for own in found.values()))
-        took = {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
-        rows.append({"step": f"{step.label}{recorded.outdated(behind)}"} | took)
-    formats = dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}")
-    return table(pd.DataFrame(rows), "Seconds an epoch, by machine", formats)
+    rows = [
+        {"step": step.label} | {course.MACHINES[folder]: _median_s(own[step]) for folder, own in found.items()}
+        for step in course.ladder()
+    ]
+    older = {(folder, step) for folder, own in found.items() for step in own if recorded.outdated(own[step])}
+    steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
+    others = [course.MACHINES[folder] for folder in found if folder not in {folder for folder, _ in older}]
+    caption = "Seconds an epoch, by machine"
+    if older:
+        but = f", but not on {' and '.join(others)}" if others else ""
+        caption += f" ({recorded.OLDER}: steps {', '.join(steps)}{but})"
+    return table(pd.DataFrame(rows), caption, dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}"))
 
 
 def mattered_most(found: Epochs) -> Table:
