@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#define __align__(bytes) __attribute__((aligned(bytes)))
 #define __global__
 #define __device__
 #define __launch_bounds__(threads)
