@@ -58,7 +58,7 @@ NOT_MEASURED = {
         "in three pairs of profiles (417 to 439 ms before",
         "577 and 729 ms before",
     ],
-    "the later epochs of main_opt4.py's runs on an H200 with 16 cores": ["this epoch takes about 153 ms"],
+    "the later epochs of main_opt4.py's runs on an H200 with 16 cores": ["times this epoch at 153 ms"],
     "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
     "arithmetic from shapes": [
         "up to 28 batches of 3.2 MB, some 90 MB",  # 1,024 · 28 · 28 numbers in FP32, 14 workers with two each

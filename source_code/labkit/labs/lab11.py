@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -336,9 +337,12 @@ def two_ladders(runs: Mapping[str, Sequence[dict]], peaks: Peaks) -> Iterator[Cl
     )  # fmt: skip
     trained = ladder.epochs_words(len(runs[last][0]["epochs"]))
     gained = {part: _seconds(runs, "main_baseline.py", part) / _seconds(runs, last, part) for part in PARTS}
+    warm_up_s = statistics.median(run["extras"].get("warm_up_s", 0.0) for run in runs[last])
+    with_warm_up = _seconds(runs, "main_baseline.py", "training_s") / (_seconds(runs, last, "training_s") + warm_up_s)
     yield (
         f"From the baseline to {last}, over {trained}, the process is {gained['process_s']:.1f} times as fast, "
-        f"the loop {gained['training_s']:.0f} times; the floor is {100 * reached:.0f} % of that loop."
+        f"the loop {gained['training_s']:.0f} times, with its warm-up {with_warm_up:.0f}; "
+        f"the floor is {100 * reached:.0f} % of that loop."
     )
     four_s, six_s = (_seconds(runs, step, "process_s") for step in ("main_opt4.py", "main_opt6.py"))
     yield (

@@ -381,7 +381,7 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
     )
     saved = cost["first"] - cost["chosen"]
     yield (
-        f"Over the first of SPACE, its choice saves {saved:.0f} µs a call, and has paid after "
+        f"Over the first of SPACE, the tuner's choice saves {saved:.0f} µs a call, and has paid after "
         f"{cost['pays_after']:,.0f} calls."
     )
 

@@ -60,7 +60,7 @@ def below(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def keeps(what: str, baseline: Sequence[float], seeds: Sequence[float]) -> Claim:
-    """``what`` keeps its mean accuracy, and is not below the baseline; test accuracies (per cent), one a seed."""
+    """``what`` keeps its mean accuracy and isn't significantly below the baseline; test accuracies (%), one a seed."""
     mean, p = statistics.mean(seeds), below(baseline, seeds)
     return Claim(
         f"{what} keeps a mean accuracy of at least {FLOOR_PCT:.2f} %, and is not significantly below the baseline",
