@@ -30,7 +30,7 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
             const Tile tile = tile_of(n, pairs, across);
             for (int k = 0; k < inner; k += SLICE, next()) {
                 u64* full = &shared.full[stage];
-                mbarrier_wait(&shared.empty[stage], phase ^ 1);
+                mbarrier_wait<true>(&shared.empty[stage], phase ^ 1);
                 mbarrier_expect(full, sizeof shared.a[0] + sizeof shared.b[0]);
                 tma_load(shared.a[stage], &a, row_of(tile), k, full);
                 tma_multicast(shared.b[stage] + part * SLICE, &b, tile.column * COLUMNS + part, k, full, ALL_BLOCKS);
@@ -49,7 +49,7 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
                 if (left && thread < CLUSTER) mbarrier_arrive_at(left, thread);  // in every block of the cluster
                 left = &shared.empty[stage];
             }
-            wgmma_wait<0>();
+            wgmma_finish(sum);
             if (thread < CLUSTER) mbarrier_arrive_at(left, thread);
             if (thread == 0) tma_store_wait_read();  // the last tile has left shared memory
             named_barrier(1 + role, WARPGROUP);
