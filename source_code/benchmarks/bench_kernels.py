@@ -4,6 +4,8 @@ What is compared takes turns: a round has each way once, and a time is the media
 is compared with FP64 before it is timed; ours keep the bound that their modules state.
 """
 
+import importlib
+import importlib.util
 import os
 import tempfile
 import time
@@ -21,7 +23,8 @@ from labkit.training.clock import gpu_times, stopwatch
 from labkit.training.devices import reduced_precision
 
 ROUNDS, REPEATS = 5, 7  # rounds of all ways in turn, repeats of each in a round
-LIBRARIES = ("operators", "torch", "compiled", "naive", "flash", "cublas")  # ways that round elsewhere than ours
+# Ways that round elsewhere than ours.
+LIBRARIES = ("operators", "torch", "compiled", "naive", "flash", "cudnn", "flash 3", "cublas")
 FULL = {
     "columns": (256, 512, 1024, 2048, 4096, 8192, 16384, 32768),
     "numbers": 2**28,  # of a softmax: in 16 bits ten times what an L2 cache holds
@@ -142,9 +145,21 @@ def tuning(sizes, device, dtype):
     yield {"what": "autotune", "length": sizes["tuned"], "try_s": seconds[0], "choice": list(attention.chosen())}
 
 
-def flash(q, k, v, causal):
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+def by_torch(backend, q, k, v, causal):
+    with sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def by_flash_attention_3(q, k, v, causal):
+    """FlashAttention-3, where one of its packages is installed: whole, or with the forward pass alone.
+
+    It counts a place's heads after the places; views of the same memory will do.
+    """
+    for package in ("flash_attn_interface", "fa3_fwd_interface"):
+        if importlib.util.find_spec(package):
+            attend = importlib.import_module(package).flash_attn_func
+            return attend(*(one.transpose(1, 2) for one in (q, k, v)), causal=causal).transpose(1, 2)
+    raise RuntimeError("FlashAttention-3 is not installed")
 
 
 def attentions(sizes, device, dtype, choice):
@@ -154,7 +169,9 @@ def attentions(sizes, device, dtype, choice):
         for causal in (False, True):
             ways = {
                 "naive": partial(attention.attention_reference, q, k, v, causal),
-                "flash": partial(flash, q, k, v, causal),
+                "flash": partial(by_torch, SDPBackend.FLASH_ATTENTION, q, k, v, causal),
+                "cudnn": partial(by_torch, SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+                "flash 3": partial(by_flash_attention_3, q, k, v, causal),
                 "triton": partial(attention.attention, q, k, v, causal, choice),
             }
             first = [one[:1, :1] for one in (q, k, v)]
