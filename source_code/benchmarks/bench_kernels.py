@@ -9,7 +9,7 @@ import importlib.util
 import os
 import tempfile
 import time
-from functools import partial
+from functools import cache, partial
 from unittest import mock
 
 import torch
@@ -150,16 +150,18 @@ def by_torch(backend, q, k, v, causal):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def by_flash_attention_3(q, k, v, causal):
-    """FlashAttention-3, where one of its packages is installed: whole, or with the forward pass alone.
-
-    It counts a place's heads after the places; views of the same memory will do.
-    """
+@cache
+def flash_attention_3():
+    """Its function, from one of its packages: whole, or with the forward pass alone. RuntimeError without either."""
     for package in ("flash_attn_interface", "fa3_fwd_interface"):
         if importlib.util.find_spec(package):
-            attend = importlib.import_module(package).flash_attn_func
-            return attend(*(one.transpose(1, 2) for one in (q, k, v)), causal=causal).transpose(1, 2)
+            return importlib.import_module(package).flash_attn_func
     raise RuntimeError("FlashAttention-3 is not installed")
+
+
+def by_flash_attention_3(q, k, v, causal):
+    """FlashAttention-3 counts a place's heads after the places; views of the same memory will do."""
+    return flash_attention_3()(*(one.transpose(1, 2) for one in (q, k, v)), causal=causal).transpose(1, 2)
 
 
 def attentions(sizes, device, dtype, choice):
