@@ -197,7 +197,7 @@ def attentions(sizes, device, dtype, choice):
                     continue
                 own[name] = {"error_of_bound": checked(name, result[:1, :1], exact, bound)} | more
                 del result
-            for name, timed in in_turn(ways, device).items():
+            for name, timed in in_turn(ways, device, calls=2).items():
                 yield row | {"way": name} | own[name] | timed
 
 
