@@ -1,4 +1,4 @@
-"""Benchmark: attention by number type, length and kernel (PyTorch's, flash, cuDNN's), both passes (labs 23, 26)."""
+"""Benchmark: attention by number type, length and kernel (PyTorch's, flash, cuDNN's), both passes (lab 23)."""
 
 from functools import partial
 

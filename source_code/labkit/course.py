@@ -200,7 +200,7 @@ LABS = (
     Lab("25_own_model.ipynb", "Your own model",
         "your own training script, profiled and mended", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
-        "online softmax, FlashAttention, tuning", 20, 5),
+        "online softmax, FlashAttention, tuning", 20, 5, machine="h100"),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
         "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",

@@ -94,16 +94,13 @@ def test_what_was_refused_has_no_time():
     assert lab26.attention_times(without)["flash"].isna().all()
 
 
-def test_cudnns_attention_beside_flash():
-    def row(dtype: str, kernel: str, **more: object) -> dict:
-        return {"length": 8, "dtype": dtype, "kernel": kernel} | more
-
-    narrow = [row("fp16", "flash", us=6.0), row("fp16", "cudnn", us=2.0), row("fp32", "flash", refused="no")]
-    assert lab26.cudnn_gain([{"rows": narrow}], 8) == 3.0
-    wide = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", us=2.0)]
-    assert lab26.cudnn_gain([{"rows": [*narrow, *wide]}], 8) == 2.0, "BF16 where there is one"
-    refused = [row("bf16", "flash", us=4.0), row("bf16", "cudnn", refused="no")]
-    assert math.isnan(lab26.cudnn_gain([{"rows": refused}], 8))
+def test_each_rival_has_its_ratio_or_is_said_not_to_run():
+    said = [*lab26.rivals(lab26.attention_times(RECORDS))]
+    assert said[0] == "FlashAttention-2 takes 0.50 to 0.50 times as long as ours."
+    assert said[1:] == ["cuDNN does not run here.", "FlashAttention-3 does not run here."]
+    assert "cuDNN µs" in str(lab26.attention_table(RECORDS, PEAKS))
+    legend = lab26.attention_chart(RECORDS, PEAKS).legends[0].get_texts()
+    assert not {"cuDNN, in PyTorch", "FlashAttention-3"} & {one.get_text() for one in legend}, "no line without a point"
 
 
 def test_tuning_pays_when_its_gain_has_added_up():
@@ -223,7 +220,7 @@ def test_the_tables():
 
 def test_the_pictures():
     lines = {len(ax.lines) for ax in lab26.attention_chart(RECORDS, PEAKS).axes}
-    assert lines == {5}, "three ways and two bounds"
+    assert lines == {5, 4}, "three ways and two bounds; causal, one way was refused"
     (ax,) = lab26.softmax_chart(RECORDS, PEAKS).axes
     assert "the memory's roof: 4.00 TB/s" in {text.get_text() for text in ax.texts}
     (ax,) = lab27.chains_chart(RECORDS).axes

@@ -63,8 +63,8 @@ def test_the_holes_are_those_of_the_file_and_filling_them_as_it_has_them_changes
 
 
 def test_a_piece_of_a_cu_file_is_the_statement_with_its_block():
-    shown = str(listing("source_code/labkit/kernels/rungs/5_tma.cu", "auto fetch", "wgmma_finish"))
-    assert shown.splitlines()[1].startswith("auto fetch") and shown.splitlines()[-2:] == ["};", "wgmma_finish(sum);"]
+    shown = str(listing("source_code/labkit/kernels/rungs/5_tma.cu", "auto fetch", "wgmma_wait<0>"))
+    assert shown.splitlines()[1].startswith("auto fetch") and shown.splitlines()[-2:] == ["};", "wgmma_wait<0>();"]
     producer = str(listing("source_code/labkit/kernels/rungs/6_specialised.cu", "if (role == CONSUMERS)"))
     assert producer.splitlines()[-1] == "}" and producer.count("{") == producer.count("}")
     with pytest.raises(LabError, match="no statement begins with nothing"):

@@ -19,9 +19,6 @@
 //     +---------+--------+      6. pooled, winner → global memory, in whole lines
 #include "hopper.cuh"
 
-#if DROPOUT
-static_assert(KEPT == 0.75f);  // two random bits decide
-#endif
 constexpr int PARTS = 3, THREADS = PARTS * WARPGROUP;
 constexpr int PART_ROWS = 2 * WINDOWS_SIDE / PARTS;  // of conv2's output, that a warpgroup makes
 constexpr int SEEN_ROWS = PART_ROWS + 4;             // of the image, that both convolutions' taps reach

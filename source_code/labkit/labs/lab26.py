@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from labkit.pretend.triton import Work
 
 EXPONENTIALS_A_CLOCK = 16  # of a multiprocessor
+RIVALS = {"flash": "FlashAttention-2", "cudnn": "cuDNN", "flash 3": "FlashAttention-3"}
 LENGTH = 4096  # of the attention that the reader predicts, in tokens
 COLUMNS = 4096  # of the softmax that the reader predicts
 
@@ -141,8 +142,8 @@ def floors_table(records: Sequence[dict], peaks: Peaks) -> Table:
 
 
 def attention_times(records: Sequence[dict]) -> pd.DataFrame:
-    """By length and direction, µs of ``naive``, ``flash``, ``triton``; NaN where one was refused."""
-    return kernels.timed(records, "attention", ["length", "causal"]).reindex(columns=["naive", "flash", "triton"])
+    """By length and direction, µs of ``naive``, of the RIVALS, of ``triton``; NaN where one was refused."""
+    return kernels.timed(records, "attention", ["length", "causal"]).reindex(columns=["naive", *RIVALS, "triton"])
 
 
 def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
@@ -150,23 +151,18 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
     times, floors = attention_times(records), attention_floors(records, peaks)
     least = floors[["arithmetic", "memory"]].max(axis=1)
     extra = kernels.rows(records, "attention").pivot(index=["length", "causal"], columns="way", values="extra_bytes")
-    frame = pd.DataFrame(
-        {
-            "length": [length for length, _ in times.index],
-            "causal": ["yes" if causal else "no" for _, causal in times.index],
-            "naive µs": times["naive"].to_numpy(),
-            "flash µs": times["flash"].to_numpy(),
-            "ours µs": times["triton"].to_numpy(),
-            "naive / ours": (times["naive"] / times["triton"]).to_numpy(),
-            "flash / ours": (times["flash"] / times["triton"]).to_numpy(),
-            "ours, % of the bound": (100 * least.reindex(times.index) / times["triton"]).to_numpy(),
-            "naive, GB more": (extra["naive"].reindex(times.index) / 1e9).to_numpy(),
+    ways = {"naive": "naive µs"} | {way: f"{name} µs" for way, name in RIVALS.items()} | {"triton": "ours µs"}
+    frame = times.rename(columns=ways).assign(
+        **{
+            "ours, % of the bound": 100 * least.reindex(times.index) / times["triton"],
+            "naive, GB more": extra["naive"].reindex(times.index) / 1e9,
         }
-    ).sort_values(["causal", "length"])
-    formats = {"length": "{:,}"} | dict.fromkeys(["naive µs", "flash µs", "ours µs"], "{:,.0f}")
-    formats |= {"naive / ours": "{:.1f}", "flash / ours": "{:.2f}", "ours, % of the bound": "{:.0f}"}
-    formats |= {"naive, GB more": "{:.2f}"}
-    caption = "Attention, forward: medians of rounds, GPU time; flash is PyTorch's"
+    )
+    frame = frame.reset_index().sort_values(["causal", "length"])
+    frame["causal"] = frame["causal"].map({True: "yes", False: "no"})
+    formats = {"length": "{:,}"} | dict.fromkeys(ways.values(), "{:,.0f}")
+    formats |= {"ours, % of the bound": "{:.0f}", "naive, GB more": "{:.2f}"}
+    caption = "Attention, forward: medians of rounds, GPU time"
     return table(frame, caption, formats)
 
 
@@ -175,7 +171,7 @@ def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
     times, floors = attention_times(records), attention_floors(records, peaks)
     with style.chart(4.2, 1, 2, sharey=True) as (fig, axes):
         for ax, causal in zip(axes, (False, True), strict=True):
-            own = times.xs(causal, level="causal") / 1e3
+            own = times.xs(causal, level="causal").dropna(axis=1, how="all") / 1e3
             floor = floors.xs(causal, level="causal") / 1e3
             kernels_charts.lines(ax, own, labelled=not causal)
             least = floor[["arithmetic", "memory"]].max(axis=1)
@@ -192,17 +188,6 @@ def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
         style.suptitle(fig, "Attention, forward: as many tokens at each length")
         fig.legend(loc="outside lower center", ncols=3, fontsize=SMALL)
     return fig
-
-
-def cudnn_gain(records: Sequence[dict], length: int) -> float:
-    """How many times as fast cuDNN's attention is as PyTorch's flash kernel, forward and back; NaN if one is refused.
-
-    ``records``: of ``bench_attention.py``; in BF16, else in FP16.
-    """
-    found = pd.DataFrame(records[0]["rows"]).reindex(columns=["length", "dtype", "kernel", "us"])
-    us = found[found["length"] == length].pivot(index="dtype", columns="kernel", values="us")
-    gains = (us["flash"] / us["cudnn"]).reindex(["bf16", "fp16"]).dropna()
-    return float(gains.iloc[0]) if len(gains) else math.nan
 
 
 def tuning_cost(records: Sequence[dict]) -> dict[str, float]:
@@ -354,20 +339,14 @@ def _gain(times: pd.DataFrame) -> float:
     return float((times["naive"] / times["triton"])[(LENGTH, False)])
 
 
-def rivals(times: pd.DataFrame, both: Sequence[dict]) -> Iterator[Claim | str]:
-    """PyTorch's flash kernel against ours, forward, and cuDNN's against it, forward and back.
-
-    ``times`` as before; ``both``: of ``bench_attention.py``.
-    """
-    slower, gain = times["flash"] / times["triton"], cudnn_gain(both, LENGTH)
-    yield (f"Forward, PyTorch's flash kernel takes {slower.min():.2f} to {slower.max():.2f} times as long as ours.")
-    if math.isnan(gain):
-        yield "Either cuDNN's kernel or PyTorch's flash kernel does not run here."
-    else:
-        yield (
-            f"Forward and back, at length {LENGTH:,}, cuDNN's kernel is {gain:.2f} times as fast as PyTorch's flash "
-            "kernel."
-        )
+def rivals(times: pd.DataFrame) -> Iterator[Claim | str]:
+    """The libraries' kernels against ours, forward; ``times`` as before."""
+    for way, name in RIVALS.items():
+        slower = (times[way] / times["triton"]).dropna()
+        if slower.empty:
+            yield f"{name} does not run here."
+        else:
+            yield f"{name} takes {slower.min():.2f} to {slower.max():.2f} times as long as ours."
 
 
 def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:

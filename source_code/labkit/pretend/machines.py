@@ -25,6 +25,7 @@ from stepbudget.report import open_report
 
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
+FUSED = ("flash", "cudnn", "flash 3")  # attention in one kernel: wants Ampere
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
 IN_BF16 = (*(step.script for step in course.STEPS if step.arithmetic == "bf16"), "main_shapes.py")  # by default
 
@@ -143,7 +144,7 @@ class Turing(Replay):
             "bench_formats.py": lambda: _rows(record, lambda row: row["variant"] in ("fp32", "fp16 autocast")),
             "bench_fp8.py": lambda: _refused(record, lambda row: "fp8" in row["how"] or "torchao" in row["how"]),
             "bench_attention.py": lambda: _refused(record, self._has_no_attention),
-            "bench_kernels.py": lambda: _refused(record | {"dtype": "fp16"}, lambda row: row.get("way") == "flash"),
+            "bench_kernels.py": lambda: _refused(record | {"dtype": "fp16"}, lambda row: row.get("way") in FUSED),
             "bench_lstm.py": lambda: _rows(record, lambda row: row["dtype"] in ("fp32", "fp16")),
             "bench_nvml.py": lambda: _without_samples(record, self.gpm),
             "bench_keras.py": lambda: self._precision(record),
@@ -162,7 +163,7 @@ class Turing(Replay):
     @staticmethod
     def _has_no_attention(row: dict) -> bool:
         """Types that it lacks; and the kernels of flash attention, which want Ampere."""
-        return row["dtype"] in ("tf32", "bf16") or row["kernel"] in ("flash", "cudnn")
+        return row["dtype"] in ("tf32", "bf16") or row["kernel"] in FUSED
 
     def _types(self, record: dict) -> dict:
         for row in record["rows"]:

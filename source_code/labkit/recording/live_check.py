@@ -39,7 +39,8 @@ from labkit.training import machine
 from labkit.training.record import write_json
 from stepbudget.export.nsys import find_nsys
 
-NAME = "live_check.json"
+STEM = "live_check"  # beside recordings, also with what is less there: live_check_4cores.json
+NAME = f"{STEM}.json"
 PICTURE = re.compile(r"(?<='image/png': ')[^']+")
 WHOLE, FAILED, UNFINISHED = "whole", "failed", "unfinished"  # how a lab ended
 

@@ -136,22 +136,29 @@ def timing(recordings: Path = RECORDED) -> str:
 
 
 def last_live(recordings: Path = RECORDED) -> str:
-    """The table of the last live run on each machine: what ran whole, how long that waited, and the rest."""
+    """The table of the last live runs on each machine: what ran whole, how long that waited, and the rest."""
     rows = []
-    for folder, machine in course.MACHINES.items():
-        file = recordings / folder / live_check.NAME
-        labs = json.loads(file.read_text())["labs"] if file.is_file() else {}
-        if whole := [lab for lab in labs.values() if lab["status"] == live_check.WHOLE]:
-            day = max(lab["run_at"] for lab in labs.values())[:10]
-            cells, differ = (sum(len(lab[what]) for lab in whole) for what in ("cells", "differs"))
-            waited = f"{sum(lab['seconds'] for lab in whole) / 60:.0f} min"
-            ran = f"{len(whole)} of {len(NOTEBOOKS)} | {cells} | {waited} | {differ}"
-            rows.append(f"| {machine} | {day} | {ran} | {_not_whole(labs)} |")
+    for folder in course.MACHINES:
+        for file in sorted((recordings / folder).glob(f"{live_check.STEM}*.json")):
+            result = json.loads(file.read_text())
+            labs = result["labs"]
+            if whole := [lab for lab in labs.values() if lab["status"] == live_check.WHOLE]:
+                day = max(lab["run_at"] for lab in labs.values())[:10]
+                cells, differ = (sum(len(lab[what]) for lab in whole) for what in ("cells", "differs"))
+                waited = f"{sum(lab['seconds'] for lab in whole) / 60:.0f} min"
+                ran = f"{len(whole)} of {len(NOTEBOOKS)} | {cells} | {waited} | {differ}"
+                rows.append(f"| {_where(folder, result['machine'])} | {day} | {ran} | {_not_whole(labs)} |")
     if not rows:
         return "They have not been run live yet.\n"
     columns = ["machine", "last run live", "notebooks whole", "their code cells", "waited for them"]
     head = f"| {' | '.join([*columns, 'claims that differ there', 'not whole'])} |"
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows]) + "\n"
+
+
+def _where(folder: str, machine: dict) -> str:
+    """``one H100, 4 cores, without nsys``: the machine of a folder, with the cores and the profiler of that run."""
+    gpu = course.MACHINES[folder].partition(",")[0]
+    return f"{gpu}, {machine['cpu_cores']} cores{'' if machine['nsys'] else ', without nsys'}"
 
 
 def _not_whole(labs: dict[str, dict]) -> str:

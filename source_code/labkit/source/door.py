@@ -21,7 +21,7 @@ from pathlib import Path
 
 from labkit import course, lines
 from labkit.errors import LabError, NotHere, NotRecorded
-from labkit.paths import RECORDED, REPORTS
+from labkit.paths import REPORTS
 from labkit.source import container, originals, quick, recorded, running
 from labkit.source.command import check_writable
 from labkit.source.facts import Machine, torch_version
@@ -48,20 +48,17 @@ class Recorded:
         """Are these the course's own recordings, of which every sentence of the text must hold?"""
         return self.folder.name == recorded.DEFAULT
 
-    def of(self, lab: course.Lab) -> Recorded:
-        """The same, or what a lab shows of another machine, where these are the course's own recordings."""
-        return replace(self, folder=RECORDED / lab.machine) if self.is_strict else self
-
     @property
     def facts(self) -> Machine:
         """The machine that the results are from."""
-        return recorded_machine(self.folder)
+        return recorded_machine(recorded.machines(self.folder)[0])
 
     @property
     def greeting(self) -> str:
         """In one line, where the numbers of a notebook come from."""
-        where, cores = recorded.shown(self.folder), self.facts.cores
-        gpu, day = recorded.origin(self.folder).split(", ", 1)
+        folder = recorded.machines(self.folder)[0]
+        where, cores = recorded.shown(folder), self.facts.cores
+        gpu, day = recorded.origin(folder).split(", ", 1)
         gpu = gpu.partition(" 80GB")[0]  # a line is as wide as a page
         rest = f"unless a line says otherwise ({where}). {self.why}".rstrip()
         return f"Recorded mode: the numbers below are from an {gpu} with {cores} CPU cores, {day}, {rest}"
@@ -70,7 +67,8 @@ class Recorded:
         """What was recorded on this machine, or on the default one, and a line that says so."""
         _show_commands(request, show)
         nowhere = []
-        for where in recorded.machines(self.folder):
+        first, *_ = folders = recorded.machines(self.folder)
+        for where in folders:
             results = []
             try:
                 for command in request.commands:
@@ -84,9 +82,8 @@ class Recorded:
         if not results:
             show(f"{request.not_recorded} ({recorded.origin(where)})")
             return request.read(results)
-        named = self.is_strict and any(where.name == lab.machine for lab in course.LABS)  # in the lab's first line
-        if where != self.folder and not named:
-            show(f"| not recorded on {self.folder.name}, so from {where.name}:")
+        if where != first:
+            show(f"| not recorded on {first.name}, so from {where.name}:")
         amount, file = request.amount(results), results[0].file
         at = recorded.shown(file if request.names_files else file.parent)
         show(f"recorded ({request.origin(where, [one.record for one in results])}){amount and f', {amount}'}: {at}")
@@ -103,10 +100,6 @@ class Live:
 
     def __init__(self, programs: Programs, reports: Path = REPORTS) -> None:
         self.programs, self.reports, self.pace = programs, reports, Pace()
-
-    def of(self, lab: course.Lab) -> Live:
-        """Itself: it runs on this machine."""
-        return self
 
     @property
     def facts(self) -> Machine:

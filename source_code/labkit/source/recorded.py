@@ -42,6 +42,7 @@ OLDER = "older than its code"  # of what today's code would measure otherwise, o
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
+_shows = [DEFAULT]  # the machine of the current lab
 ROUNDS = "{key}-[0-9]*.json"  # what a command's runs are called
 NAMED = {"profiles": ("report", ".sqlite.xz"), "counters": ("set of counts", ".csv")}  # files that their commands name
 
@@ -55,15 +56,22 @@ def folder() -> Path:
     return RECORDED / wanted
 
 
-def machines(where: Path | None = None) -> list[Path]:
-    """The folders to look in: the one in use, or ``where``, then the default machine's, the hosts', and a lab's own.
+def begin(machine: str = DEFAULT) -> None:
+    """A lab begins that shows this machine, where the reader names no other."""
+    _shows[:] = [machine]
 
-    Not every machine was recorded in full, and what takes several GPUs is a host's.
+
+def machines(where: Path | None = None) -> list[Path]:
+    """The folders to look in: the one in use, or ``where``, then the default machine's, the hosts', and the labs' own.
+
+    In the default machine's place comes the one that the current lab shows. Not every machine was recorded in full, and
+    what takes several GPUs is a host's.
     """
     where = where or folder()
+    first = RECORDED / _shows[-1] if where == RECORDED / DEFAULT else where
     names = dict.fromkeys((DEFAULT, *course.HOSTS, *(lab.machine for lab in course.LABS)))
     others = [RECORDED / name for name in names]
-    return [where, *(other for other in others if other != where and other.is_dir())]
+    return [first, *(other for other in others if other != first and other.is_dir())]
 
 
 def held(find: Callable[[Path], Found], where: Path | None = None) -> tuple[Found, Path]:

@@ -194,7 +194,8 @@ class _Measured(ast.NodeTransformer):
         if node.name == "parse_args":
             self.dropped.append(node)
             calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-            return ast.FunctionDef(name=node.name, body=list(filter(None, map(_default, calls))))
+            empty = dict.fromkeys(node._fields)  # Python 3.15 wants each field to be named
+            return ast.FunctionDef(**empty | {"name": node.name, "body": list(filter(None, map(_default, calls)))})
         return self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:

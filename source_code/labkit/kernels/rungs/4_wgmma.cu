@@ -41,6 +41,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rung(
         fetch(step + STAGES - 2);  // into the place of two steps ago, which both warpgroups have left
         wgmma_wait<1>();           // all products but this step's are done
     }
-    wgmma_finish(sum);
+    wgmma_wait<0>();
     store_sums(c + (size_t)(row + down) * columns + column, columns, sum);
 }

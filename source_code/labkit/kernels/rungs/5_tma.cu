@@ -39,6 +39,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rung(const __grid_const
         __syncthreads();  // in both warpgroups: the place of the step before takes the next tiles
         if (threadIdx.x == 0 && step > 0 && step - 1 + STAGES < steps) fetch(step - 1 + STAGES);
     }
-    wgmma_finish(sum);
+    wgmma_wait<0>();
     store_sums(c + (size_t)(row + down) * columns + column, columns, sum);
 }

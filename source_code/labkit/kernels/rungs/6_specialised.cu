@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rung(const __grid_const
                 if (left && threadIdx.x % WARPGROUP == 0) mbarrier_arrive(left);
                 left = &shared.empty[stage];
             }
-            wgmma_finish(sum);
+            wgmma_wait<0>();
             if (threadIdx.x % WARPGROUP == 0) mbarrier_arrive(left);
             store_sums(c + (size_t)(tile.row * ROWS + role * HIGH) * columns + tile.column * COLUMNS, columns, sum);
         }

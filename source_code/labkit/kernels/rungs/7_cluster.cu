@@ -1,5 +1,8 @@
 // Rung 7, clusters and TMA stores: two blocks below each other bring half of B's tile each, into both, so that, by
 // tiles, L2 reads a third less; and results go out through shared memory in whole lines, while the next products run.
+//
+// An arrival in the other block says that wgmma has read a tile, which wgmma_wait has seen to. With cluster scope
+// (.release.cluster, .acquire.cluster), for what threads write themselves, this rung fell from 98 to 62 % of cuBLAS.
 #include "ptx.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 256;  // of C, that a block makes at a time: each consumer 64 x 256
@@ -30,7 +33,7 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
             const Tile tile = tile_of(n, pairs, across);
             for (int k = 0; k < inner; k += SLICE, next()) {
                 u64* full = &shared.full[stage];
-                mbarrier_wait<true>(&shared.empty[stage], phase ^ 1);
+                mbarrier_wait(&shared.empty[stage], phase ^ 1);
                 mbarrier_expect(full, sizeof shared.a[0] + sizeof shared.b[0]);
                 tma_load(shared.a[stage], &a, row_of(tile), k, full);
                 tma_multicast(shared.b[stage] + part * SLICE, &b, tile.column * COLUMNS + part, k, full, ALL_BLOCKS);
@@ -49,7 +52,7 @@ rung(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, c
                 if (left && thread < CLUSTER) mbarrier_arrive_at(left, thread);  // in every block of the cluster
                 left = &shared.empty[stage];
             }
-            wgmma_finish(sum);
+            wgmma_wait<0>();
             if (thread < CLUSTER) mbarrier_arrive_at(left, thread);
             if (thread == 0) tma_store_wait_read();  // the last tile has left shared memory
             named_barrier(1 + role, WARPGROUP);

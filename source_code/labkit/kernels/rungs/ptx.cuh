@@ -72,12 +72,6 @@ PTX void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "m
 template <int PENDING> PTX void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// All groups are done: only from here on may the compiler read the sums.
-PTX void wgmma_finish(float (&sum)[128]) {
-    wgmma_wait<0>();
-#pragma unroll
-    for (float& one : sum) asm volatile("" : "+f"(one)::"memory");
-}
 
 #define FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
@@ -116,18 +110,14 @@ PTX void mbarrier_arrive(u64* barrier) {
 // This thread arrives at the same barrier of a block of its cluster.
 PTX void mbarrier_arrive_at(u64* barrier, int block) {
     asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)), "r"(block)
+        "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)), "r"(block)
         : "memory");
 }
-#define TRY_WAIT(scope) \
-    "{ .reg .pred p; mbarrier.try_wait.parity.acquire." scope ".shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-// Until that phase is over; then what was done before the arrivals is seen, of this block's threads or the cluster's.
-template <bool CLUSTER = false> PTX void mbarrier_wait(u64* barrier, int phase) {
-    const u32 address = shared_address(barrier);
+PTX void mbarrier_wait(u64* barrier, int phase) {  // until that phase is over
     u32 over;
     do {
-        if (CLUSTER) asm volatile(TRY_WAIT("cluster") : "=r"(over) : "r"(address), "r"(phase) : "memory");
-        else asm volatile(TRY_WAIT("cta") : "=r"(over) : "r"(address), "r"(phase) : "memory");
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(over) : "r"(shared_address(barrier)), "r"(phase) : "memory");
     } while (!over);
 }
 
