@@ -202,7 +202,7 @@ LABS = (
     Lab("26_attention.ipynb", "Softmax and attention",
         "online softmax, FlashAttention, tuning", 20, 5, machine="h100"),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
-        "latency, registers, banks, split-K", 20, 5),
+        "latency, registers, banks, split-K", 20, 5, machine="h100"),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe", 20, 5),
     Lab("29_matrix_product.ipynb", "A matrix product, rung by rung",
