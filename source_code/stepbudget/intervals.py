@@ -35,6 +35,12 @@ def union_of_each(numbers: np.ndarray, starts: ArrayLike, ends: ArrayLike) -> tu
     return edges[merged % max(1, len(edges))], merged[:, 0] // max(1, len(edges))
 
 
+def distinct(times: np.ndarray) -> np.ndarray:
+    """The times in order, each once. ``np.unique`` has hashed whole numbers since NumPy 2.3: 60 times as slow here."""
+    times = np.sort(times)
+    return times[np.append(True, times[1:] != times[:-1])] if len(times) else times
+
+
 def clip(intervals: np.ndarray, start: int, end: int) -> np.ndarray:
     """The part of the intervals, disjoint and in order, that lies within ``[start, end)``; themselves if all does."""
     if len(intervals) and start <= intervals[0, 0] and intervals[-1, 1] <= end:
@@ -113,7 +119,7 @@ def innermost(starts: ArrayLike, ends: ArrayLike, names: ArrayLike) -> tuple[np.
     """
     starts, ends = np.asarray(starts, dtype=np.int64), np.asarray(ends, dtype=np.int64)
     lasting = ends > starts
-    edges = np.unique(np.concatenate([starts[lasting], ends[lasting]]))
+    edges = distinct(np.concatenate([starts[lasting], ends[lasting]]))
     return edges, innermost_at(starts, ends, names, edges)
 
 

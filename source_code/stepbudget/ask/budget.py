@@ -644,7 +644,7 @@ def _running(report: Report, drivers: list[int], calls: pd.DataFrame, window: Wi
     parts = []
     for thread in drivers:
         tables = [threads.within(table[table["thread"] == thread], window) for table in (calls, report.ranges)]
-        edges = np.unique(
+        edges = intervals.distinct(
             np.concatenate([table[["start", "end"]].to_numpy(dtype=np.int64).ravel() for table in tables])
         )
         between = np.column_stack([edges[:-1], edges[1:]])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from stepbudget import intervals
 from stepbudget.ask.iterations import loader_ranges
 from stepbudget.ask.missing import missing
 from stepbudget.ask.threads import WAITING_CALLS, about
@@ -293,7 +294,7 @@ def _depth_at(launched: np.ndarray, finished: np.ndarray, times: np.ndarray) -> 
 
 def _first_after(began: np.ndarray, ends: pd.Series) -> np.ndarray:
     """The places of the first launch that begins after each wait's end."""
-    places = np.unique(np.searchsorted(began, ends.to_numpy(dtype=np.int64), side="left"))
+    places = intervals.distinct(np.searchsorted(began, ends.to_numpy(dtype=np.int64), side="left"))
     return places[places < len(began)]
 
 
