@@ -135,7 +135,7 @@ def test_littles_law_and_the_warps_that_registers_allow():
 def test_registers_that_are_read_again():
     """A step that reads all three takes two clocks, the next of the same warp one."""
     assert [lab27.register_share(chains, 4.07) for chains in (1, 2, 4, 8)] == [1 / 2, 2 / 3, 1, 1]
-    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
+    recorded = json.loads((RECORDED / "h100" / "benchmarks" / "bench_kernels-01.json").read_text())
     found = lab27.chains([recorded]).loc[32]
     for chains, per_clock in found.items():
         assert per_clock == pytest.approx(128 * lab27.register_share(chains, 4.07), rel=0.03)
@@ -150,7 +150,7 @@ def test_passes_are_those_of_the_fullest_bank(words):
 
 def test_which_tile_ran_is_read_off_the_products():
     """The small tile runs where the large one does not fit, and the record's own ``tile`` does not say so."""
-    recorded = json.loads((RECORDED / "h200" / "benchmarks" / "bench_kernels-01.json").read_text())
+    recorded = json.loads((RECORDED / "h100" / "benchmarks" / "bench_kernels-01.json").read_text())
     assert lab27.tile_side([recorded]) == recorded["tile"][0] == 128
     for row in recorded["rows"]:
         row["tiles"] = 4 * row["tiles"] if row["what"] == "waves" else row.get("tiles")

@@ -162,7 +162,7 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
     frame["causal"] = frame["causal"].map({True: "yes", False: "no"})
     formats = {"length": "{:,}"} | dict.fromkeys(ways.values(), "{:,.0f}")
     formats |= {"ours, % of the bound": "{:.0f}", "naive, GB more": "{:.2f}"}
-    caption = "Attention, forward: medians of rounds, GPU time"
+    caption = f"Attention in {records[0]['dtype'].upper()}, forward: medians of rounds, GPU time, as a CUDA graph"
     return table(frame, caption, formats)
 
 
@@ -271,7 +271,7 @@ def one_kernel(shares: pd.DataFrame, timed: Sequence[dict]) -> Iterator[Claim | 
     )
     errors = _errors(timed, "softmax")
     yield (
-        f"Against FP64, ours errs by at most {errors['triton']:.2f} of its bound, and operator by operator by "
+        f"Against FP64, ours errs by at most {errors['triton']:.2f} of its error bound, and operator by operator by "
         f"{errors['operators']:.1f} times that bound."
     )
 
@@ -372,7 +372,7 @@ PREDICTIONS = {
         "one kernel against one for each operator", " times",
         lambda shares: float((shares["triton"] / shares["operators"])[COLUMNS]),
         wrong={
-            "That's eight passes against two. But the operators' kernels don't reach the roof either.": lambda _: 4.0,
+            "That's eight passes against two. But the operators' kernels don't reach the roof.": lambda _: 4.0,
             "That counts kernels. What takes time here is bytes.": lambda _: 5.0,
         },
     ),
@@ -382,7 +382,7 @@ PREDICTIONS = {
             "That compares only bytes. The fused kernel is bound by arithmetic.": (
                 lambda times, floors: _at(floors, "naive memory") / _at(floors, "memory")
             ),
-            "That's the ratio of the two bounds. The naive form stays further from its own.": (
+            "That's the ratio of the two bounds. Neither form reaches its own.": (
                 lambda times, floors: _at(floors, "naive memory") / _at(floors, "arithmetic")
             ),
         },
@@ -482,11 +482,11 @@ def longer_causal(records: Sequence[dict]) -> float:
 
 FORMS = Number(
     READ,
-    "The solid orange line at the right end of each picture: its value in ms, the right picture's over the left one's.",
+    "The highest solid line, at the right end: its value in ms in the right picture, over that in the left one.",
     right=longer_causal,
     wrong={
         "that is turned over: causal over not causal?": 1 / longer_causal,
-        "that is our kernel, which skips half: the naive form?": OURS_CAUSAL / OURS,
+        "that is a kernel which skips half: the naive form?": OURS_CAUSAL / OURS,
         "that is the naive form over ours, not causal": NAIVE / OURS,
         "that is the naive form over ours, causal": NAIVE_CAUSAL / OURS_CAUSAL,
         "that is by how much longer, in per cent: how many times as long?": 100 * (longer_causal - 1),
