@@ -3,7 +3,7 @@
 #
 # Any Debian or Ubuntu image with Python 3.10 or newer will do as a base of either.
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.10-py3
-ARG READ_IMAGE=python:3.12-slim
+ARG READ_IMAGE=python:3.13-slim
 
 FROM ${READ_IMAGE} AS read
 
