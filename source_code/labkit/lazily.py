@@ -7,6 +7,8 @@ import importlib
 
 class _Lazily:
     def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # Python's own question, such as what kind of function this is: inspect asks it
+            raise AttributeError(name)
         return getattr(importlib.import_module("torch"), name)
 
 

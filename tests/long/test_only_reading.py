@@ -10,6 +10,7 @@ import pytest
 
 import only_reading
 import pages
+from labkit import lazily
 from labkit.without_torch import SENTENCE, WithoutTorch
 
 
@@ -26,6 +27,13 @@ def test_a_page_runs_to_its_end_and_shows_nearly_all(ran, file):
     result = ran[file.stem]
     assert result["error"] is None
     assert len(result["left_out"]) <= result["cells"] / 6
+
+
+def test_what_python_itself_asks_of_the_name_needs_no_pytorch():
+    """``inspect`` asks each name of a lab's module what kind of function it is, from Python 3.13 on."""
+    torch = pytest.importorskip("torch")
+    assert lazily.torch.float16 is torch.float16
+    assert hasattr(torch, "__version__") and not hasattr(lazily.torch, "__version__")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ terminal or a lost connection sends.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -36,6 +37,7 @@ def in_one_sentence() -> None:
     global _begun, _main
     speak_any_encoding()
     _silence()
+    _fork_workers()
     if _begun or os.environ.get("RANK", "0") != "0" or threading.current_thread() is not threading.main_thread():
         return
     _begun, _main = True, os.getpid()
@@ -112,6 +114,15 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
             return
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _fork_workers() -> None:
+    """Loader workers are copies of this process, as they are everywhere on Linux up to Python 3.13.
+
+    From 3.14 on a server starts them, which outlives a run that was killed, and keeps its workers alive.
+    """
+    if sys.platform == "linux":
+        multiprocessing.set_start_method("fork", force=True)
 
 
 def _silence() -> None:

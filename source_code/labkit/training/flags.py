@@ -10,6 +10,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -52,8 +53,10 @@ def target(file: str) -> str:
             raise LabError(f"cannot write a record into '{file}': {what}. Name a file.")
         with tempfile.TemporaryFile(dir=where.parent):
             pass
-        if where.exists() and not os.access(where, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is write-protected")
+        with suppress(FileNotFoundError):
+            where.stat()  # a name that no system takes: exists() says nothing of it from Python 3.14 on
+            if not os.access(where, os.W_OK):
+                raise PermissionError(errno.EACCES, "it is write-protected")
     except (OSError, ValueError) as error:
         raise LabError(f"cannot write a record into {file}: {getattr(error, 'strerror', None) or error}.") from error
     return str(where)
