@@ -57,18 +57,18 @@ def folder() -> Path:
 
 
 def begin(machine: str = DEFAULT) -> None:
-    """A lab begins that shows this machine, where the reader names no other."""
+    """A lab begins that shows this machine, where the reader names none that the course does not know."""
     _shows[:] = [machine]
 
 
 def machines(where: Path | None = None) -> list[Path]:
     """The folders to look in: the one in use, or ``where``, then the default machine's, the hosts', and the labs' own.
 
-    In the default machine's place comes the one that the current lab shows. Not every machine was recorded in full, and
-    what takes several GPUs is a host's.
+    In the place of the course's machines comes the one that the current lab shows, if it's another than the default, so
+    that a page is of one GPU. Not every machine was recorded in full, and what takes several GPUs is a host's.
     """
-    where = where or folder()
-    first = RECORDED / _shows[-1] if where == RECORDED / DEFAULT else where
+    where, own = where or folder(), _shows[-1]
+    first = RECORDED / own if own != DEFAULT and where in [RECORDED / name for name in course.MACHINES] else where
     names = dict.fromkeys((DEFAULT, *course.HOSTS, *(lab.machine for lab in course.LABS)))
     others = [RECORDED / name for name in names]
     return [first, *(other for other in others if other != first and other.is_dir())]
