@@ -13,7 +13,7 @@ import pytest
 from labkit import course, labs
 from labkit.errors import LabError
 from labkit.recording import pages
-from labkit.recording.live_check import NAME
+from labkit.recording.live_check import NAME, STEM
 from labkit.recording.notebooks import REVEALS, dress_again, files, fold, is_folded
 from labkit.training.record import write_json
 
@@ -171,14 +171,19 @@ def test_a_page_says_where_the_labs_last_ran_live(tmp_path):
     broken = whole | {"status": "failed", "cells": [{"cell": 7}], "run_at": "2030-02-02T10:00:00"}
     (tmp_path / "h200").mkdir()
     one, two = (lab.name for lab in course.LABS[:2])
-    write_json(tmp_path / "h200" / NAME, {"labs": {"start_here": whole, one: whole, two: broken}})
+    machine = {"cpu_cores": 16, "nsys": "2025.3.1"}
+    write_json(tmp_path / "h200" / NAME, {"machine": machine, "labs": {"start_here": whole, one: whole, two: broken}})
     row = pages.last_live(tmp_path).splitlines()[2]
     told = f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
     assert row == f"{told} 2 failed in cell 7; 3 to {course.LABS[-1].number} without a result |"
     four = course.LABS[3].name
-    write_json(tmp_path / "h200" / NAME, {"labs": {one: whole, four: broken}})
+    write_json(tmp_path / "h200" / NAME, {"machine": machine, "labs": {one: whole, four: broken}})
     rest = f"the front page, 2 to 3, 5 to {course.LABS[-1].number} without a result"
     assert pages.last_live(tmp_path).endswith(f"| {rest}; 4 failed in cell 7 |\n")
+    less = {"cpu_cores": 4, "nsys": None}
+    write_json(tmp_path / "h200" / f"{STEM}_4cores.json", {"machine": less, "labs": {one: whole}})
+    *_, first, second = pages.last_live(tmp_path).splitlines()
+    assert first.startswith("| one H200, 16 cores | ") and second.startswith("| one H200, 4 cores, without nsys | ")
 
 
 def test_a_table_that_the_catalogue_does_not_have_is_named():
