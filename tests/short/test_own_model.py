@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import shlex
 from functools import partial
 
@@ -40,6 +41,16 @@ def test_a_script_is_as_its_owner_would_have_it(report):
     assert ("channels_last" in text) == ("--channels-last" in flags)
 
 
+@pytest.fixture
+def forks():
+    """Loader workers are forks, also from Python 3.14 on: the server there can't import a script that the test read."""
+    usual = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(usual, force=True)
+
+
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("name", "flags"),
     [("train_resnet", ""), ("train_resnet", "--channels-last --log-every 2"), ("train_transformer", "--amp --fused")],

@@ -332,7 +332,9 @@ def attention_gains(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim
         f"At length {longest:,} ours reaches {100 * at[roof] / own[(longest, False)]:.0f} % "
         f"of its bound. Causal, it is {half:.2f} times as fast, of the 2 that the skipped half would allow."
     )
-    yield f"Products and then exponentials would take {turns:,.0f} µs; ours takes {own[(longest, False)]:,.0f} µs."
+    took = {"ours": own} | {name: times[way] for way, name in RIVALS.items()}
+    said = [f"{name} {us[(longest, False)]:,.0f}" for name, us in took.items() if us.notna()[(longest, False)]]
+    yield f"Products and then exponentials would take {turns:,.0f} µs; {', '.join(said)}."
 
 
 def _gain(times: pd.DataFrame) -> float:

@@ -25,7 +25,7 @@ from stepbudget.report import open_report
 
 GPU_WORK = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION")]
 COUNTERS = ["GPU_METRICS", "TARGET_INFO_GPU_METRICS"]
-FUSED = ("flash", "cudnn", "flash 3")  # attention in one kernel: wants Ampere
+FUSED = ("flash", "cudnn", "flash 3")  # attention in one kernel: wants Ampere, the last Hopper
 NO_GPU = "error: no GPU that CUDA can use on this machine (none was found)."
 IN_BF16 = (*(step.script for step in course.STEPS if step.arithmetic == "bf16"), "main_shapes.py")  # by default
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import lzma
 import os
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -409,7 +408,8 @@ def test_what_is_no_report_gets_one_sentence_and_stays_as_it_is(refused, tmp_pat
 
 
 def test_a_name_that_no_system_takes_is_one_sentence(refused):
-    assert re.search("cannot be read|there is no report", refused("x" * 5000))  # the latter from Python 3.14 on
+    said = "there is no report" if sys.version_info >= (3, 14) else "cannot be read"  # pathlib no longer raises
+    assert said in refused("x" * 5000)
 
 
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])

@@ -658,6 +658,11 @@ def is_sound(spans: np.ndarray) -> bool:
     return bool((spans[:, 1] > spans[:, 0]).all() and (spans[1:, 0] >= spans[:-1, 1]).all())
 
 
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_times_are_in_order_each_once(times):
+    assert intervals.distinct(np.array(times, dtype=np.int64)).tolist() == sorted(set(times))
+
+
 @given(PAIRS, PAIRS)
 def test_union_holds_each_moment_of_either_once(a, b):
     found = intervals.union(frame(a), frame(b))
