@@ -10,6 +10,7 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def use(machine: Recorded, which: str) -> object:
     if which in ("trace", "record of the trace"):
         return machine.get(kinds.trace(STEP), quiet)
     return machine.get(kinds.profile(about["profiles"][PROFILE]), quiet)
+
+
+def test_of_several_profiles_the_shortest_and_the_longest_are_said(machine):
+    beside = machine.folder / FILES["record of the profile"]
+    about = json.loads(beside.read_text())
+    for others, said in (([], ""), ([764.4, 841.0], ", the middle of 3 profiles of 764 to 841 ms")):
+        beside.write_text(json.dumps(about | {"others": [{"duration_ms": ms, "ms": {}} for ms in others]}))
+        whole = json.loads((machine.folder / "provenance.json").read_text())
+        whole["sha256"][FILES["record of the profile"]] = hashlib.sha256(beside.read_bytes()).hexdigest()
+        (machine.folder / "provenance.json").write_text(json.dumps(whole))
+        lines = []
+        machine.get(kinds.profile(whole["profiles"][PROFILE]), lines.append)
+        assert re.fullmatch(rf"recorded \([^()]+\){said}: \S+{PROFILE}\.sqlite\.xz", lines[-1])
 
 
 def cut_counts(raw: bytes) -> bytes:

@@ -27,7 +27,7 @@ from labkit.recording.tools import TOOLS
 from labkit.source import command, originals, quick
 from labkit.training import machine
 
-WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS)  # kinds
+WITHOUT_GPU = (*plan.ON_CPU, *plan.FROM_REPORTS, "nsys_stats")  # kinds
 ONLY_NAMED = (*plan.ON_CPU, *plan.FROM_REPORTS, *plan.BOTH, *plan.OF_RANKS)
 
 

@@ -40,7 +40,7 @@ def derive(folder: Path) -> dict:
         "commits": _commits(items, records),
         **{name: last[name] for name in ("gpu", "driver", "cpu", "cpu_cores")},
         "versions": versions,
-        "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record), None),
+        "nsys": next((record["nsys"] for record in reversed(in_time) if "nsys" in record and "gpu" in record), None),
         "repetitions": len(list(folder.glob(_rounds(items)))),
         "data_source": sorted({record["data_source"] for record in full if "data_source" in record}),
         "profiles": {name: record["command"] for name, record in sorted(profiled.items()) if record},

@@ -203,6 +203,7 @@ def profile(command: str, on_nsight: bool = False) -> Request[Report]:
     """The report of an ``nsys profile`` command. LabError with the tool's own words where nsys fails.
 
     Live with a GPU and without nsys it is the trace of PyTorch's profiler, or, ``on_nsight``, what was recorded.
+    Of several that were recorded it is the one in the middle, and how long the shortest and the longest took is said.
     """
     words = profiling.check(command)
     name, command = Path(words[words.index("--output") + 1]).name, shlex.join(words)
@@ -213,12 +214,18 @@ def profile(command: str, on_nsight: bool = False) -> Request[Report]:
         ending = running.TRACE if here.traces else ".nsys-rep"
         return [Job(command, command, [f"{name}{ending}"], took_s("profiles", name), "profile")]
 
+    def amount(results: Sequence[Result]) -> str:
+        others = [one["duration_ms"] for one in results[0].record.get("others", ())]
+        several = f"the middle of {len(others) + 1} profiles of"
+        return f"{several} {min(others):,.0f} to {max(others):,.0f} ms" if len(others) > 1 else ""
+
     return Request(
         commands=[command],
         shown=[profiling.abridged(words)],
         find=lambda command, where: [recorded.named("profiles", name, command, where)],
         jobs=jobs,
         read=lambda results: open_report(results[0].file),
+        amount=amount,
         names_files=True,
     )
 
