@@ -40,7 +40,8 @@ def together(*codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def firsts(numbers: np.ndarray) -> np.ndarray:
     """Where each number comes first, of numbers from 0 on in order of their first appearance."""
-    return np.flatnonzero(numbers > np.maximum.accumulate(np.append(-1, numbers[:-1])))[: len(numbers)]
+    highest = np.maximum.accumulate(numbers)
+    return np.append(0, np.flatnonzero(highest[1:] > highest[:-1]) + 1)[: len(numbers)]
 
 
 def each(texts: pd.Series, change: Callable[[str], object]) -> pd.Series:

@@ -64,7 +64,7 @@ def intersect(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     last = np.searchsorted(b[:, 0], a[:, 1], side="left")  # and the first that starts after it has ended
     pairs = np.maximum(last - first, 0)
     i = np.repeat(np.arange(len(a)), pairs)
-    j = np.arange(pairs.sum()) - np.repeat(np.cumsum(pairs) - pairs, pairs) + np.repeat(first, pairs)
+    j = np.arange(len(i)) + np.repeat(first - (np.cumsum(pairs) - pairs), pairs)
     return np.column_stack([np.maximum(a[i, 0], b[j, 0]), np.minimum(a[i, 1], b[j, 1])])
 
 
@@ -98,8 +98,8 @@ def total_before(intervals: np.ndarray, times: np.ndarray) -> np.ndarray:
         return np.zeros(len(times), dtype=np.int64)
     whole = np.concatenate([[0], np.cumsum(intervals[:, 1] - intervals[:, 0])])
     number = np.searchsorted(intervals[:, 0], times, side="right")  # those that have begun
-    over = np.where(number > 0, intervals[np.maximum(number - 1, 0), 1] - times, 0)
-    return whole[number] - np.maximum(over, 0)
+    last = np.append(np.iinfo(np.int64).min, intervals[:, 1])[number]  # when the last of them ends
+    return whole[number] - (np.maximum(last, times) - times)
 
 
 def covered(intervals: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -150,6 +150,13 @@ def parents(starts: np.ndarray, ends: np.ndarray, until: np.ndarray) -> np.ndarr
     return _outwards(np.arange(len(starts)) - 1, around, ends, until)
 
 
+def nested_at(starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``place_at`` of ranges in order, and their ``parents`` at their starts: both by one look at how they nest."""
+    ends, around = _around(ends)
+    last = np.searchsorted(starts, times, side="right") - 1
+    return _outwards(last, around, ends, times), _outwards(np.arange(len(starts)) - 1, around, ends, starts)
+
+
 def _around(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ends of ranges in order, and at place -1 one behind them all; of each, the last before it that ends later."""
     ends = np.append(ends, np.iinfo(np.int64).max)
@@ -159,7 +166,9 @@ def _around(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _outwards(places: np.ndarray, around: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:
     """From each place to the first of those around it that runs at a time; at most as many steps as ranges nest."""
-    moving = np.arange(len(places))
-    while len(moving := moving[ends[places[moving]] <= times[moving]]):
-        places[moving] = around[places[moving]]
+    moving = np.flatnonzero(ends[places] <= times[: len(places)])
+    while len(moving):
+        at = around[places[moving]]
+        places[moving] = at
+        moving = moving[ends[at] <= times[moving]]
     return places

@@ -148,7 +148,8 @@ class Report(Export):
     @cached_property
     def api(self) -> pd.DataFrame:
         """CUDA API calls: start, end, thread, process, name (without what tells its builds apart)."""
-        calls = self._called(self._frame(sqlite.CALLS, self._calls_made[:, :4], ["start", "end", "thread"], ["name"]))
+        made = self._calls_made[:, :4]
+        calls = self._called(self._frame(sqlite.CALLS, made, ["start", "end", "thread"], ["name"], copy=False))
         calls["name"] = each(calls["name"], lambda name: API_BUILD.sub(r"\1", name))
         return calls
 
@@ -278,7 +279,7 @@ class Report(Export):
             told.append(same[key])
         texts, operator, librarys = zip(*told, strict=True) if told else ((), (), ())
         ranges["raw_name"] = _objects(raw, codes)
-        ranges["name"] = _objects(texts, codes)
+        ranges["name"] = ranges["raw_name"] if [*texts] == raw else _objects(texts, codes)
         ranges["operator"] = np.array(operator, dtype=bool)[codes]
         librarys = np.array(librarys, dtype=bool) | np.array([name in of_own for name in raw], dtype=bool)
         ranges["library"] = librarys[codes]
@@ -356,11 +357,11 @@ class Report(Export):
 
     def windows(self, name: str) -> list[Window]:
         """Every NVTX range called ``name``, in order of their starts, in whatever process and thread."""
-        found = self.ranges[self.ranges["name"] == name]
-        return [
-            Window(int(start), int(end), name, int(thread))
-            for start, end, thread in zip(found["start"], found["end"], found["thread"], strict=True)
-        ]
+        if ("windows", name) not in self.answers:
+            found = self.ranges.loc[self.ranges["name"] == name, ["start", "end", "thread"]]
+            rows = found.itertuples(index=False, name=None)
+            self.answers["windows", name] = [Window(start, end, name, thread) for start, end, thread in rows]
+        return [*self.answers["windows", name]]
 
     def window(self, name: str | None = None, occurrence: int = 1, gpu: int | None = None) -> Window:
         """The NVTX range called ``name``, the first unless ``occurrence`` says otherwise (1 is the first).
@@ -492,9 +493,9 @@ class Report(Export):
                 f"{twice.sum()} rows of {table} repeat another's stream and times to the nanosecond: sums may be high"
             )
         calls = self._launch_calls(found["process"], found.pop("correlation"))
-        for name, column in zip(("api_start", "api_end", "api_thread"), calls.T, strict=False):
+        for name, column in zip(("api_start", "api_end", "api_thread"), calls, strict=False):
             found[name] = _series(column)
-        found["call"] = calls[:, 3]
+        found["call"] = calls[3]
         found["gpu"] = self.gpu_numbers(found)
         return found
 
@@ -527,14 +528,17 @@ class Report(Export):
 
         ``sums`` has the same rule in SQL: the two share a correlation id, the first such call of the process counts.
         """
-        found = np.tile([MISSING, MISSING, MISSING, -1], (len(process), 1))
+        found = np.full((4, len(process)), MISSING)
+        found[3] = -1
         asked = correlation.fillna(0).to_numpy(dtype=np.int64)
         for one, (ids, calls) in self._launches_by_process.items():
             rows = np.flatnonzero(process == one)
             at = np.minimum(np.searchsorted(ids, asked[rows]), len(ids) - 1)
             rows, at = rows[ids[at] == asked[rows]], at[ids[at] == asked[rows]]
-            start, end, thread, *_ = self._calls_made[calls[at]].T  # one still open at the end of capture ends there
-            found[rows] = np.column_stack([start, np.maximum(start, end), thread, calls[at]])
+            call = calls[at]
+            start, end, thread = (column[call] for column in self._calls_made.T[:3])
+            for column, values in zip(found, (start, np.maximum(start, end), thread, call), strict=True):
+                column[rows] = values  # one still open at the end of capture ends there
         return found
 
     def gpu_numbers(self, work: pd.DataFrame) -> pd.Series:
@@ -572,10 +576,12 @@ class Report(Export):
         if not first:
             return np.empty((0, len(columns)), dtype=np.int64)
         same = {at: min(values) for at, values in enumerate(map(set, zip(*first, strict=True))) if len(values) == 1}
-        if same:
-            asked = [f"max({columns[at]} <> {number})" for at, number in same.items()]
-            differs = self.rows(f"SELECT {', '.join(asked)} {rows}", self._about)[0]
-            same = {at: number for (at, number), other in zip(same.items(), differs, strict=True) if not other}
+        while same:
+            asked = [f"{columns[at]} <> {number}" for at, number in same.items()]
+            query = f"SELECT {', '.join(asked)} {rows} AND ({' OR '.join(asked)}) LIMIT 1"
+            if not (differs := self.rows(query, self._about)):
+                break
+            same = {at: number for (at, number), other in zip(same.items(), differs[0], strict=True) if not other}
         varying = [at for at in range(len(columns)) if at not in same]
         read = self._read(table, [columns[at] for at in varying] or ["0"], where, "what is no whole number")
         found = np.empty((len(columns), read.shape[1]), dtype=np.int64)
@@ -610,8 +616,10 @@ class Report(Export):
                     raise self.damaged(table, otherwise) from error
         return np.ascontiguousarray(numbers.reshape(-1, len(columns)).T)
 
-    def _frame(self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = ()) -> pd.DataFrame:
-        frame = pd.DataFrame(dict(zip(whole, rows.T, strict=False)))
+    def _frame(
+        self, table: str, rows: np.ndarray, whole: Sequence[str], perhaps: Sequence[str] = (), copy: bool = True
+    ) -> pd.DataFrame:
+        frame = pd.DataFrame(dict(zip(whole, rows.T, strict=False)), copy=copy)
         for name, column in zip(perhaps, rows.T[len(whole) :], strict=True):
             frame[name] = _series(column)
         if (frame["end"] < frame["start"]).any():

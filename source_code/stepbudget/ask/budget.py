@@ -643,12 +643,12 @@ def _running(report: Report, drivers: list[int], calls: pd.DataFrame, window: Wi
                        for thread in drivers if (seen := threads.seen(report, thread))])  # fmt: skip
     parts = []
     for thread in drivers:
-        tables = [threads.within(table[table["thread"] == thread], window) for table in (calls, report.ranges)]
-        edges = intervals.distinct(
-            np.concatenate([table[["start", "end"]].to_numpy(dtype=np.int64).ravel() for table in tables])
-        )
-        between = np.column_stack([edges[:-1], edges[1:]])
-        parts.append(between[between[:, 1] - between[:, 0] <= 1e6 * BRIEF_MS])
+        own = [table.loc[table["thread"] == thread, ["start", "end"]] for table in (calls, report.ranges)]
+        edges = np.concatenate([threads.within(table, window).to_numpy(dtype=np.int64).ravel() for table in own])
+        edges = intervals.distinct(edges)
+        brief = np.concatenate([[False], np.diff(edges) <= 1e6 * BRIEF_MS, [False]])[: len(edges) + 1]
+        begins, ends = (edges[is_edge] for is_edge in (brief[1:] & ~brief[:-1], brief[:-1] & ~brief[1:]))
+        parts.append(np.column_stack([begins, ends]))  # brief stretches that meet are one
     return intervals.clip(_union(parts), window.start, window.end)
 
 

@@ -87,7 +87,8 @@ def launch(report: Report, window: Window | None = None, gpu: int | None = None)
 @remembered
 def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     looked_at = _look_at(report, window, gpu)
-    calls, queue = _launches(report, window, looked_at), _queue_depth(window, looked_at)
+    queue = _queue_shares(window, looked_at)
+    calls = _launches(report, window, looked_at)
     waited = calls[calls["after"] == "wait"]
     emptied = waited[waited["queued"] == 0]
     asked = ["kernels", "api_us", "latency_us", "drained", "after", "starved"]
@@ -104,7 +105,6 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     launch_us = calls["interval_us"].median() if len(calls) and calls["interval_us"].notna().any() else np.nan
     share = _share(int(starved.sum()), int((~interrupted).sum())) if len(own) else np.nan
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
-    durations = np.diff([*queue["time"], window.end])
     verdict = BOUND if len(own) and share > MOST else NOT_BOUND
     unseen = missing(report, about(report, window, gpu))
     if unseen.kinds or not len(own) or (verdict == BOUND and len(own) < LEAST_LAUNCHES):
@@ -134,9 +134,7 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
         api_us=float(own["api_us"].median()) if len(own) else np.nan,
         latency_us=float(own.loc[drained, "latency_us"].median()) if drained.any() else np.nan,
         shorter_share=_share(int((kernel_us < launch_us).sum()), len(kernel_us)) if launch_us > 0 else np.nan,
-        queue_mean=_share(float((queue["depth"] * durations).sum()), int(durations.sum())),
-        queue_0_share=_share(int(durations[queue["depth"] == 0].sum()), int(durations.sum())),
-        queue_1_share=_share(int(durations[queue["depth"] == 1].sum()), int(durations.sum())),
+        **queue,
     )
     evidence = f"{'; '.join(unseen.kinds.values())}." if unseen.kinds else _evidence(report, found)
     return Launch(**{**vars(found), "evidence": evidence})
@@ -192,7 +190,8 @@ def _launches(report: Report, window: Window, looked_at: _LookedAt) -> pd.DataFr
             "starved": (queued == 0) & (after == ""),
             "gap_us": np.maximum(groups["start"] - groups["gpu_free"], 0).to_numpy() / 1e3,
             "interval_us": interval,
-        }
+        },
+        copy=False,  # a million rows twice would fill memory
     )
     return rows_where(table, (began >= window.start) & (began < window.end)).reset_index(drop=True)
 
@@ -215,6 +214,15 @@ def _queue_depth(window: Window, looked_at: _LookedAt) -> pd.DataFrame:
     depth = np.searchsorted(launched, times, side="right") - np.searchsorted(finished, times, side="right")
     changes = np.concatenate([[True], np.diff(depth) != 0])
     return pd.DataFrame({"time": times[changes], "depth": depth[changes]})
+
+
+def _queue_shares(window: Window, looked_at: _LookedAt) -> dict[str, float]:
+    """The fields of ``Launch`` that tell of the queue."""
+    queue = _queue_depth(window, looked_at)
+    depth, durations = queue["depth"].to_numpy(), np.diff(queue["time"], append=window.end)
+    whole = int(durations.sum())
+    shares = {f"queue_{number}_share": _share(int(durations[depth == number].sum()), whole) for number in (0, 1)}
+    return {"queue_mean": _share(float((depth * durations).sum()), whole), **shares}
 
 
 # --- the work ----------------------------------------------------------------------------------------------

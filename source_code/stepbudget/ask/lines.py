@@ -24,7 +24,7 @@ from stepbudget import backtraces, intervals
 from stepbudget.ask import copies, threads
 from stepbudget.ask.budget import LAUNCHING_CALLS, PYTHON, Budget, asks_for, budget
 from stepbudget.ask.phases import LONGEST_NAME, NUMBERED, named
-from stepbudget.coded import coded, each, together
+from stepbudget.coded import coded, together
 from stepbudget.export.frames import Frame
 from stepbudget.export.sqlite import CALLS, OS_CALLS
 from stepbudget.report import Report, remembered, rows_where
@@ -56,13 +56,14 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     calls["idle_ms"] = _idle_ms(found, calls)
     calls["cpu_ms"] = calls["held"] / 1e6
     calls["key"] = calls["frame"].where(calls["frame"].notna(), calls["range"])
+    calls = calls[["cause", "key", "how", "counts", "name", "cpu_ms", "idle_ms"]]  # a million rows of more fill memory
     places = [coded(calls[column])[0] for column in ("cause", "key", "how")]
     for _, own in calls.groupby(places, sort=False):
         cause, key, how = own[["cause", "key", "how"]].iloc[0]
-        most = own[own["counts"]] if own["counts"].any() else own
+        most = own.loc[own["counts"] | (not own["counts"].any()), "name"]
         frame = key if isinstance(key, Frame) else None
         where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
-        call = most["name"].value_counts().index[0]
+        call = most.value_counts().index[0]
         sums = int(own["counts"].sum()), own["cpu_ms"].sum(), own["idle_ms"].sum()
         rows.append((cause, where, how, *_place(frame), call, *sums))
     if all(row[COLUMNS.index("where")] == UNKNOWN for row in rows):
@@ -264,9 +265,8 @@ def _ranges(report: Report, window: Window, calls: pd.DataFrame) -> np.ndarray:
         rows = np.flatnonzero((calls["thread"] == thread).to_numpy())
         for at in dict.fromkeys((thread, main)):
             empty = rows[texts[rows] == ""]
-            texts[empty] = _paths_at(
-                ranges[chosen & (ranges["thread"] == at)], calls["start"].to_numpy(dtype=np.int64)[empty]
-            )
+            own = ranges.loc[chosen & (ranges["thread"] == at), ["start", "end", "operator", "name"]]
+            texts[empty] = _paths_at(own, calls["start"].to_numpy(dtype=np.int64)[empty])
     return texts
 
 
@@ -274,22 +274,31 @@ def _paths_at(ranges: pd.DataFrame, times: np.ndarray) -> np.ndarray:
     """At each time the user's innermost range with the outermost and the innermost operator in it; "" for none."""
     if ranges.empty or not len(times):
         return np.full(len(times), "", dtype=object)
-    starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
-    is_operator = ranges["operator"].to_numpy(dtype=bool)
-    outer = intervals.parents(starts, ends, starts)
-    # The outermost operator of each, by steps that double in length; a range of the user stands for itself.
-    top = np.where(is_operator & (outer >= 0) & is_operator[outer], outer, np.arange(len(outer)))
-    while (top[top] != top).any():
-        top = top[top]
-    which, found = pd.factorize(intervals.place_at(starts, ends, times))
-    path = [np.where(is_operator, outer[top], top), np.where(is_operator, top, -1), np.arange(len(top))]
-    number, names = coded(each(ranges["name"], _place_named))
-    path = [np.append(number, len(names))[np.append(places, -1)[found]] for places in path]
-    which_kind, first = together(*path)
-    names = [*names, ""]
-    kinds = zip(*(column[first].tolist() for column in path), strict=True)
+    which, path = _nested_at(ranges, times)
+    codes, different = coded(ranges["name"])
+    numbers: dict[str, int] = {}
+    same = [numbers.setdefault(_place_named(name), len(numbers)) for name in different]
+    names = [*numbers, ""]
+    number = np.append(np.array(same)[codes], len(numbers))
+    which_kind, first = together(*(number[places] for places in path))
+    path = [number[places[first]] for places in path]
+    kinds = zip(*(column.tolist() for column in path), strict=True)
     texts = [" › ".join(dict.fromkeys(filter(None, (names[one] for one in kind)))) for kind in kinds]
     return np.array(texts, dtype=object)[which_kind[which]]
+
+
+def _nested_at(ranges: pd.DataFrame, times: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """For each time the number of its path, and of each path the places of its three ranges (-1: there is none)."""
+    starts, ends = (ranges[edge].to_numpy(dtype=np.int64) for edge in ("start", "end"))
+    is_operator = np.append(ranges["operator"].to_numpy(dtype=bool), False)  # at -1: where none runs
+    places, outer = intervals.nested_at(starts, ends, times)
+    # The outermost operator of each, by steps that double in length; a range of the user stands for itself.
+    top = np.where(is_operator[:-1] & is_operator[outer], outer, np.arange(len(outer)))
+    while (top[top] != top).any():
+        top = top[top]
+    which, found = pd.factorize(places)
+    top, is_operator = np.append(top, -1)[found], is_operator[found]
+    return which, [np.where(is_operator, np.append(outer, -1)[top], top), np.where(is_operator, top, -1), found]
 
 
 def _place_named(name: str) -> str:

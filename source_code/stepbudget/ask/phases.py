@@ -59,7 +59,7 @@ def phases(report: Report, window: Window | None = None, by: str = "process") ->
     lost = lost[threads.begins_in(lost, window) & (lost["kind"] != "copies")]
     lost = lost.assign(api_start=lost["start"], api_thread=lost["thread"])
     parts.append((launched_in(report, window, ranges, lost, by), 0, 0, np.nan, np.nan))
-    number, different = coded([name for names, *_ in parts for name in names])
+    number, different = coded(np.concatenate([np.asarray(names, dtype=object) for names, *_ in parts]))
     columns = zip(*([np.broadcast_to(one, len(names)) for one in values] for names, *values in parts), strict=True)
     rows = (np.concatenate(column).astype(float) for column in columns)
     cpu_ns, count, kernels, gpu_ns = (np.bincount(number, column, minlength=len(different)) for column in rows)

@@ -14,7 +14,6 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from struct import Struct
-from types import SimpleNamespace
 
 from stepbudget.errors import ReportError
 from stepbudget.export import files
@@ -133,8 +132,8 @@ class Export:
         """
         kept = BytesIO()
         self._db.create_function("pack", len(columns), Struct(f"={len(columns)}q").pack)
-        self._db.create_aggregate("keep", 1, lambda: SimpleNamespace(step=kept.write, finalize=kept.tell))
-        self.rows(f"SELECT keep(pack({', '.join(columns)})) {rows}", parameters)
+        self._db.create_function("keep", 1, kept.write)
+        self.rows(f"SELECT count(keep(pack({', '.join(columns)}))) {rows}", parameters)
         return kept.getbuffer()
 
     @contextmanager
@@ -267,15 +266,15 @@ class Export:
         perhaps = [*PERHAPS[table], *sorted(SOMETIMES & columns)]
         wrong = " OR ".join(
             [f"typeof(\"{name}\") <> 'integer'" for name in WHOLE[table]]
-            + [f'"{name}" IS NOT NULL AND typeof("{name}") <> \'integer\'' for name in perhaps]
+            + [f'typeof("{name}") <> \'integer\' AND "{name}" IS NOT NULL' for name in perhaps]
         )
-        too_large = f"bytes NOT BETWEEN 0 AND {MOST_BYTES}" if "bytes" in WHOLE[table] else "false"
+        too_large = f"max(bytes NOT BETWEEN 0 AND {MOST_BYTES})" if "bytes" in WHOLE[table] else "false"
         until = '"end"' if "end" in columns else "NULL"
         where = TIMED if table in WORK else "true"
         if table == RANGES:
             where = f"eventType IN ({self.range_types}) OR typeof(eventType) <> 'integer'"
         first, start, end, too_large, wrong = self.rows(
-            f"SELECT min(start), max(start), max({until}), max({too_large}), max(CASE WHEN {wrong} THEN 1 END) "
+            f"SELECT min(start), max(start), max({until}), {too_large}, max(CASE WHEN {wrong} THEN 1 END) "
             f"FROM {table} WHERE {where}"
         )[0]
         if wrong:

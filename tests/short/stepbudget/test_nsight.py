@@ -726,6 +726,8 @@ def test_ranges_that_overlap_as_they_like_are_looked_up_as_one_walk_over_time_fi
     for until in (starts, later):
         held = [max((j for j in range(i) if ends[j] > until[i]), default=-1) for i in range(len(rows))]
         assert intervals.parents(starts, ends, until).tolist() == held
+    both = intervals.nested_at(starts, ends, times)
+    assert [one.tolist() for one in both] == [walked, intervals.parents(starts, ends, starts).tolist()]
 
 
 @settings(max_examples=200)
