@@ -694,7 +694,7 @@ def open_report(path: str | Path) -> Report:
     ('NVIDIA H200', '2025.3.2.0')
     >>> window = report.window("forward", occurrence=2)
     >>> round(window.duration_ms, 1), len(report.kernels)
-    (0.9, 3365)
+    (1.2, 3365)
     """
     return Report(path)
 

@@ -144,14 +144,23 @@ def takes_args(part: object) -> bool:
 
 
 def test_other_cures_are_as_good(capsys):
-    def tf32(model, loss_fn, batch, target):
-        torch.set_float32_matmul_precision("high")
-        loss = loss_fn(model(batch), target)
-        loss.backward()
-        return loss
+    def with_tf32(turn_on):
+        def train_step(model, loss_fn, batch, target):
+            turn_on()
+            loss = loss_fn(model(batch), target)
+            loss.backward()
+            return loss
 
+        return train_step
+
+    matmul = torch.backends.cuda.matmul
+    ways = [lambda: torch.set_float32_matmul_precision("high"), lambda: setattr(matmul, "allow_tf32", True)]
+    if hasattr(matmul, "fp32_precision"):
+        ways += [lambda at=at: setattr(at, "fp32_precision", "tf32") for at in (torch.backends, matmul)]
     before = torch.get_float32_matmul_precision()
-    assert exercises.exercise("20.3.3", tf32) and torch.get_float32_matmul_precision() == before
+    for turn_on in ways:
+        assert exercises.exercise("20.3.3", with_tf32(turn_on)) and torch.get_float32_matmul_precision() == before
+    assert not exercises.exercise("20.3.3", with_tf32(lambda: None))
     for how in ({"foreach": True}, {}):
         assert exercises.exercise("20.5.3", lambda own, given, how=how: own.optim.AdamW(given, lr=3e-4, **how))
     assert exercises.exercise("20.7.3", lambda make, data: make(data, None, num_workers=7, pin_memory=True))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import source
+from labkit import lines, source
 from labkit.errors import LabError
 from labkit.source import Live, Recorded, command, door, facts, kinds, recorded, turns, visible
 from labkit.training import machine, traced
@@ -265,7 +265,7 @@ def test_recorded_mode_shows_the_command_says_so_and_opens_the_report(shipped):
     with shipped.get(kinds.profile(command.profile_command("demo", PROGRAM)), said.append) as report:
         assert report.window().name == "training"
     assert said[0] == f"$ nsys profile … python3 source_code/{PROGRAM}"
-    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*demo\.sqlite\.xz$", said[1])
+    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\): .*demo\.sqlite\.xz$", lines.joined(said[1]))
     assert len(said) == 2
 
 

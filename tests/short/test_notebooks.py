@@ -174,7 +174,7 @@ def test_a_page_says_where_the_labs_last_ran_live(tmp_path):
     machine = {"cpu_cores": 16, "nsys": "2025.3.1"}
     write_json(tmp_path / "h200" / NAME, {"machine": machine, "labs": {"start_here": whole, one: whole, two: broken}})
     row = pages.last_live(tmp_path).splitlines()[2]
-    told = f"| one H200, 16 cores | 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
+    told = f"| one H200, 16 cores | 2030-02-01 to 2030-02-02 | 2 of {len(NOTEBOOKS)} | 4 | 3 min | 2 |"
     assert row == f"{told} 2 failed in cell 7; 3 to {course.LABS[-1].number} without a result |"
     four = course.LABS[3].name
     write_json(tmp_path / "h200" / NAME, {"machine": machine, "labs": {one: whole, four: broken}})

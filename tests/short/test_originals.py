@@ -17,7 +17,7 @@ import sys
 
 import pytest
 
-from labkit import course, doctor
+from labkit import course, doctor, lines
 from labkit.errors import LabError, NotRecorded
 from labkit.paths import RECORDED, SOURCE_CODE
 from labkit.recording import __main__ as command_line
@@ -85,14 +85,14 @@ def use(machine: Recorded, which: str) -> object:
 def test_of_several_profiles_the_shortest_and_the_longest_are_said(machine):
     beside = machine.folder / FILES["record of the profile"]
     about = json.loads(beside.read_text())
-    for others, said in (([], ""), ([764.4, 841.0], ", the middle of 3 profiles of 764 to 841 ms")):
+    for others, said in (([], ""), ([1841.4, 764.44], ", the middle of 3 profiles of 764.4 to 1,841 ms")):
         beside.write_text(json.dumps(about | {"others": [{"duration_ms": ms, "ms": {}} for ms in others]}))
         whole = json.loads((machine.folder / "provenance.json").read_text())
         whole["sha256"][FILES["record of the profile"]] = hashlib.sha256(beside.read_bytes()).hexdigest()
         (machine.folder / "provenance.json").write_text(json.dumps(whole))
-        lines = []
-        machine.get(kinds.profile(whole["profiles"][PROFILE]), lines.append)
-        assert re.fullmatch(rf"recorded \([^()]+\){said}: \S+{PROFILE}\.sqlite\.xz", lines[-1])
+        told = []
+        machine.get(kinds.profile(whole["profiles"][PROFILE]), told.append)
+        assert re.fullmatch(rf"recorded \([^()]+\){said}: \S+{PROFILE}\.sqlite\.xz", lines.joined(told[-1]))
 
 
 def cut_counts(raw: bytes) -> bytes:

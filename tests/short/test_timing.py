@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit import paths
+from labkit import lines, paths
 from labkit.display import spread
 from labkit.display.spread import Spread
 from labkit.errors import LabError, NotRecorded
@@ -124,7 +124,7 @@ def test_recorded_runs_are_read_and_named(shipped):
     assert [entry["process_s"] for entry in found["main_a.py"]] == [3.0, 1.0, 2.0]
     assert len(found["main_b.py"]) == 2
     assert said[:2] == ["$ time python3 source_code/main_a.py", "$ time python3 source_code/main_b.py"]
-    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\), 2 to 3 runs each: .*runs$", said[2])
+    assert re.match(r"recorded \(NVIDIA Test GPU, 2030-01-02\), 2 to 3 runs each: .*runs$", lines.joined(said[2]))
 
 
 def test_a_command_is_not_answered_by_the_records_of_another(shipped):

@@ -20,7 +20,8 @@ def table(recordings: Path = RECORDED) -> str:
         record = json.loads(file.read_text(encoding="utf-8"))
         lines.append(_row(file.stem.removeprefix(PREFIX), record))
         gpu, cores = record["gpu"], record["cpu_cores"]
-        told.add(f"one {gpu}, {cores} CPU cores, with Nsight Systems {record['nsys']} and PyTorch {record['torch']}")
+        gpus = f"two {gpu}s" if "--nproc-per-node 2" in record["command"] else f"one {gpu}"
+        told.add(f"{gpus}, {cores} CPU cores, with Nsight Systems {record['nsys']} and PyTorch {record['torch']}")
     return "\n".join([*lines, "", f"Measured on {'; '.join(sorted(told))}."]) + "\n"
 
 

@@ -143,14 +143,15 @@ def last_live(recordings: Path = RECORDED) -> str:
             result = json.loads(file.read_text())
             labs = result["labs"]
             if whole := [lab for lab in labs.values() if lab["status"] == live_check.WHOLE]:
-                day = max(lab["run_at"] for lab in labs.values())[:10]
+                days = sorted({lab["run_at"][:10] for lab in labs.values()})
+                day = " to ".join(dict.fromkeys([days[0], days[-1]]))
                 cells, differ = (sum(len(lab[what]) for lab in whole) for what in ("cells", "differs"))
                 waited = f"{sum(lab['seconds'] for lab in whole) / 60:.0f} min"
                 ran = f"{len(whole)} of {len(NOTEBOOKS)} | {cells} | {waited} | {differ}"
                 rows.append(f"| {_where(folder, result['machine'])} | {day} | {ran} | {_not_whole(labs)} |")
     if not rows:
         return "They have not been run live yet.\n"
-    columns = ["machine", "last run live", "notebooks whole", "their code cells", "waited for them"]
+    columns = ["machine", "last run live", "notebooks whole", "their code cells then", "waited for them"]
     head = f"| {' | '.join([*columns, 'claims that differ there', 'not whole'])} |"
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows]) + "\n"
 

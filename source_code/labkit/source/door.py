@@ -86,7 +86,8 @@ class Recorded:
             show(f"| not recorded on {first.name}, so from {where.name}:")
         amount, file = request.amount(results), results[0].file
         at = recorded.shown(file if request.names_files else file.parent)
-        show(f"recorded ({request.origin(where, [one.record for one in results])}){amount and f', {amount}'}: {at}")
+        origin = request.origin(where, [one.record for one in results])
+        show(lines.wrapped(f"recorded ({origin}){amount and f', {amount}'}: {at}"))
         return request.read(results)
 
 

@@ -215,9 +215,11 @@ def profile(command: str, on_nsight: bool = False) -> Request[Report]:
         return [Job(command, command, [f"{name}{ending}"], took_s("profiles", name), "profile")]
 
     def amount(results: Sequence[Result]) -> str:
-        others = [one["duration_ms"] for one in results[0].record.get("others", ())]
-        several = f"the middle of {len(others) + 1} profiles of"
-        return f"{several} {min(others):,.0f} to {max(others):,.0f} ms" if len(others) > 1 else ""
+        others = sorted(one["duration_ms"] for one in results[0].record.get("others", ()))
+        if len(others) < 2:
+            return ""
+        least, most = (f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" for ms in (others[0], others[-1]))
+        return f"the middle of {len(others) + 1} profiles of {least} to {most} ms"
 
     return Request(
         commands=[command],

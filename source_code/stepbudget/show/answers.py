@@ -133,9 +133,9 @@ def budget(report: Report, window: Window | None = None, device: int | None = No
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
     >>> found = sb.budget(report)
     >>> found.window.name, round(found.window.duration_ms)
-    ('training', 6098)
+    ('training', 5799)
     >>> max(found.fractions, key=found.fractions.get), round(found.fractions["loader"], 2)
-    ('loader', 0.94)
+    ('loader', 0.93)
     """
     found = budgeting.budget(report, window, device)
     caption = f"{_named(report)}: where the {found.window.duration_ms:,.1f} ms of '{found.window.name}' go"
@@ -155,7 +155,7 @@ def bounds(report: Report, budget: Budget | None = None) -> Answer:
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
     >>> found = sb.bounds(report)
     >>> round(found["loader"].at_most_ms), round(found["loader"].at_most_times, 1)
-    (5774, 18.8)
+    (5466, 17.5)
     """
     own = budget or budgeting.budget(report)
     found = predict.bounds(report, own)
@@ -178,7 +178,7 @@ def advice(report: Report, budget: Budget | None = None) -> Answer:
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
     >>> first, *others = sb.advice(report)
     >>> first.cause, round(first.upper_bound_ms), [one.cause for one in others]
-    ('loader', 5774, ['other_kernels', 'python', 'copies'])
+    ('loader', 5466, ['other_kernels', 'python', 'copies'])
     """
     own = budget or budgeting.budget(report)
     found = advising.advice(report, own, _taught)
@@ -300,7 +300,7 @@ def steps(reports: Report | Mapping[str, Report]) -> Answer:
     >>> report = sb.open("main_baseline_nvtx.sqlite.xz")
     >>> frame = sb.steps(report).frame
     >>> frame["steps"].tolist(), frame["mean ms"].round().tolist()
-    ([58], [102.0])
+    ([58], [97.0])
     """
     rows, found = [], {}
     for name, report in _several(reports).items():

@@ -92,10 +92,10 @@ def timeline(
 
     >>> import stepbudget
     >>> report = stepbudget.open_report("main_baseline_nvtx.sqlite.xz")
-    >>> print(stepbudget.timeline(report, (2063, 2069), rows=["phases", "copies"]))
-    Timeline of main_baseline_nvtx: training from 2063 ms (6.0 ms)
+    >>> print(stepbudget.timeline(report, (1857, 1863), rows=["phases", "copies"]))
+    Timeline of main_baseline_nvtx: training from 1857 ms (6.0 ms)
       phases (NVTX): 7 ranges
-      GPU copies: 3 copies
+      GPU copies: 2 copies
     """
     if not isinstance(report, Report):
         given = "nothing" if report is None else f"a {type(report).__name__}"

@@ -5,8 +5,9 @@ Exercise 20.5.2 is the second about patient 5. What ails a patient is a word of 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
 from labkit.labs.lab20 import patients
@@ -247,16 +248,33 @@ SIXTEEN_BITS = ("torch.bfloat16", "torch.float16")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
 
 
+@contextlib.contextmanager
+def _fp32_products() -> Iterator[Callable[[], bool]]:
+    """FP32 products, TF32 off, until the block ends; has it been turned on meanwhile, by whichever of PyTorch's names?"""
+    matmul = torch.backends.cuda.matmul
+    by_name = hasattr(matmul, "fp32_precision")  # from torch 2.9 on
+    places = [(torch.backends, "fp32_precision"), (matmul, "fp32_precision")] if by_name else [(matmul, "allow_tf32")]
+    older = None
+    with contextlib.suppress(RuntimeError):  # it refuses to answer where the reader has used the newer names
+        older = torch.get_float32_matmul_precision()
+    before = [getattr(*place) for place in places]
+    for place in places:
+        setattr(*place, "none" if by_name else False)
+    try:
+        yield lambda: getattr(*places[-1]) in ("tf32", True)
+    finally:
+        if older:
+            torch.set_float32_matmul_precision(older)
+        for place, value in zip(places, before, strict=True):
+            setattr(*place, value)
+
+
 @quietly
 def _try_precision(step: Callable) -> str | None:
     model, loss_fn, batch, target = _small_model()
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("highest")
+    with _fp32_products() as turned_on:
         loss, operations = _seen(lambda: step(model, loss_fn, batch, target))
-        tf32 = torch.get_float32_matmul_precision() != "highest"
-    finally:
-        torch.set_float32_matmul_precision(before)
+        tf32 = turned_on()
     if any(parameter.grad is None for parameter in model.parameters()):
         return "some gradients are missing: the backward pass belongs to the step"
     if not isinstance(loss, torch.Tensor) or not torch.isfinite(loss).all():
@@ -295,7 +313,7 @@ def _all_in_sixteen_bits(model, loss_fn, batch, target):
 
 
 PRECISION = Code(
-    "Two cures: torch.autocast around model and loss, or torch.set_float32_matmul_precision.",
+    "Two cures: torch.autocast around model and loss, or TF32 (lab 4).",
     _try_precision,
     wrong={
         "all products still run in FP32": _autocast_step(dtype=None),

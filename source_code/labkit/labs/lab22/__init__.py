@@ -268,7 +268,7 @@ def cpu_is_late(pair: Ranks) -> Iterator[Claim | str]:
     late, *_, other = sorted(pair.ranks, key=lambda rank: own["waiting_ms"][rank.number])
     cpu_ms = sum(late.budget.ms[cause] for cause in ON_CPU) / steps(pair)
     move_ms = float(own["transfer_ms"][late.number])
-    yield f"Rank {late.number}, a step: its CPU behind {cpu_ms:.1f} ms, transfer {move_ms:.1f} ms."
+    yield f"Rank {late.number}, a step: idle for its CPU {cpu_ms:.1f} ms, transfer {move_ms:.1f} ms."
     longer = other.budget.ms["tensor_core_kernels"] / late.budget.ms["tensor_core_kernels"]
     yield f"same work: rank {other.number}'s Tensor Core kernels take {longer:.2f}× rank {late.number}'s"
     yield Claim(

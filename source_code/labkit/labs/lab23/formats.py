@@ -100,7 +100,7 @@ def by_format(record: dict) -> Table:
     }
     formats = {names["excess"]: "{:.4f}", "p": _p, names["possible_pct"]: "{:.2f}", "ms a step": "{:.1f}"}
     formats |= dict.fromkeys([names["more_pct"], names["at_most_pct"]], "{:+.1f}")
-    caption = "Test loss, mean over seeds (at most: with 99 % confidence; p: chance shows as much, were it no worse)"
+    caption = "Test loss, mean over seeds (at most: with 99 % confidence; p: how often chance alone does this)"
     return table(found[list(names)].rename(columns=names), caption, formats)
 
 

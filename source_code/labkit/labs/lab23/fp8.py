@@ -62,7 +62,7 @@ def bounds(record: dict, width: int) -> Table:
         ("measured", speedup(record, width)),
     ]
     column = "times as fast"
-    frame = pd.DataFrame(rows, columns=["by", column])
+    frame = pd.DataFrame(rows, columns=["what is counted", column])
     return table(frame, f"FP8 against BF16, both compiled, width {width:,}", {column: "{:.2f}"})
 
 
