@@ -250,7 +250,7 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
 
 @contextlib.contextmanager
 def _fp32_products() -> Iterator[Callable[[], bool]]:
-    """FP32 products, TF32 off, until the block ends; has it been turned on meanwhile, by whichever of PyTorch's names?"""
+    """FP32 products, TF32 off, until the block ends; was it turned on meanwhile, by any of PyTorch's names?"""
     matmul = torch.backends.cuda.matmul
     by_name = hasattr(matmul, "fp32_precision")  # from torch 2.9 on
     places = [(torch.backends, "fp32_precision"), (matmul, "fp32_precision")] if by_name else [(matmul, "allow_tf32")]
