@@ -56,22 +56,30 @@ def lines(report: Report, window: Window) -> pd.DataFrame:
     calls["idle_ms"] = _idle_ms(found, calls)
     calls["cpu_ms"] = calls["held"] / 1e6
     calls["key"] = calls["frame"].where(calls["frame"].notna(), calls["range"])
-    calls = calls[["cause", "key", "how", "counts", "name", "cpu_ms", "idle_ms"]]  # a million rows of more fill memory
-    places = [coded(calls[column])[0] for column in ("cause", "key", "how")]
-    for _, own in calls.groupby(places, sort=False):
-        cause, key, how = own[["cause", "key", "how"]].iloc[0]
-        most = own.loc[own["counts"] | (not own["counts"].any()), "name"]
+    place, first = together(*(coded(calls[column])[0] for column in ("cause", "key", "how")))
+    sums = [np.bincount(place, calls[one], minlength=len(first)) for one in ("counts", "cpu_ms", "idle_ms")]
+    asked = calls["counts"].to_numpy(dtype=bool) | (sums[0] == 0)[place]
+    made = _made_most(place[asked], calls["name"].to_numpy()[asked])
+    at = calls[["cause", "key", "how"]].iloc[first].itertuples(index=False, name=None)
+    for (cause, key, how), call, count, *ms in zip(at, made, sums[0].astype(int).tolist(), *sums[1:], strict=True):
         frame = key if isinstance(key, Frame) else None
         where = str(frame) if frame else f"within range '{key}'" if key else UNKNOWN
-        call = most.value_counts().index[0]
-        sums = int(own["counts"].sum()), own["cpu_ms"].sum(), own["idle_ms"].sum()
-        rows.append((cause, where, how, *_place(frame), call, *sums))
+        rows.append((cause, where, how, *_place(frame), call, count, *ms))
     if all(row[COLUMNS.index("where")] == UNKNOWN for row in rows):
         return pd.DataFrame(columns=COLUMNS)
     table = pd.DataFrame(rows, columns=COLUMNS)
     for column in ("file", "line", "function"):
         table[column] = pd.Series([row[COLUMNS.index(column)] for row in rows], dtype=object)  # None stays None
     return table.sort_values(["idle_ms", "cpu_ms"], ascending=False, kind="stable", ignore_index=True)
+
+
+def _made_most(place: np.ndarray, names: np.ndarray) -> list[str]:
+    """For each place, from 0 on, the name that comes most often there, of equals the first; each place has a name."""
+    codes, different = coded(names)
+    pair, first = together(place, codes)
+    order = np.lexsort([-np.bincount(pair), place[first]])
+    best = order[np.diff(place[first][order], prepend=-1) > 0]
+    return [different[code] for code in codes[first][best].tolist()]
 
 
 def _place(frame: Frame | None) -> tuple[str | None, int | None, str | None]:

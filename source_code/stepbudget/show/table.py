@@ -61,7 +61,7 @@ class Table:
     def cells(self, where: str = HTML) -> list[list[str]]:
         """The rows as they are shown in TEXT, HTML or MARKDOWN."""
         columns = [self._column(name) for name in self.columns(where)]
-        return [list(row) for row in zip(*columns, strict=True)][: self.most]
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def __str__(self) -> str:
         return "\n".join(self.text())
@@ -129,9 +129,10 @@ class Table:
         return any(_is_number(value) for value in values) and all(_is_number(v) or _is_missing(v) for v in values)
 
     def _column(self, name: str) -> list[str]:
+        """The cells of those rows that are shown, written as the whole column asks for."""
         values = list(self.frame[name])
         shape = self.formats.get(name) or _usual_format(values)
-        return [_shown(value, shape) for value in values]
+        return [_shown(value, shape) for value in values[: self.most]]
 
     def _html_cell(self, row: int, column: str, whole: object, shown: str, kind: str, more: list[str]) -> str:
         """One cell; text that its format made shorter keeps its whole length as a tooltip."""
