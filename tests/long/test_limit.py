@@ -27,6 +27,7 @@ from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradie
 from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head, head_reference
 from labkit.kernels.hopper import HOPPER, conv_backward
+from labkit.kernels.parts import product_in_parts
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
@@ -279,6 +280,29 @@ def test_kernel_head(case):
     assert all(error(one, other) < case.bound for one, other in zip(found, expected, strict=True))
 
 
+def test_kernel_head_adds_parts(case):
+    """Of a product that is still a sum of them: the same as of the product."""
+    rest = torch.randn(3, *case.linear.shape, device=case.linear.device)
+    parts = torch.stack([case.linear.float() - rest.sum(0), *rest])
+    losses, names = torch.zeros(2, device=case.linear.device), ("fc1.bias", "fc2.weight", "fc2.bias")
+    found = []
+    for step, linear in enumerate((case.linear, parts)):
+        case.weights.flat_gradients.zero_()
+        back = head(linear, case.labels, case.order, case.weights, losses, None, step)
+        found.append([back, *(case.weights.gradients[name].clone() for name in names)])
+    assert back.dtype == case.narrow
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-4)
+    assert all(error(parted, whole) < case.bound for whole, parted in zip(*found, strict=True))
+
+
+def test_kernel_product_in_parts(case):
+    """In FP32's precision: nobody rounds the parts to BF16, nor their sum."""
+    pooled, weight = case.upstream.flatten(1), case.copies["fc1.weight"]
+    parts = product_in_parts(pooled, weight)
+    assert parts.dtype == torch.float32 and len(parts) > 1
+    assert error(parts.double().sum(0), pooled.double() @ weight.double().t()) < 1e-5
+
+
 def test_kernel_head_dropout(case):
     losses = torch.zeros(4, device=case.linear.device)
     alive = case.linear.float() + case.values["fc1.bias"] > 0
@@ -326,7 +350,7 @@ def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
     said = interpreted.kernel_tests(__file__)
-    assert "12 passed" in said, said
+    assert "14 passed" in said, said
 
 
 @pytest.mark.skipif(triton_or_not.INTERPRETED, reason="nothing is compiled in the interpreter")
