@@ -19,6 +19,7 @@ from support.fp64 import assert_rate, error
 from support.scripts import script
 
 from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
+from labkit.kernels import weights as weights_module
 from labkit.kernels.adadelta import adadelta, adadelta_reference
 from labkit.kernels.block import BlockNet
 from labkit.kernels.conv1 import conv1_relu
@@ -26,6 +27,7 @@ from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradie
 from labkit.kernels.fp32_out import product_in_fp32
 from labkit.kernels.head import head, head_reference
 from labkit.kernels.hopper import HOPPER, conv_backward
+from labkit.kernels.parts import product_in_parts
 from labkit.kernels.weights import Weights
 from labkit.paths import SOURCE_CODE
 from labkit.training import data, steps
@@ -93,9 +95,9 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
     if name in OWN_KERNELS:
         weights, gradients = Weights(net), {}
 
-        def keep_gradients_and_step(weights, lr):
+        def keep_gradients_and_step(weights, lr, *part):  # of two calls, the last has the gradients of all
             gradients.update({key: weights.gradient_of(key).clone() for key in weights.gradients})
-            adadelta(weights, lr)
+            adadelta(weights, lr, *part)
 
         monkeypatch.setattr(module, "adadelta", keep_gradients_and_step)
         convolutions = (conv_backward,) if name == "main_opt8.py" else (conv2_weight_gradient, conv1_gradient)
@@ -103,7 +105,7 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
             monkeypatch.setattr(module, backward.__name__, functools.partial(backward, kept=1.0))
         module.train(run, weights, images, labels, order, None, lr, losses)
         weights.store(net)
-        assert not weights.flat_gradients.any(), "the optimizer empties the gradients"
+        assert not weights.flat_gradients[weights.added].any(), "the optimizer empties what kernels add to"
     else:
         optimizer = torch.optim.Adadelta(net.parameters(), lr=lr, capturable=GPU)
         autocast = torch.autocast(DEVICE.type, dtype, enabled=dtype != torch.float32)
@@ -278,6 +280,29 @@ def test_kernel_head(case):
     assert all(error(one, other) < case.bound for one, other in zip(found, expected, strict=True))
 
 
+def test_kernel_head_adds_parts(case):
+    """Of a product that is still a sum of them: the same as of the product."""
+    rest = torch.randn(3, *case.linear.shape, device=case.linear.device)
+    parts = torch.stack([case.linear.float() - rest.sum(0), *rest])
+    losses, names = torch.zeros(2, device=case.linear.device), ("fc1.bias", "fc2.weight", "fc2.bias")
+    found = []
+    for step, linear in enumerate((case.linear, parts)):
+        case.weights.flat_gradients.zero_()
+        back = head(linear, case.labels, case.order, case.weights, losses, None, step)
+        found.append([back, *(case.weights.gradients[name].clone() for name in names)])
+    assert back.dtype == case.narrow
+    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-4)
+    assert all(error(parted, whole) < case.bound for whole, parted in zip(*found, strict=True))
+
+
+def test_kernel_product_in_parts(case):
+    """In FP32's precision: nobody rounds the parts to BF16, nor their sum."""
+    pooled, weight = case.upstream.flatten(1), case.copies["fc1.weight"]
+    parts = product_in_parts(pooled, weight)
+    assert parts.dtype == torch.float32 and len(parts) > 1
+    assert error(parts.double().sum(0), pooled.double() @ weight.double().t()) < 1e-5
+
+
 def test_kernel_head_dropout(case):
     losses = torch.zeros(4, device=case.linear.device)
     alive = case.linear.float() + case.values["fc1.bias"] > 0
@@ -301,19 +326,23 @@ def test_kernel_head_scales_what_dropout_keeps(case):
     assert all(error(one, other) < case.bound for one, other in zip(found, expected, strict=True))
 
 
-def test_kernel_adadelta(case):
+def test_kernel_adadelta(case, monkeypatch):
     weights = case.weights
-    if triton_or_not.INTERPRETED:  # 6,208 numbers: six blocks, and a last one that is not full
+    if triton_or_not.INTERPRETED:  # 64 and 6,144 numbers: six blocks, and a last one that is not full
+        monkeypatch.setattr(weights_module, "OVERWRITTEN", "weight")
         weights = Weights(torch.nn.Linear(100, 61))
-    for _ in range(3):
+    rate = torch.tensor(0.7, device=weights.flat_values.device)
+    for parts in ([slice(None)], [weights.overwritten, weights.added], [weights.added, weights.overwritten]):
         weights.flat_gradients.normal_(0, 1e-2)
         state = weights.flat_values, weights.flat_gradients, weights.square_average, weights.delta_average
-        expected = adadelta_reference(*doubles(*state), 0.7)
-        adadelta(weights, torch.tensor(0.7, device=weights.flat_values.device))
+        expected, given = adadelta_reference(*doubles(*state), 0.7), weights.flat_gradients.clone()
+        for part in parts:
+            adadelta(weights, rate, part)
         found = weights.flat_values, weights.square_average, weights.delta_average
         assert all(error(one, other) < 1e-5 for one, other in zip(found, expected, strict=True))
         assert error(weights.flat_copies, weights.flat_values) < case.bound
-        assert not weights.flat_gradients.any()
+        assert not weights.flat_gradients[weights.added].any()
+        assert torch.equal(weights.flat_gradients[weights.overwritten], given[weights.overwritten])
 
 
 @pytest.mark.skipif(GPU or triton_or_not.INTERPRETED, reason="the kernels themselves run here")
@@ -321,7 +350,7 @@ def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
     said = interpreted.kernel_tests(__file__)
-    assert "12 passed" in said, said
+    assert "14 passed" in said, said
 
 
 @pytest.mark.skipif(triton_or_not.INTERPRETED, reason="nothing is compiled in the interpreter")

@@ -28,12 +28,19 @@ except ImportError:  # a CPU build of PyTorch: the kernels cannot be built, but 
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch: kernels run in Python, on any machine
 
+EARLY = hasattr(getattr(getattr(tl, "extra", None), "cuda", None), "gdc_wait")  # programmatic dependent launch
+
 NARROW = torch.float32 if INTERPRETED else torch.bfloat16  # the interpreter cannot multiply in BF16
 
 
 def runs_triton(tensor: torch.Tensor) -> bool:
     """Does Triton run kernels on this tensor? On a GPU, or anywhere with TRITON_INTERPRET=1 (slow, for tests)."""
     return tensor.is_cuda or INTERPRETED
+
+
+def starts_early(tensor: torch.Tensor) -> bool:
+    """May a kernel start before the one that it waits for has ended? On Hopper and newer, by Triton 3.4 and newer."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0) and EARLY
 
 
 def programs(tensor: torch.Tensor, per_multiprocessor: int) -> int:
