@@ -46,6 +46,9 @@ PTX u32 pack_relu(float low, float high) {
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
+// What is the same in a warp's lanes, so that the compiler knows: what follows from it, as wgmma's descriptors and the
+// numbers of named barriers, is computed once a warp, in uniform registers.
+PTX int uniform(int number) { return __shfl_sync(~0u, number, 0); }
 // As `ldmatrix`, each matrix transposed: lane 4g + t gets 2t and 2t + 1 of column g.
 PTX void ldmatrix_trans(u32 (&out)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -78,9 +81,9 @@ PTX u64 descriptor(u32 begin, u32 lbo, u32 sbo) {
     "k16.f32.bf16.bf16 {" sums "}, " a_and_b ", p, 1, 1, " transposed "; }"
 #define REGISTERS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-PTX void wgmma_64x104(float (&sum)[52], u64 a, u64 b, int add) {
-    asm volatile(WGMMA("104", "%54", SUMS_52, "%52, %53", "0, 0")
-        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), FOUR(48) : "l"(a), "l"(b), "r"(add));
+PTX void wgmma_64x104_reg_a(float (&sum)[52], const u32 (&a)[4], u64 b, int add) {
+    asm volatile(WGMMA("104", "%57", SUMS_52, "{%52, %53, %54, %55}, %56", "0")
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), FOUR(48) : REGISTERS(a), "l"(b), "r"(add));
 }
 PTX void wgmma_64x96_trans_a(float (&sum)[48], u64 a, u64 b, int add) {
     asm volatile(WGMMA("96", "%50", SUMS_48, "%48, %49", "1, 0")
@@ -130,13 +133,14 @@ PTX void put_pairs(u32* pairs, Bytes bytes, int words) {
 }
 
 // conv1's weights in shared memory, [8 of 16 numbers][channel][16 bytes]: 3 x 4 taps, the fourth of each row zero; the
-// bias, with what the shift of all pixels adds to it, as a sum of two numbers in BF16; zeros.
-PTX void load_conv1(u32* conv1, const float* weight, const float* bias) {
-    for (int i = threadIdx.x; i < CONV1_WORDS; i += blockDim.x) {
+// bias, with what the shift of all pixels adds to it, as a sum of two numbers in BF16; zeros. By the first `threads`.
+PTX void load_conv1(u32* conv1, const float* weight, const float* bias, int threads) {
+    for (int i = threadIdx.x; i < CONV1_WORDS; i += threads) {
         const int channel = i / 4 % CHANNELS1, k = i / (4 * CHANNELS1) * 8 + i % 4 * 2;
         float two[2] = {0, 0};
-        if (k < 12)
-            for (int c = 0; c < 2 - k / 2 % 2; c++) two[c] = weight[channel * TAPS + k / 4 * 3 + k % 4 + c] * SCALE;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            if (k < 12 && k % 4 + c < 3) two[c] = weight[channel * TAPS + k / 4 * 3 + k % 4 + c] * SCALE;
         if (k == 12) {
             float sum = 0;
             for (int tap = 0; tap < TAPS; tap++) sum += weight[channel * TAPS + tap];
