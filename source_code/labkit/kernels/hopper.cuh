@@ -72,9 +72,10 @@ PTX u64 descriptor(u32 begin, u32 lbo, u32 sbo) {
 // side are not the sum's. The names of registers are spelled out: an instruction lists each.
 #define SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SUMS_16 SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define SUMS_48                                                                                         \
+#define SUMS_40                                                                                         \
     SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "        \
-            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+            "%32, %33, %34, %35, %36, %37, %38, %39"
+#define SUMS_48 SUMS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define SUMS_52 SUMS_48 ", %48, %49, %50, %51"
 #define WGMMA(columns, add, sums, a_and_b, transposed)                                                  \
     "{ .reg .pred p; setp.ne.b32 p, " add ", 0; wgmma.mma_async.sync.aligned.m64n" columns              \
@@ -89,17 +90,27 @@ PTX void wgmma_64x96_trans_a(float (&sum)[48], u64 a, u64 b, int add) {
     asm volatile(WGMMA("96", "%50", SUMS_48, "%48, %49", "1, 0")
         : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : "l"(a), "l"(b), "r"(add));
 }
+PTX void wgmma_64x80_trans_a(float (&sum)[40], u64 a, u64 b, int add) {
+    asm volatile(WGMMA("80", "%42", SUMS_40, "%40, %41", "1, 0")
+        : SIXTEEN(0), SIXTEEN(16), FOUR(32), FOUR(36) : "l"(a), "l"(b), "r"(add));
+}
 PTX void wgmma_64x32_reg_a(float (&sum)[16], const u32 (&a)[4], u64 b, int add) {
     asm volatile(WGMMA("32", "%21", SUMS_16, "{%16, %17, %18, %19}, %20", "0")
         : SIXTEEN(0) : REGISTERS(a), "l"(b), "r"(add));
 }
-PTX void wgmma_64x96_reg_a_trans_b(float (&sum)[48], const u32 (&a)[4], u64 b, int add) {
-    asm volatile(WGMMA("96", "%53", SUMS_48, "{%48, %49, %50, %51}, %52", "1")
-        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : REGISTERS(a), "l"(b), "r"(add));
-}
 PTX void wgmma_64x16_reg_a_trans_b(float (&sum)[8], const u32 (&a)[4], u64 b, int add) {
     asm volatile(WGMMA("16", "%13", SUMS_8, "{%8, %9, %10, %11}, %12", "1")
         : FOUR(0), FOUR(4) : REGISTERS(a), "l"(b), "r"(add));
+}
+
+// wgmma.sp: 32 numbers in the time of 16, where two of each four neighbours in a row of A are zero (2:4 sparsity). A
+// is compressed, 64 x 16, and lies in registers as any A: two of its numbers stand for four. The metadata say for
+// which, two bits a number, the smaller place first. Thread 4g of a warp holds them for the first 16 of the 32, thread
+// 4g + 1 for the others: row g in the lower half, g + 8 in the upper. Sparsity selector 0: the other two are not asked.
+PTX void wgmma_sp_64x96_reg_a_trans_b(float (&sum)[48], const u32 (&a)[4], u32 metadata, u64 b) {
+    asm volatile("wgmma.mma_async.sp.sync.aligned.m64n96k32.f32.bf16.bf16 {" SUMS_48 "}, {%48, %49, %50, %51}, %52, "
+        "%53, 0, 1, 1, 1, 1;"
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : REGISTERS(a), "l"(b), "r"(metadata));
 }
 
 // ---- conv1 ----

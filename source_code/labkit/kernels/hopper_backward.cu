@@ -3,16 +3,16 @@
 // A block makes one sample after another, each in two halves of seven rows of pooling windows (two rows are in both).
 // Warps are specialised: one warpgroup makes ready what the three others multiply.
 //
-//     shared memory of a block, struct Backward: 229,376 bytes
+//     shared memory of a block, struct Backward: 228,864 bytes
 //     +---------------------------------+---------------------------------+----------------------+---------+
-//     | half[0]                  87,552 | half[1]                  87,552 | weight        53,248 | conv1   |
-//     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
-//     | pairs 2,048 | bytes       6,144 |                                 | transposed           |         |
+//     | half[0]                  87,296 | half[1]                  87,296 | weight        53,248 | conv1   |
+//     | back 54,656 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
+//     | pairs 2,048 | bytes       5,632 |                                 | transposed           |         |
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //
 //     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
 //                                    pairs × conv1 by wgmma, ReLU → hidden
-//     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma, over pixels
+//     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma.sp, over pixels
 //     warps 4 to 7, of half[0]       the hidden layer's gradient: weight × back by wgmma; where ReLU let through,
 //     warps 8 to 11, of half[1]      conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
 //
@@ -22,6 +22,10 @@
 //     EMPTY  it may be filled again  wait       arrive           arrive
 //     MADE   bytes are laid out                                  wait for each other
 //     SUMMED (one for both) all samples are done, and shared memory is free for the sums: all wait
+//
+// Of a window's four outputs one at most has a gradient: of two neighbours in a row one is zero, of four two. That is
+// the 2:4 sparsity of wgmma.sp for A, exact and by itself, where the sum runs along a row: so for conv2's weights. For
+// the hidden layer's gradient it runs along channels.
 #include "hopper.cuh"
 
 constexpr int THREADS = 4 * WARPGROUP;
@@ -36,15 +40,21 @@ constexpr int SEEN_WORDS = SEEN_ROWS * IMAGE_SIDE / 4;
 constexpr int HIDDEN_ROWS = 2 * HALF_ROWS, HIDDEN_PIXELS = HIDDEN_ROWS * SIDE;
 constexpr int HIDDEN_TILES = (HIDDEN_PIXELS + 15) / 16;     // of 16 pixels
 constexpr int PAIRS = 512;                                  // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
-constexpr int PART = 96, PIXELS = 2 * PART;                 // hidden pixels of a parity (7 x 26, and some): two products
+// Hidden pixels of a parity, 13 x 26: each half makes 176 of them, in two products. The second half sees some of the
+// first half's pixels again and begins behind them.
+constexpr int FIRST_PART = 96, LAST_PART = 80, PIXELS = FIRST_PART + LAST_PART;
+constexpr int SEEN_AGAIN = PIXELS - SEEN_BEGINS / 2 * SIDE;
 constexpr int ROOM = 8;                                     // chunks to the left of `back`: pixels that no output sees
-constexpr int BACK_ODD = 8 * SIDE;                          // chunks from an even row's pixel to the one below
+constexpr int BACK_ODD = 8 * SIDE + 1;                      // chunks from an even row's pixel to the one below; odd
 constexpr int BACK_PLANE = ROOM + 2 * BACK_ODD + 1;         // from plane to plane; odd: they begin in other banks
 constexpr int LINE = SIDE * CHUNK;                          // bytes of a row's pixels in one plane
 constexpr int PLANES = CHANNELS1 / 8, ROW = PLANES * SIDE;  // of the hidden layer; chunks of a row, all planes
 constexpr int TAP = PLANES * CHANNELS2;                     // chunks of conv2's weights for a tap
 constexpr int COLUMN = 4 * TAP;                             // of a column of taps: zeros and its three rows
 constexpr int BIAS = 12;                                    // of 16 numbers under a pixel, 3 x 4 bytes and more: a one
+constexpr int CORE_PIXELS = 8;                              // of a core matrix; four rows of them are 32 numbers
+constexpr int CORES = 2 * WINDOWS_SIDE / CORE_PIXELS;       // of a row of outputs
+constexpr int STEPS = (HALF_ROWS - 1) / 2;                  // of four rows of outputs, two of windows
 
 struct Half {
     char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
@@ -82,6 +92,10 @@ PTX void fetch_windows(
     mine.bytes = fetch(image + half * SEEN_BEGINS * IMAGE_SIDE, SEEN_WORDS, half == 1);
 }
 
+// The compiler no longer knows the value. What follows from it is computed where it is needed; else it were computed
+// once, before the first sample, and there are not registers enough to keep it all.
+template <typename Word> PTX void forget(Word& value) { asm volatile("" : "+r"(value)); }
+
 // Four bytes of up to seven: 255 in each that equals `place`, else 0. Eight less zero has bit 3 set.
 PTX u32 equal_bytes(u32 bytes, int place) {
     constexpr u32 EIGHTS = 0x08080808, ONES = 0x01010101;
@@ -91,7 +105,9 @@ PTX u32 equal_bytes(u32 bytes, int place) {
 // Each window's gradient goes to the one of its four outputs that won.
 PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
     constexpr u32 FIRST_TWICE = 0x1100, SECOND_TWICE = 0x3322;  // for __byte_perm: bytes 0 and 1, or 2 and 3, as masks
-    const int thread = threadIdx.x % WARPGROUP, plane = thread % 8;
+    int thread = threadIdx.x % WARPGROUP;
+    forget(thread);
+    const int plane = thread % 8;
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         const int window = thread / 8 + TURN_WINDOWS * i, row = window / WINDOWS_SIDE;
@@ -118,6 +134,89 @@ PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
             bias[2 * c + 1] += __uint_as_float(words[c] & 0xFFFF0000u);
         }
     }
+}
+
+// Eight outputs of each of four rows as A of wgmma.sp: of two neighbours the one that is not zero. `even` and `odd` are
+// where this lane's even and odd outputs lie: channels g and g + 8 of a row of windows, then of the next one.
+PTX void compress(u32 (&a)[4], u32& metadata, u32 even, u32 odd) {
+    constexpr u32 EACH_ONE = 0x00010001, SECOND_PAIR = 0x00080008;  // 8: its two places are 2 and 3 of the four
+    const int t = threadIdx.x % 4;
+    u32 other[4], places[2];
+    ldmatrix_trans(a, even);
+    ldmatrix_trans(other, odd);
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const u32 g = __vminu2(other[2 * row], EACH_ONE), g8 = __vminu2(other[2 * row + 1], EACH_ONE);
+        const u32 first = __byte_perm(g, g8, LOW_HALVES), second = __byte_perm(g, g8, HIGH_HALVES);
+        places[row] = (first | second << 2 | SECOND_PAIR) << 4 * t;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] |= other[i];
+    // What four threads found is put together: even threads get the first row of windows, odd ones the next.
+    const bool next = t & 1;
+    metadata = (next ? places[1] : places[0]) | __shfl_xor_sync(~0u, next ? places[0] : places[1], 1);
+    metadata |= __shfl_xor_sync(~0u, metadata, 2);
+}
+
+// The gradient of two rows of the hidden layer's 32 channels, by pixels: over four rows of outputs, three columns of
+// taps, 64 channels out. Begins; its end is waited for later.
+template <int COLUMNS> PTX void hidden_gradient(float (&sums)[COLUMNS / 2], u32 weight, u32 back) {
+    forget(weight);
+    forget(back);
+    const u64 left = descriptor(weight, CORE_MATRIX, CHANNELS2 * CHUNK);
+    const u64 right = descriptor(back, BACK_PLANE * CHUNK, CORE_MATRIX);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4 * 3 * 4; k++) {
+        const int row = k / 12, column = k / 4 % 3, piece = k % 4;  // 16 of the channels
+        const u64 taps = left + column * COLUMN + (3 - row) * TAP + piece * PIECE;
+        const u64 seen = right + row % 2 * BACK_ODD + row / 2 * SIDE - column + piece * 2 * BACK_PLANE;
+        if constexpr (COLUMNS == FIRST_PART)
+            wgmma_64x96_trans_a(sums, taps, seen, k > 0);
+        else
+            wgmma_64x80_trans_a(sums, taps, seen, k > 0);
+    }
+    wgmma_commit();
+}
+
+// Which of those sums ReLU let through, a bit for each of this thread's, eight in a word. `hidden` is where this lane's
+// channels begin, `first` the product's first pixel.
+template <int TILES> PTX void let_through(u32 (&alive)[TILES], u32 hidden, int first) {
+    const int lane = threadIdx.x % WARP, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        const int mine = first + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
+        u32 seen[4];
+        ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
+        alive[j] = 0;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const u32 ours = first + 16 * j + 8 * h + 2 * t < HALF_ROWS * SIDE ? ~0u : 0;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
+                alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
+            }
+        }
+    }
+}
+
+// Those sums multiplied with the image's bytes, over pixels. Begins, as `hidden_gradient` does.
+template <int TILES>
+PTX void conv1_gradient(float (&sums1)[8], const float (&sums)[8 * TILES], const u32 (&alive)[TILES], u32 bytes) {
+    forget(bytes);
+    const u64 right = descriptor(bytes, CORE_MATRIX, PIXELS * CHUNK);
+    u32 a[TILES][4];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[j][i] = pack(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
+                alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < TILES; j++) wgmma_64x16_reg_a_trans_b(sums1, a[j], right + 16 * j, 1);
+    wgmma_commit();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
@@ -153,38 +252,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         for (int i = 0; i < 3; i++)
 #pragma unroll
             for (int k = 0; k < 48; k++) sums[i][k] = 0;
-        // Two rows of 24 outputs are three times 16 pixels: the second 16 lie in both rows.
-        const bool behind = lane >= 16;
-        const int places[3] = {behind ? 8 : 0, behind ? BACK_ODD : 16, behind ? BACK_ODD + 16 : BACK_ODD + 8};
+        // This lane's window, of four in a row, twice: the upper and the lower outputs; its channels, its row.
+        const int window = lane % 4, below = lane / 4 % 2, plane = 2 * warp + lane / 8 % 2, row = 1 + lane / 16;
+        const int corner = plane * BACK_PLANE + ROOM + row * SIDE + below * BACK_ODD + 2 * window;
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x)
 #pragma unroll 1
             for (int half = 0; half < 2; half++) {
                 Half& my = all.half[half];
-                const int corner = (2 * warp + lane / 8 % 2) * BACK_PLANE + ROOM + SIDE + lane % 8;
                 const u32 from = shared_address(my.back) + corner * CHUNK;
-                const u64 right = descriptor(shared_address(my.hidden), CORE_MATRIX, LINE);
-                const u64 into_next_row = descriptor(0, (ROW - 16 - 8) * CHUNK, 0);  // more LBO, for the second 16
+                const u64 right = descriptor(shared_address(my.hidden), ROW * CHUNK, LINE);
+                u32 a[2][CORES][4], metadata[2][CORES];
+                auto bring = [&](int step) {
+#pragma unroll
+                    for (int k = 0; k < CORES; k++) {
+                        const u32 even = from + (2 * step * SIDE + CORE_PIXELS * k) * CHUNK;
+                        compress(a[step % 2][k], metadata[step % 2][k], even, even + CHUNK);
+                    }
+                };
                 named_barrier(FULL + half, 3 * WARPGROUP);
-                u32 a[2][3][4];
+                bring(0);
 #pragma unroll
-                for (int k = 0; k < 3; k++) ldmatrix_trans(a[0][k], from + places[k] * CHUNK);
-#pragma unroll
-                for (int row = 0; row < HALF_ROWS - 1; row++) {
+                for (int step = 0; step < STEPS; step++) {
                     wgmma_fence();
 #pragma unroll
-                    for (int k = 0; k < 3; k++)
+                    for (int k = 0; k < CORES; k++)
 #pragma unroll
-                        for (int column = 0; column < 3; column++) {
-                            const int pixel = k == 0 ? 0 : k == 1 ? 16 : ROW + 8;
-                            wgmma_64x96_reg_a_trans_b(sums[column], a[row % 2][k],
-                                right + (k == 1 ? into_next_row : 0) + row * 2 * ROW + pixel + column, 1);
-                        }
+                        for (int column = 0; column < 3; column++)
+                            wgmma_sp_64x96_reg_a_trans_b(sums[column], a[step % 2][k], metadata[step % 2][k],
+                                right + step * 4 * ROW + CORE_PIXELS * k + column);
                     wgmma_commit();
-                    wgmma_wait<1>();  // the row before: what it had read may be read anew
-                    if (row < HALF_ROWS - 2)
-#pragma unroll
-                        for (int k = 0; k < 3; k++)
-                            ldmatrix_trans(a[1 - row % 2][k], from + ((row + 1) * SIDE + places[k]) * CHUNK);
+                    wgmma_wait<1>();  // the step before: what it had read may be read anew
+                    if (step < STEPS - 1) bring(step + 1);
                 }
                 wgmma_wait<0>();
                 named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
@@ -206,78 +304,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         const int half = role - 1, odd = warp / 2, plane = warp % 2 * 2;
         Half& my = all.half[half];
         float sums1[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        const u64 left = descriptor(shared_address(all.weight), CORE_MATRIX, CHANNELS2 * CHUNK);
-        const u64 right = descriptor(shared_address(my.back) + ROOM * CHUNK, BACK_PLANE * CHUNK, CORE_MATRIX);
+        const u32 weight = shared_address(all.weight), back = shared_address(my.back) + ROOM * CHUNK;
         const u32 hidden = shared_address(my.hidden) + (odd * PLANES + plane + lane / 8 % 2) * LINE;
-        const u64 bytes = descriptor(shared_address(my.bytes), CORE_MATRIX, PIXELS * CHUNK);
+        const u32 bytes = shared_address(my.bytes);
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x) {
-#pragma unroll 1
-            for (int part = 0; part < 2; part++) {
-                float sums[PART / 2];
-                if (part == 0) named_barrier(BACK + half, 2 * WARPGROUP);
-                wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < 4 * 3 * 4; k++) {  // rows of outputs, columns of taps, 16 of 64 channels out
-                    const int row = k / 12, column = k / 4 % 3, piece = k % 4;
-                    wgmma_64x96_trans_a(sums, left + column * COLUMN + (3 - row) * TAP + piece * PIECE,
-                        right + PART * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + piece * 2 * BACK_PLANE,
-                        k > 0);
-                }
-                wgmma_commit();
+            int begin = half * SEEN_AGAIN;
+            forget(begin);
+            float sums[FIRST_PART / 2], last[LAST_PART / 2];
+            u32 alive[FIRST_PART / 16], last_alive[LAST_PART / 16];
+            named_barrier(BACK + half, 2 * WARPGROUP);
+            hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
 
-                // Meanwhile: the image's bytes as the right side of a product, and which pixels ReLU let through, a bit
-                // each.
-                if (part == 0) {
-                    named_barrier(FULL + half, 3 * WARPGROUP);
+            // Meanwhile: the image's bytes as the right side of a product.
+            named_barrier(FULL + half, 3 * WARPGROUP);
 #pragma unroll
-                    for (int i = thread; i < 2 * PIXELS; i += WARPGROUP) {
-                        constexpr int NEXT = IMAGE_SIDE;  // a row further down
-                        const int pixel = i % PIXELS;
-                        const u32* corner = my.pairs + pixel + (2 * IMAGE_SIDE - SIDE) * row_of(pixel);
-                        ((uint4*)my.bytes)[i] =
-                            i < PIXELS
-                                ? make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES),
-                                      corner[NEXT + 1], corner[2 * NEXT])
-                                : make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
-                                      corner[3 * NEXT + 1], BF16_ONE, 0);
-                    }
-                    fence_proxy_async();
-                    named_barrier(MADE + half, WARPGROUP);
-                }
-                u32 alive[PART / 16];
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++) {
-                    const int mine = PART * part + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
-                    u32 seen[4];
-                    ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
-                    alive[j] = 0;
-#pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const int pixel = PART * part + 16 * j + 8 * h + 2 * t;
-                        const u32 ours = pixel < HALF_ROWS * SIDE && (half == 0 || pixel >= SIDE) ? ~0u : 0;
-#pragma unroll
-                        for (int k = 0; k < 2; k++) {
-                            const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
-                            alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
-                        }
-                    }
-                }
-                wgmma_wait<0>();
-                u32 a[PART / 16][4];
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        a[j][i] = pack(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
-                            alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
-                wgmma_fence();
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++)
-                    wgmma_64x16_reg_a_trans_b(sums1, a[j], bytes + PART * part + 16 * j, 1);
-                wgmma_commit();
-                wgmma_wait<0>();
+            for (int i = thread; i < PIXELS; i += WARPGROUP) {
+                constexpr int NEXT = IMAGE_SIDE;  // a row further down
+                const u32* corner = my.pairs + begin + i + (2 * IMAGE_SIDE - SIDE) * row_of(begin + i);
+                uint4* const to = (uint4*)my.bytes + i;
+                to[0] = make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES), corner[NEXT + 1],
+                    corner[2 * NEXT]);
+                to[PIXELS] = make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
+                    corner[3 * NEXT + 1], BF16_ONE, 0);
             }
-            named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
+            fence_proxy_async();
+            named_barrier(MADE + half, WARPGROUP);
+
+            let_through(alive, hidden, begin);
+            wgmma_wait<0>();
+            conv1_gradient(sums1, sums, alive, bytes);
+            hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
+            let_through(last_alive, hidden, begin + FIRST_PART);
+            wgmma_wait<0>();
+            named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
+            conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
+            wgmma_wait<0>();
         }
         // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
         // bias's. Pixels are normalised only now: the sum is linear in the bytes.
