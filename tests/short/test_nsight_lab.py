@@ -116,10 +116,8 @@ def test_each_step_sleeps_once_for_ten_milliseconds(before, sleeping):
     when = lab24.asleep(sleeping)
     assert len(when) == lab24.steps(sleeping) == lab24.steps(before) == 59
     assert ((when[:, 1] - when[:, 0]) / 1e6).tolist() == pytest.approx([10.1] * 59, abs=0.1)
-    assert (
-        not before.os_calls["name"].str.contains("sleep").any()
-        and sleeping.os_calls["name"].str.contains("sleep").any()
-    )
+    slept = [report.os_calls["name"].str.contains("sleep").sum() for report in (before, sleeping)]
+    assert slept[0] == 0 < slept[1]
     held = lab24.asleep(before)  # by locks, and for less long
     assert (held[:, 1] - held[:, 0] < 1e7).all() and len(held) <= 2
     assert lab24.asleep(sleeping, "no such phase").tolist() == []

@@ -271,7 +271,7 @@ def cost_of_the_sleeps(before: Report, after: Report) -> Iterator[Claim | str]:
     yield Claim(
         "what the epoch grew by and what the wait shrank by are the sleeps, to a tenth", abs(explained - 1) < 0.1,
         explained,
-        because="other rows changed, too: compare them above",
+        because="the GPU worked through more of them, or other rows changed, too: compare them above",
         so=f"the sleeps cost you {change_ms:.0f} ms an epoch",
     )  # fmt: skip
 
