@@ -3,9 +3,9 @@
 // A block keeps conv2's weights and makes one sample after another. Three warpgroups make a third of a sample each,
 // four of twelve rows of pooling windows, all by the same code:
 //
-//     shared memory of a block, struct Forward: 130,336 bytes
+//     shared memory of a block, struct Forward: 134,848 bytes
 //     +----------------------+--------------------+--------------------+--------------------+---------+
-//     | weight        36,864 | third[0]    30,816 | third[1]    30,816 | third[2]    30,816 | conv1   |
+//     | weight        36,864 | third[0]    32,320 | third[1]    32,320 | third[2]    32,320 | conv1   |
 //     | conv2's: A of wgmma  |                    |                    |                    |   1,024 |
 //     +----------------------+--------------------+--------------------+--------------------+---------+
 //        read by all            warps 0 to 3         warps 4 to 7         warps 8 to 11       read by all
@@ -14,9 +14,12 @@
 //     +---------+--------+      1. bytes out of registers → pairs, and the next sample's bytes → registers
 //     | hidden  | 18,432 |      2. pairs × conv1 by wgmma (A in registers), ReLU → hidden
 //     | pairs   |  1,408 |      3. waits for its turn at the Tensor Cores (named barriers TURN, round and round)
-//     | pooled  |  7,056 |      4. weight × hidden by wgmma: nine taps, each begun at other pixels → registers
-//     | winner  |  3,920 |      5. largest of each window, bias, ReLU, dropout → pooled, winner
+//     | pooled  |  8,320 |      4. weight × hidden by wgmma: nine taps, each begun at other pixels → registers
+//     | winner  |  4,160 |      5. largest of each window, bias, ReLU, dropout → pooled, winner
 //     +---------+--------+      6. pooled, winner → global memory, in whole lines
+//
+// Of wgmma's 64 rows, a thread's two lie eight apart. The weights lie so that they are neighbouring channels, and are
+// stored together: row r is output channel `channel_of_row(r)`.
 #include "hopper.cuh"
 
 constexpr int PARTS = 3, THREADS = PARTS * WARPGROUP;
@@ -29,21 +32,22 @@ constexpr int WARP_TILES = 5;                                                // 
 constexpr int ODD = PARITY_TILES * TILE_PIXELS;  // chunks from an even row's pixel to the one below
 constexpr int PLANE = 2 * ODD;                   // and from one plane of eight channels to the next
 constexpr int PAIRS = 352;                       // SEEN_ROWS * IMAGE_SIDE, up to whole 128 bytes
-constexpr int POSITIONS = WINDOWS / PARTS;       // pooled ones; one more is for what is no output
+constexpr int POSITIONS = WINDOWS / PARTS;       // pooled ones
 constexpr int OUTPUTS = 4 * SIDE;                // columns of a product: of a row of windows 26, two of them no output
-constexpr int POOLED_ROW = 144, WINNER_ROW = 80;  // bytes from one position to the next: 64 channels, and some to spare
+constexpr int MADE = OUTPUTS / 2;                // windows; the last of each 13 is no output either
+constexpr int POOLED_ROW = 160, WINNER_ROW = 80;  // bytes from one window to the next: a warp's stores meet all banks
 constexpr int PIECES = INPUTS / PIECE;           // products for conv2: two a tap
 constexpr int LAST_PIECES = 2;                   // at the end of a turn, behind which the next warpgroup's come
 
 struct Third {
     char hidden[CHANNELS1 / 8 * PLANE * CHUNK];  // [8 channels][even rows, odd rows][16 bytes]: two outputs of a window
     u32 pairs[PAIRS];                            // above each other end up in one thread
-    char pooled[(POSITIONS + 1) * POOLED_ROW];
-    u8 winner[(POSITIONS + 1) * WINNER_ROW];
+    char pooled[MADE * POOLED_ROW];
+    u8 winner[MADE * WINNER_ROW];
 };
 
 struct Forward {
-    char weight[INPUTS / 8 * CHANNELS2 * CHUNK];  // conv2's: [8 numbers of 9 taps x 32 channels][channel out][16 bytes]
+    char weight[INPUTS / 8 * CHANNELS2 * CHUNK];  // conv2's: [8 numbers of 9 taps x 32 channels][row][16 bytes]
     Third third[PARTS];
     u32 conv1[CONV1_WORDS];
 };
@@ -52,7 +56,13 @@ struct Forward {
 // and the Tensor Cores would idle while they finish.
 enum ForwardBarrier { MINE = 1, TURN = MINE + PARTS };
 
-PTX int window_row_of(int window) { return window * 79 >> 10; }  // window / 13, below 350
+PTX int channel_of_row(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
+
+// Where the 16 bytes `chunk` of a third's output lie in shared memory, where each row of windows has one too many.
+PTX int staged(int chunk, int chunks_a_position, int window_bytes) {
+    const int position = chunk / chunks_a_position, window = position + position / WINDOWS_SIDE;
+    return window * window_bytes + chunk % chunks_a_position * CHUNK;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
     const u8* images, const long long* order, const float* weight1, const float* bias1, const u16* weight2,
@@ -68,11 +78,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
 
     int sample = blockIdx.x;
     Bytes bytes = fetch_part(order[sample]);
-    for (int i = threadIdx.x; i < INPUTS / 8 * CHANNELS2; i += THREADS)
-        cp_async(all.weight + (i % (INPUTS / 8) * CHANNELS2 + i / (INPUTS / 8)) * CHUNK, weight2 + 8 * i);
+    for (int i = threadIdx.x; i < INPUTS / 8 * CHANNELS2; i += THREADS) {
+        const int row = i / (INPUTS / 8), eight = i % (INPUTS / 8);
+        cp_async(all.weight + (eight * CHANNELS2 + row) * CHUNK, weight2 + channel_of_row(row) * INPUTS + 8 * eight);
+    }
     cp_async_commit();
     load_conv1(all.conv1, weight1, bias1);
-    const float bias[2] = {bias2[16 * warp + g], bias2[16 * warp + g + 8]};
+    const int channel = 16 * warp + 2 * g;  // out of conv2: this one and the next are this thread's
+    const float bias[2] = {bias2[channel], bias2[channel + 1]};
 #if DROPOUT
     const u64 seed = (u64)seeds[step];
 #endif
@@ -136,38 +149,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
         named_barrier_arrive(TURN + (part + 1) % PARTS, 2 * WARPGROUP);  // the next one's first follow this one's last
         wgmma_wait<0>();
 
-        // The largest of two neighbouring outputs in an even row and the two below: a window; 13 a row, one too many.
+        // The largest of two neighbouring outputs in an even row and the two below: a window.
 #pragma unroll
         for (int j = 0; j < OUTPUTS / 8; j++) {
-            const int window = 4 * j + t, row = window_row_of(window);
-            const int at = window - (WINDOWS_SIDE + 1) * row < WINDOWS_SIDE ? window - row : POSITIONS;
+            float value[2];
+            int which[2];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float one = sums[0][4 * j + 2 * h], two = sums[0][4 * j + 2 * h + 1];
                 const float three = sums[1][4 * j + 2 * h], four = sums[1][4 * j + 2 * h + 1];
                 const float upper = fmaxf(one, two), lower = fmaxf(three, four);
-                const int which = upper >= lower ? one < two : 2 + (three < four);
-                float value = fmaxf(upper, lower) + bias[h];
-                bool alive = value > 0;
+                which[h] = upper >= lower ? one < two : 2 + (three < four);
+                value[h] = fmaxf(upper, lower) + bias[h];
+                bool alive = value[h] > 0;
 #if DROPOUT
                 const int bit = 2 * (2 * j + h);  // out if both are zero: one time in four
                 alive = alive && ((bit < 32 ? random.x : random.y) >> bit % 32 & 3);
-                value *= 1 / KEPT;
+                value[h] *= 1 / KEPT;
 #endif
-                const int channel = 16 * warp + g + 8 * h;
-                *(u16*)(my.pooled + at * POOLED_ROW + 2 * channel) = (u16)pack(alive ? value : 0.0f, 0.0f);
-                my.winner[at * WINNER_ROW + channel] = alive ? which : NO_WINNER;
+                value[h] = alive ? value[h] : 0.0f;
+                which[h] = alive ? which[h] : NO_WINNER;
             }
+            const int window = 4 * j + t;
+            *(u32*)(my.pooled + window * POOLED_ROW + 2 * channel) = pack(value[0], value[1]);
+            *(u16*)(my.winner + window * WINNER_ROW + channel) = which[0] | which[1] << 8;
         }
         named_barrier(MINE + part, WARPGROUP);
         const int position = sample * WINDOWS + part * POSITIONS;
         constexpr int POOLED_CHUNKS = CHANNELS2 * 2 / CHUNK, WINNER_CHUNKS = CHANNELS2 / CHUNK;  // of a position
 #pragma unroll
         for (int i = thread; i < POSITIONS * POOLED_CHUNKS; i += WARPGROUP)
-            ((uint4*)(pooled + position * CHANNELS2))[i] =
-                *(uint4*)(my.pooled + i / POOLED_CHUNKS * POOLED_ROW + i % POOLED_CHUNKS * CHUNK);
+            ((uint4*)(pooled + position * CHANNELS2))[i] = *(uint4*)(my.pooled + staged(i, POOLED_CHUNKS, POOLED_ROW));
         for (int i = thread; i < POSITIONS * WINNER_CHUNKS; i += WARPGROUP)
-            ((uint4*)(winner + position * CHANNELS2))[i] =
-                *(uint4*)(my.winner + i / WINNER_CHUNKS * WINNER_ROW + i % WINNER_CHUNKS * CHUNK);
+            ((uint4*)(winner + position * CHANNELS2))[i] = *(uint4*)(my.winner + staged(i, WINNER_CHUNKS, WINNER_ROW));
     }
 }
