@@ -135,8 +135,9 @@ PTX void load_conv1(u32* conv1, const float* weight, const float* bias) {
     for (int i = threadIdx.x; i < CONV1_WORDS; i += blockDim.x) {
         const int channel = i / 4 % CHANNELS1, k = i / (4 * CHANNELS1) * 8 + i % 4 * 2;
         float two[2] = {0, 0};
-        if (k < 12)
-            for (int c = 0; c < 2 - k / 2 % 2; c++) two[c] = weight[channel * TAPS + k / 4 * 3 + k % 4 + c] * SCALE;
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            if (k < 12 && k % 4 + c < 3) two[c] = weight[channel * TAPS + k / 4 * 3 + k % 4 + c] * SCALE;
         if (k == 12) {
             float sum = 0;
             for (int tap = 0; tap < TAPS; tap++) sum += weight[channel * TAPS + tap];

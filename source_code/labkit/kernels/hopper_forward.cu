@@ -11,8 +11,8 @@
 //        read by all            warps 0 to 3         warps 4 to 7         warps 8 to 11       read by all
 //
 //     of a third                what a warpgroup does, sample after sample
-//     +---------+--------+      1. bytes out of registers → pairs, and the next sample's bytes → registers
-//     | hidden  | 18,432 |      2. pairs × conv1 by wgmma (A in registers), ReLU → hidden
+//     +---------+--------+      1. bytes out of registers → pairs
+//     | hidden  | 18,432 |      2. pairs × conv1 by wgmma (A in registers), ReLU → hidden; next bytes → registers
 //     | pairs   |  1,408 |      3. waits for its turn at the Tensor Cores (named barriers TURN, round and round)
 //     | pooled  |  8,320 |      4. weight × hidden by wgmma: nine taps, each begun at other pixels → registers
 //     | winner  |  4,160 |      5. largest of each window, bias, ReLU, dropout → pooled, winner
@@ -76,13 +76,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
         return fetch(images + image * IMAGE + part * PART_ROWS * IMAGE_SIDE, SEEN_WORDS, part == PARTS - 1);
     };
 
+    // Which image is next is read one sample before its bytes are: no thread waits for the one to read the other.
     int sample = blockIdx.x;
-    Bytes bytes = fetch_part(order[sample]);
-    for (int i = threadIdx.x; i < INPUTS / 8 * CHANNELS2; i += THREADS) {
-        const int row = i / (INPUTS / 8), eight = i % (INPUTS / 8);
+    auto image_of = [&](int sample) { return order[min(sample, samples - 1)]; };
+    const long long first = image_of(sample);
+    long long next = image_of(sample + gridDim.x);
+#pragma unroll
+    for (int i = threadIdx.x; i < INPUTS / 8 * CHANNELS2; i += THREADS) {  // eight threads' rows meet all banks
+        const int row = i % 8 + i / (8 * (INPUTS / 8)) * 8, eight = i / 8 % (INPUTS / 8);
         cp_async(all.weight + (eight * CHANNELS2 + row) * CHUNK, weight2 + channel_of_row(row) * INPUTS + 8 * eight);
     }
     cp_async_commit();
+    Bytes bytes = fetch_part(first);
     load_conv1(all.conv1, weight1, bias1);
     const int channel = 16 * warp + 2 * g;  // out of conv2: this one and the next are this thread's
     const float bias[2] = {bias2[channel], bias2[channel + 1]};
@@ -98,7 +103,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
     const u64 right = descriptor(shared_address(my.hidden), PLANE * CHUNK, CORE_MATRIX);
     for (; sample < samples; sample += gridDim.x) {
         put_pairs(my.pairs, bytes, SEEN_WORDS);
-        if (sample + gridDim.x < samples) bytes = fetch_part(order[sample + gridDim.x]);
         named_barrier(MINE + part, WARPGROUP);
 
         // conv1. Pixel p of a parity lies in row r = p / 26 of it and in the image's row 2r + odd, column p - 26r.
@@ -126,6 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
         }
         fence_proxy_async();
         named_barrier(MINE + part, WARPGROUP);
+        if (sample + gridDim.x < samples) bytes = fetch_part(next);  // behind the fence, which waits for memory
+        next = image_of(sample + 2 * gridDim.x);
 
         // conv2: 64 channels by the outputs in even rows, and by those in odd ones.
         float sums[2][OUTPUTS / 2];
