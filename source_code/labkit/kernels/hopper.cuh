@@ -46,6 +46,9 @@ PTX u32 pack_relu(float low, float high) {
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
+// What is the same in a warp's lanes, so that the compiler knows: what follows from it, as wgmma's descriptors and the
+// numbers of named barriers, is computed once a warp, in uniform registers.
+PTX int uniform(int number) { return __shfl_sync(~0u, number, 0); }
 // As `ldmatrix`, each matrix transposed: lane 4g + t gets 2t and 2t + 1 of column g.
 PTX void ldmatrix_trans(u32 (&out)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_forward(
     const float* bias2, const long long* seeds, u16* pooled, u8* winner, int samples, int step) {
     extern __shared__ __align__(128) char shared[];
     Forward& all = *(Forward*)shared;
-    const int part = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
+    const int part = uniform(threadIdx.x / WARPGROUP), thread = threadIdx.x % WARPGROUP;
     const int warp = thread / WARP, g = thread % WARP / 4, t = thread % 4;
     Third& my = all.third[part];
     auto fetch_part = [&](long long image) {
