@@ -81,9 +81,9 @@ PTX u64 descriptor(u32 begin, u32 lbo, u32 sbo) {
     "k16.f32.bf16.bf16 {" sums "}, " a_and_b ", p, 1, 1, " transposed "; }"
 #define REGISTERS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 
-PTX void wgmma_64x104(float (&sum)[52], u64 a, u64 b, int add) {
-    asm volatile(WGMMA("104", "%54", SUMS_52, "%52, %53", "0, 0")
-        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), FOUR(48) : "l"(a), "l"(b), "r"(add));
+PTX void wgmma_64x104_reg_a(float (&sum)[52], const u32 (&a)[4], u64 b, int add) {
+    asm volatile(WGMMA("104", "%57", SUMS_52, "{%52, %53, %54, %55}, %56", "0")
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), FOUR(48) : REGISTERS(a), "l"(b), "r"(add));
 }
 PTX void wgmma_64x96_trans_a(float (&sum)[48], u64 a, u64 b, int add) {
     asm volatile(WGMMA("96", "%50", SUMS_48, "%48, %49", "1, 0")
@@ -133,9 +133,9 @@ PTX void put_pairs(u32* pairs, Bytes bytes, int words) {
 }
 
 // conv1's weights in shared memory, [8 of 16 numbers][channel][16 bytes]: 3 x 4 taps, the fourth of each row zero; the
-// bias, with what the shift of all pixels adds to it, as a sum of two numbers in BF16; zeros.
-PTX void load_conv1(u32* conv1, const float* weight, const float* bias) {
-    for (int i = threadIdx.x; i < CONV1_WORDS; i += blockDim.x) {
+// bias, with what the shift of all pixels adds to it, as a sum of two numbers in BF16; zeros. By the first `threads`.
+PTX void load_conv1(u32* conv1, const float* weight, const float* bias, int threads) {
+    for (int i = threadIdx.x; i < CONV1_WORDS; i += threads) {
         const int channel = i / 4 % CHANNELS1, k = i / (4 * CHANNELS1) * 8 + i % 4 * 2;
         float two[2] = {0, 0};
 #pragma unroll

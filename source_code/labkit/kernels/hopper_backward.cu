@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             cp_async(to, weight2 + out * INPUTS + (row * 3 + column) * CHANNELS1 + 8 * plane);
     }
     cp_async_commit();
-    load_conv1(all.conv1, weight1, bias1);
+    load_conv1(all.conv1, weight1, bias1, THREADS);
     cp_async_wait_all();
     fence_proxy_async();
     __syncthreads();
