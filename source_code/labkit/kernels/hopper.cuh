@@ -72,9 +72,10 @@ PTX u64 descriptor(u32 begin, u32 lbo, u32 sbo) {
 // side are not the sum's. The names of registers are spelled out: an instruction lists each.
 #define SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SUMS_16 SUMS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define SUMS_48                                                                                         \
+#define SUMS_40                                                                                         \
     SUMS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "        \
-            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+            "%32, %33, %34, %35, %36, %37, %38, %39"
+#define SUMS_48 SUMS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define SUMS_52 SUMS_48 ", %48, %49, %50, %51"
 #define WGMMA(columns, add, sums, a_and_b, transposed)                                                  \
     "{ .reg .pred p; setp.ne.b32 p, " add ", 0; wgmma.mma_async.sync.aligned.m64n" columns              \
@@ -88,6 +89,10 @@ PTX void wgmma_64x104_reg_a(float (&sum)[52], const u32 (&a)[4], u64 b, int add)
 PTX void wgmma_64x96_trans_a(float (&sum)[48], u64 a, u64 b, int add) {
     asm volatile(WGMMA("96", "%50", SUMS_48, "%48, %49", "1, 0")
         : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : "l"(a), "l"(b), "r"(add));
+}
+PTX void wgmma_64x80_trans_a(float (&sum)[40], u64 a, u64 b, int add) {
+    asm volatile(WGMMA("80", "%42", SUMS_40, "%40, %41", "1, 0")
+        : SIXTEEN(0), SIXTEEN(16), FOUR(32), FOUR(36) : "l"(a), "l"(b), "r"(add));
 }
 PTX void wgmma_64x32_reg_a(float (&sum)[16], const u32 (&a)[4], u64 b, int add) {
     asm volatile(WGMMA("32", "%21", SUMS_16, "{%16, %17, %18, %19}, %20", "0")

@@ -3,11 +3,11 @@
 // A block makes one sample after another, each in two halves of seven rows of pooling windows (two rows are in both).
 // Warps are specialised: one warpgroup makes ready what the three others multiply.
 //
-//     shared memory of a block, struct Backward: 229,376 bytes
+//     shared memory of a block, struct Backward: 228,352 bytes
 //     +---------------------------------+---------------------------------+----------------------+---------+
-//     | half[0]                  87,552 | half[1]                  87,552 | weight        53,248 | conv1   |
+//     | half[0]                  87,040 | half[1]                  87,040 | weight        53,248 | conv1   |
 //     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
-//     | pairs 2,048 | bytes       6,144 |                                 | transposed           |         |
+//     | pairs 2,048 | bytes       5,632 |                                 | transposed           |         |
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //
 //     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
@@ -36,7 +36,10 @@ constexpr int SEEN_WORDS = SEEN_ROWS * IMAGE_SIDE / 4;
 constexpr int HIDDEN_ROWS = 2 * HALF_ROWS, HIDDEN_PIXELS = HIDDEN_ROWS * SIDE;
 constexpr int HIDDEN_TILES = (HIDDEN_PIXELS + 15) / 16;     // of 16 pixels
 constexpr int PAIRS = 512;                                  // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
-constexpr int PART = 96, PIXELS = 2 * PART;                 // hidden pixels of a parity (7 x 26, and some): two products
+// Hidden pixels of a parity, 13 x 26: each half makes 176 of them, in two products. The second half sees some of the
+// first half's pixels again and begins behind them.
+constexpr int FIRST_PART = 96, LAST_PART = 80, PIXELS = FIRST_PART + LAST_PART;
+constexpr int SEEN_AGAIN = PIXELS - SEEN_BEGINS / 2 * SIDE;
 constexpr int ROOM = 8;                                     // chunks to the left of `back`: pixels that no output sees
 constexpr int BACK_ODD = 8 * SIDE;                          // chunks from an even row's pixel to the one below
 constexpr int BACK_PLANE = ROOM + 2 * BACK_ODD + 1;         // from plane to plane; odd: they begin in other banks
@@ -82,6 +85,10 @@ PTX void fetch_windows(
     mine.bytes = fetch(image + half * SEEN_BEGINS * IMAGE_SIDE, SEEN_WORDS, half == 1);
 }
 
+// The compiler no longer knows the value. What follows from it is computed where it is needed; else it were computed
+// once, before the first sample, and there are not registers enough to keep it all.
+template <typename Word> PTX void forget(Word& value) { asm volatile("" : "+r"(value)); }
+
 // Four bytes of up to seven: 255 in each that equals `place`, else 0. Eight less zero has bit 3 set.
 PTX u32 equal_bytes(u32 bytes, int place) {
     constexpr u32 EIGHTS = 0x08080808, ONES = 0x01010101;
@@ -91,7 +98,9 @@ PTX u32 equal_bytes(u32 bytes, int place) {
 // Each window's gradient goes to the one of its four outputs that won.
 PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
     constexpr u32 FIRST_TWICE = 0x1100, SECOND_TWICE = 0x3322;  // for __byte_perm: bytes 0 and 1, or 2 and 3, as masks
-    const int thread = threadIdx.x % WARPGROUP, plane = thread % 8;
+    int thread = threadIdx.x % WARPGROUP;
+    forget(thread);
+    const int plane = thread % 8;
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         const int window = thread / 8 + TURN_WINDOWS * i, row = window / WINDOWS_SIDE;
@@ -118,6 +127,67 @@ PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
             bias[2 * c + 1] += __uint_as_float(words[c] & 0xFFFF0000u);
         }
     }
+}
+
+// The gradient of two rows of the hidden layer's 32 channels, by pixels: over four rows of outputs, three columns of
+// taps, 64 channels out. Begins; its end is waited for later.
+template <int COLUMNS> PTX void hidden_gradient(float (&sums)[COLUMNS / 2], u32 weight, u32 back) {
+    forget(weight);
+    forget(back);
+    const u64 left = descriptor(weight, CORE_MATRIX, CHANNELS2 * CHUNK);
+    const u64 right = descriptor(back, BACK_PLANE * CHUNK, CORE_MATRIX);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4 * 3 * 4; k++) {
+        const int row = k / 12, column = k / 4 % 3, piece = k % 4;  // 16 of the channels
+        const u64 taps = left + column * COLUMN + (3 - row) * TAP + piece * PIECE;
+        const u64 seen = right + row % 2 * BACK_ODD + row / 2 * SIDE - column + piece * 2 * BACK_PLANE;
+        if constexpr (COLUMNS == FIRST_PART)
+            wgmma_64x96_trans_a(sums, taps, seen, k > 0);
+        else
+            wgmma_64x80_trans_a(sums, taps, seen, k > 0);
+    }
+    wgmma_commit();
+}
+
+// Which of those sums ReLU let through, a bit for each of this thread's, eight in a word. `hidden` is where this lane's
+// channels begin, `first` the product's first pixel.
+template <int TILES> PTX void let_through(u32 (&alive)[TILES], u32 hidden, int first) {
+    const int lane = threadIdx.x % WARP, t = lane % 4;
+#pragma unroll
+    for (int j = 0; j < TILES; j++) {
+        const int mine = first + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
+        u32 seen[4];
+        ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
+        alive[j] = 0;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const u32 ours = first + 16 * j + 8 * h + 2 * t < HALF_ROWS * SIDE ? ~0u : 0;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
+                alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
+            }
+        }
+    }
+}
+
+// Those sums multiplied with the image's bytes, over pixels. Begins, as `hidden_gradient` does.
+template <int TILES>
+PTX void conv1_gradient(float (&sums1)[8], const float (&sums)[8 * TILES], const u32 (&alive)[TILES], u32 bytes) {
+    forget(bytes);
+    const u64 right = descriptor(bytes, CORE_MATRIX, PIXELS * CHUNK);
+    u32 a[TILES][4];
+#pragma unroll
+    for (int j = 0; j < TILES; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[j][i] = pack(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
+                alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < TILES; j++) wgmma_64x16_reg_a_trans_b(sums1, a[j], right + 16 * j, 1);
+    wgmma_commit();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
@@ -206,78 +276,41 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         const int half = role - 1, odd = warp / 2, plane = warp % 2 * 2;
         Half& my = all.half[half];
         float sums1[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        const u64 left = descriptor(shared_address(all.weight), CORE_MATRIX, CHANNELS2 * CHUNK);
-        const u64 right = descriptor(shared_address(my.back) + ROOM * CHUNK, BACK_PLANE * CHUNK, CORE_MATRIX);
+        const u32 weight = shared_address(all.weight), back = shared_address(my.back) + ROOM * CHUNK;
         const u32 hidden = shared_address(my.hidden) + (odd * PLANES + plane + lane / 8 % 2) * LINE;
-        const u64 bytes = descriptor(shared_address(my.bytes), CORE_MATRIX, PIXELS * CHUNK);
+        const u32 bytes = shared_address(my.bytes);
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x) {
-#pragma unroll 1
-            for (int part = 0; part < 2; part++) {
-                float sums[PART / 2];
-                if (part == 0) named_barrier(BACK + half, 2 * WARPGROUP);
-                wgmma_fence();
-#pragma unroll
-                for (int k = 0; k < 4 * 3 * 4; k++) {  // rows of outputs, columns of taps, 16 of 64 channels out
-                    const int row = k / 12, column = k / 4 % 3, piece = k % 4;
-                    wgmma_64x96_trans_a(sums, left + column * COLUMN + (3 - row) * TAP + piece * PIECE,
-                        right + PART * part + row % 2 * BACK_ODD + row / 2 * SIDE - column + piece * 2 * BACK_PLANE,
-                        k > 0);
-                }
-                wgmma_commit();
+            int begin = half * SEEN_AGAIN;
+            forget(begin);
+            float sums[FIRST_PART / 2], last[LAST_PART / 2];
+            u32 alive[FIRST_PART / 16], last_alive[LAST_PART / 16];
+            named_barrier(BACK + half, 2 * WARPGROUP);
+            hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
 
-                // Meanwhile: the image's bytes as the right side of a product, and which pixels ReLU let through, a bit
-                // each.
-                if (part == 0) {
-                    named_barrier(FULL + half, 3 * WARPGROUP);
+            // Meanwhile: the image's bytes as the right side of a product.
+            named_barrier(FULL + half, 3 * WARPGROUP);
 #pragma unroll
-                    for (int i = thread; i < 2 * PIXELS; i += WARPGROUP) {
-                        constexpr int NEXT = IMAGE_SIDE;  // a row further down
-                        const int pixel = i % PIXELS;
-                        const u32* corner = my.pairs + pixel + (2 * IMAGE_SIDE - SIDE) * row_of(pixel);
-                        ((uint4*)my.bytes)[i] =
-                            i < PIXELS
-                                ? make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES),
-                                      corner[NEXT + 1], corner[2 * NEXT])
-                                : make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
-                                      corner[3 * NEXT + 1], BF16_ONE, 0);
-                    }
-                    fence_proxy_async();
-                    named_barrier(MADE + half, WARPGROUP);
-                }
-                u32 alive[PART / 16];
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++) {
-                    const int mine = PART * part + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
-                    u32 seen[4];
-                    ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
-                    alive[j] = 0;
-#pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        const int pixel = PART * part + 16 * j + 8 * h + 2 * t;
-                        const u32 ours = pixel < HALF_ROWS * SIDE && (half == 0 || pixel >= SIDE) ? ~0u : 0;
-#pragma unroll
-                        for (int k = 0; k < 2; k++) {
-                            const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
-                            alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
-                        }
-                    }
-                }
-                wgmma_wait<0>();
-                u32 a[PART / 16][4];
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        a[j][i] = pack(alive[j] >> 2 * i & 1 ? sums[8 * j + 2 * i] : 0.0f,
-                            alive[j] >> 2 * i & 2 ? sums[8 * j + 2 * i + 1] : 0.0f);
-                wgmma_fence();
-#pragma unroll
-                for (int j = 0; j < PART / 16; j++)
-                    wgmma_64x16_reg_a_trans_b(sums1, a[j], bytes + PART * part + 16 * j, 1);
-                wgmma_commit();
-                wgmma_wait<0>();
+            for (int i = thread; i < PIXELS; i += WARPGROUP) {
+                constexpr int NEXT = IMAGE_SIDE;  // a row further down
+                const u32* corner = my.pairs + begin + i + (2 * IMAGE_SIDE - SIDE) * row_of(begin + i);
+                uint4* const to = (uint4*)my.bytes + i;
+                to[0] = make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES), corner[NEXT + 1],
+                    corner[2 * NEXT]);
+                to[PIXELS] = make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
+                    corner[3 * NEXT + 1], BF16_ONE, 0);
             }
-            named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
+            fence_proxy_async();
+            named_barrier(MADE + half, WARPGROUP);
+
+            let_through(alive, hidden, begin);
+            wgmma_wait<0>();
+            conv1_gradient(sums1, sums, alive, bytes);
+            hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
+            let_through(last_alive, hidden, begin + FIRST_PART);
+            wgmma_wait<0>();
+            named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
+            conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
+            wgmma_wait<0>();
         }
         // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
         // bias's. Pixels are normalised only now: the sum is linear in the bytes.
