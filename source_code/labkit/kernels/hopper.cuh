@@ -98,13 +98,19 @@ PTX void wgmma_64x32_reg_a(float (&sum)[16], const u32 (&a)[4], u64 b, int add) 
     asm volatile(WGMMA("32", "%21", SUMS_16, "{%16, %17, %18, %19}, %20", "0")
         : SIXTEEN(0) : REGISTERS(a), "l"(b), "r"(add));
 }
-PTX void wgmma_64x96_reg_a_trans_b(float (&sum)[48], const u32 (&a)[4], u64 b, int add) {
-    asm volatile(WGMMA("96", "%53", SUMS_48, "{%48, %49, %50, %51}, %52", "1")
-        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : REGISTERS(a), "l"(b), "r"(add));
-}
 PTX void wgmma_64x16_reg_a_trans_b(float (&sum)[8], const u32 (&a)[4], u64 b, int add) {
     asm volatile(WGMMA("16", "%13", SUMS_8, "{%8, %9, %10, %11}, %12", "1")
         : FOUR(0), FOUR(4) : REGISTERS(a), "l"(b), "r"(add));
+}
+
+// wgmma.sp: 32 numbers in the time of 16, where two of each four neighbours in a row of A are zero (2:4 sparsity). A
+// is compressed, 64 x 16, and lies in registers as any A: two of its numbers stand for four. The metadata say for
+// which, two bits a number, the smaller place first. Thread 4g of a warp holds them for the first 16 of the 32, thread
+// 4g + 1 for the others: row g in the lower half, g + 8 in the upper. Sparsity selector 0: the other two are not asked.
+PTX void wgmma_sp_64x96_reg_a_trans_b(float (&sum)[48], const u32 (&a)[4], u32 metadata, u64 b) {
+    asm volatile("wgmma.mma_async.sp.sync.aligned.m64n96k32.f32.bf16.bf16 {" SUMS_48 "}, {%48, %49, %50, %51}, %52, "
+        "%53, 0, 1, 1, 1, 1;"
+        : SIXTEEN(0), SIXTEEN(16), SIXTEEN(32) : REGISTERS(a), "l"(b), "r"(metadata));
 }
 
 // ---- conv1 ----

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 FILES = {"conv_forward": FOLDER / "hopper_forward.cu", "conv_backward": FOLDER / "hopper_backward.cu"}
 HOPPER = (9, 0)
 FORWARD_THREADS, BACKWARD_THREADS = 384, 512  # of a block: three and four warpgroups
-FORWARD_BYTES, BACKWARD_BYTES = 85_504, 228_352  # of shared memory: ``struct Forward`` and ``struct Backward``
+FORWARD_BYTES, BACKWARD_BYTES = 85_504, 228_864  # of shared memory: ``struct Forward`` and ``struct Backward``
 
 
 def conv_forward(

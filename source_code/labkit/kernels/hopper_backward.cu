@@ -3,16 +3,16 @@
 // A block makes one sample after another, each in two halves of seven rows of pooling windows (two rows are in both).
 // Warps are specialised: one warpgroup makes ready what the three others multiply.
 //
-//     shared memory of a block, struct Backward: 228,352 bytes
+//     shared memory of a block, struct Backward: 228,864 bytes
 //     +---------------------------------+---------------------------------+----------------------+---------+
-//     | half[0]                  87,040 | half[1]                  87,040 | weight        53,248 | conv1   |
-//     | back 54,400 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
+//     | half[0]                  87,296 | half[1]                  87,296 | weight        53,248 | conv1   |
+//     | back 54,656 | hidden     24,960 | as half[0]                      | conv2's: A of wgmma, |   1,024 |
 //     | pairs 2,048 | bytes       5,632 |                                 | transposed           |         |
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //
 //     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
 //                                    pairs × conv1 by wgmma, ReLU → hidden
-//     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma, over pixels
+//     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma.sp, over pixels
 //     warps 4 to 7, of half[0]       the hidden layer's gradient: weight × back by wgmma; where ReLU let through,
 //     warps 8 to 11, of half[1]      conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
 //
@@ -22,6 +22,10 @@
 //     EMPTY  it may be filled again  wait       arrive           arrive
 //     MADE   bytes are laid out                                  wait for each other
 //     SUMMED (one for both) all samples are done, and shared memory is free for the sums: all wait
+//
+// Of a window's four outputs one at most has a gradient: of two neighbours in a row one is zero, of four two. That is
+// the 2:4 sparsity of wgmma.sp for A, exact and by itself, where the sum runs along a row: so for conv2's weights. For
+// the hidden layer's gradient it runs along channels.
 #include "hopper.cuh"
 
 constexpr int THREADS = 4 * WARPGROUP;
@@ -41,13 +45,16 @@ constexpr int PAIRS = 512;                                  // SEEN_ROWS * IMAGE
 constexpr int FIRST_PART = 96, LAST_PART = 80, PIXELS = FIRST_PART + LAST_PART;
 constexpr int SEEN_AGAIN = PIXELS - SEEN_BEGINS / 2 * SIDE;
 constexpr int ROOM = 8;                                     // chunks to the left of `back`: pixels that no output sees
-constexpr int BACK_ODD = 8 * SIDE;                          // chunks from an even row's pixel to the one below
+constexpr int BACK_ODD = 8 * SIDE + 1;                      // chunks from an even row's pixel to the one below; odd
 constexpr int BACK_PLANE = ROOM + 2 * BACK_ODD + 1;         // from plane to plane; odd: they begin in other banks
 constexpr int LINE = SIDE * CHUNK;                          // bytes of a row's pixels in one plane
 constexpr int PLANES = CHANNELS1 / 8, ROW = PLANES * SIDE;  // of the hidden layer; chunks of a row, all planes
 constexpr int TAP = PLANES * CHANNELS2;                     // chunks of conv2's weights for a tap
 constexpr int COLUMN = 4 * TAP;                             // of a column of taps: zeros and its three rows
 constexpr int BIAS = 12;                                    // of 16 numbers under a pixel, 3 x 4 bytes and more: a one
+constexpr int CORE_PIXELS = 8;                              // of a core matrix; four rows of them are 32 numbers
+constexpr int CORES = 2 * WINDOWS_SIDE / CORE_PIXELS;       // of a row of outputs
+constexpr int STEPS = (HALF_ROWS - 1) / 2;                  // of four rows of outputs, two of windows
 
 struct Half {
     char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
@@ -127,6 +134,28 @@ PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
             bias[2 * c + 1] += __uint_as_float(words[c] & 0xFFFF0000u);
         }
     }
+}
+
+// Eight outputs of each of four rows as A of wgmma.sp: of two neighbours the one that is not zero. `even` and `odd` are
+// where this lane's even and odd outputs lie: channels g and g + 8 of a row of windows, then of the next one.
+PTX void compress(u32 (&a)[4], u32& metadata, u32 even, u32 odd) {
+    constexpr u32 EACH_ONE = 0x00010001, SECOND_PAIR = 0x00080008;  // 8: its two places are 2 and 3 of the four
+    const int t = threadIdx.x % 4;
+    u32 other[4], places[2];
+    ldmatrix_trans(a, even);
+    ldmatrix_trans(other, odd);
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const u32 g = __vminu2(other[2 * row], EACH_ONE), g8 = __vminu2(other[2 * row + 1], EACH_ONE);
+        const u32 first = __byte_perm(g, g8, LOW_HALVES), second = __byte_perm(g, g8, HIGH_HALVES);
+        places[row] = (first | second << 2 | SECOND_PAIR) << 4 * t;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] |= other[i];
+    // What four threads found is put together: even threads get the first row of windows, odd ones the next.
+    const bool next = t & 1;
+    metadata = (next ? places[1] : places[0]) | __shfl_xor_sync(~0u, next ? places[0] : places[1], 1);
+    metadata |= __shfl_xor_sync(~0u, metadata, 2);
 }
 
 // The gradient of two rows of the hidden layer's 32 channels, by pixels: over four rows of outputs, three columns of
@@ -223,38 +252,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         for (int i = 0; i < 3; i++)
 #pragma unroll
             for (int k = 0; k < 48; k++) sums[i][k] = 0;
-        // Two rows of 24 outputs are three times 16 pixels: the second 16 lie in both rows.
-        const bool behind = lane >= 16;
-        const int places[3] = {behind ? 8 : 0, behind ? BACK_ODD : 16, behind ? BACK_ODD + 16 : BACK_ODD + 8};
+        // This lane's window, of four in a row, twice: the upper and the lower outputs; its channels, its row.
+        const int window = lane % 4, below = lane / 4 % 2, plane = 2 * warp + lane / 8 % 2, row = 1 + lane / 16;
+        const int corner = plane * BACK_PLANE + ROOM + row * SIDE + below * BACK_ODD + 2 * window;
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x)
 #pragma unroll 1
             for (int half = 0; half < 2; half++) {
                 Half& my = all.half[half];
-                const int corner = (2 * warp + lane / 8 % 2) * BACK_PLANE + ROOM + SIDE + lane % 8;
                 const u32 from = shared_address(my.back) + corner * CHUNK;
-                const u64 right = descriptor(shared_address(my.hidden), CORE_MATRIX, LINE);
-                const u64 into_next_row = descriptor(0, (ROW - 16 - 8) * CHUNK, 0);  // more LBO, for the second 16
+                const u64 right = descriptor(shared_address(my.hidden), ROW * CHUNK, LINE);
+                u32 a[2][CORES][4], metadata[2][CORES];
+                auto bring = [&](int step) {
+#pragma unroll
+                    for (int k = 0; k < CORES; k++) {
+                        const u32 even = from + (2 * step * SIDE + CORE_PIXELS * k) * CHUNK;
+                        compress(a[step % 2][k], metadata[step % 2][k], even, even + CHUNK);
+                    }
+                };
                 named_barrier(FULL + half, 3 * WARPGROUP);
-                u32 a[2][3][4];
+                bring(0);
 #pragma unroll
-                for (int k = 0; k < 3; k++) ldmatrix_trans(a[0][k], from + places[k] * CHUNK);
-#pragma unroll
-                for (int row = 0; row < HALF_ROWS - 1; row++) {
+                for (int step = 0; step < STEPS; step++) {
                     wgmma_fence();
 #pragma unroll
-                    for (int k = 0; k < 3; k++)
+                    for (int k = 0; k < CORES; k++)
 #pragma unroll
-                        for (int column = 0; column < 3; column++) {
-                            const int pixel = k == 0 ? 0 : k == 1 ? 16 : ROW + 8;
-                            wgmma_64x96_reg_a_trans_b(sums[column], a[row % 2][k],
-                                right + (k == 1 ? into_next_row : 0) + row * 2 * ROW + pixel + column, 1);
-                        }
+                        for (int column = 0; column < 3; column++)
+                            wgmma_sp_64x96_reg_a_trans_b(sums[column], a[step % 2][k], metadata[step % 2][k],
+                                right + step * 4 * ROW + CORE_PIXELS * k + column);
                     wgmma_commit();
-                    wgmma_wait<1>();  // the row before: what it had read may be read anew
-                    if (row < HALF_ROWS - 2)
-#pragma unroll
-                        for (int k = 0; k < 3; k++)
-                            ldmatrix_trans(a[1 - row % 2][k], from + ((row + 1) * SIDE + places[k]) * CHUNK);
+                    wgmma_wait<1>();  // the step before: what it had read may be read anew
+                    if (step < STEPS - 1) bring(step + 1);
                 }
                 wgmma_wait<0>();
                 named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
