@@ -19,6 +19,7 @@ from support.fp64 import assert_rate, error
 from support.scripts import script
 
 from labkit.kernels import conv1, conv2, fp32_out, triton_or_not
+from labkit.kernels import weights as weights_module
 from labkit.kernels.adadelta import adadelta, adadelta_reference
 from labkit.kernels.block import BlockNet
 from labkit.kernels.conv1 import conv1_relu
@@ -93,9 +94,9 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
     if name in OWN_KERNELS:
         weights, gradients = Weights(net), {}
 
-        def keep_gradients_and_step(weights, lr):
+        def keep_gradients_and_step(weights, lr, *part):  # of two calls, the last has the gradients of all
             gradients.update({key: weights.gradient_of(key).clone() for key in weights.gradients})
-            adadelta(weights, lr)
+            adadelta(weights, lr, *part)
 
         monkeypatch.setattr(module, "adadelta", keep_gradients_and_step)
         convolutions = (conv_backward,) if name == "main_opt8.py" else (conv2_weight_gradient, conv1_gradient)
@@ -103,7 +104,7 @@ def step_of(name: str, images: torch.Tensor, labels: torch.Tensor, dtype: torch.
             monkeypatch.setattr(module, backward.__name__, functools.partial(backward, kept=1.0))
         module.train(run, weights, images, labels, order, None, lr, losses)
         weights.store(net)
-        assert not weights.flat_gradients.any(), "the optimizer empties the gradients"
+        assert not weights.flat_gradients[weights.added].any(), "the optimizer empties what kernels add to"
     else:
         optimizer = torch.optim.Adadelta(net.parameters(), lr=lr, capturable=GPU)
         autocast = torch.autocast(DEVICE.type, dtype, enabled=dtype != torch.float32)
@@ -301,19 +302,23 @@ def test_kernel_head_scales_what_dropout_keeps(case):
     assert all(error(one, other) < case.bound for one, other in zip(found, expected, strict=True))
 
 
-def test_kernel_adadelta(case):
+def test_kernel_adadelta(case, monkeypatch):
     weights = case.weights
-    if triton_or_not.INTERPRETED:  # 6,208 numbers: six blocks, and a last one that is not full
+    if triton_or_not.INTERPRETED:  # 64 and 6,144 numbers: six blocks, and a last one that is not full
+        monkeypatch.setattr(weights_module, "OVERWRITTEN", "weight")
         weights = Weights(torch.nn.Linear(100, 61))
-    for _ in range(3):
+    rate = torch.tensor(0.7, device=weights.flat_values.device)
+    for parts in ([slice(None)], [weights.overwritten, weights.added], [weights.added, weights.overwritten]):
         weights.flat_gradients.normal_(0, 1e-2)
         state = weights.flat_values, weights.flat_gradients, weights.square_average, weights.delta_average
-        expected = adadelta_reference(*doubles(*state), 0.7)
-        adadelta(weights, torch.tensor(0.7, device=weights.flat_values.device))
+        expected, given = adadelta_reference(*doubles(*state), 0.7), weights.flat_gradients.clone()
+        for part in parts:
+            adadelta(weights, rate, part)
         found = weights.flat_values, weights.square_average, weights.delta_average
         assert all(error(one, other) < 1e-5 for one, other in zip(found, expected, strict=True))
         assert error(weights.flat_copies, weights.flat_values) < case.bound
-        assert not weights.flat_gradients.any()
+        assert not weights.flat_gradients[weights.added].any()
+        assert torch.equal(weights.flat_gradients[weights.overwritten], given[weights.overwritten])
 
 
 @pytest.mark.skipif(GPU or triton_or_not.INTERPRETED, reason="the kernels themselves run here")

@@ -452,7 +452,7 @@ def test_a_timed_run_carries_no_ranges(run_here, ranges, script):
 def test_a_profiled_run_names_its_phases_in_order(run_here, ranges, script):
     found = run_here(script, *TWO_STEPS, *precision(script), "--profile")
     if script in IN_GRAPHS:
-        before, inside = ["warm-up", None], ["shuffle", None, "graph launch", None]
+        before, inside = ["warm-up", None], ["graph launch", None, "shuffle", None]
     elif script in ("main_opt4.py", "main_shapes.py"):
         step = [event for name in ["gather", *PHASES[2:]] for event in (name, None)]
         before, inside = [], ["shuffle", None, *step, *step]

@@ -2,7 +2,7 @@
 
 Zeiler, "ADADELTA: An Adaptive Learning Rate Method", arXiv:1212.5701, with the constants of torch.optim.Adadelta.
 PyTorch's own takes about ten passes over parameters, gradients and state; this one takes one, and in passing writes
-the BF16 copies for the next step and empties the gradients.
+the BF16 copies for the next step and empties the gradients that kernels add to.
 """
 
 import torch
@@ -25,10 +25,11 @@ def adadelta_reference(
 
 @triton.jit
 def _adadelta(
-    values, copies, gradients, squares, deltas, rate, count, RHO: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr
-):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
+    values, copies, gradients, squares, deltas, rate, begin, end, added, RHO: tl.constexpr, EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = begin + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < end
     gradient = tl.load(gradients + at, mask=inside, other=0.0).to(tl.float32)
     square = RHO * tl.load(squares + at, mask=inside, other=0.0) + (1 - RHO) * gradient * gradient
     delta = tl.load(deltas + at, mask=inside, other=0.0)
@@ -38,20 +39,26 @@ def _adadelta(
     tl.store(copies + at, value.to(copies.dtype.element_ty), mask=inside)
     tl.store(squares + at, square, mask=inside)
     tl.store(deltas + at, RHO * delta + (1 - RHO) * change * change, mask=inside)
-    tl.store(gradients + at, tl.zeros_like(gradient), mask=inside)
+    tl.store(gradients + at, tl.zeros_like(gradient), mask=at < added)
 
 
-def adadelta(weights: Weights, rate: torch.Tensor) -> None:
-    """One step for all parameters with learning rate ``rate`` (float32, on the device); empties the gradients."""
+def adadelta(weights: Weights, rate: torch.Tensor, part: slice = slice(None)) -> None:
+    """One step with learning rate ``rate`` (float32, on the device); empties the gradients that kernels add to.
+
+    For all parameters, or for a ``part`` of them: ``weights.added`` or ``weights.overwritten``.
+    """
     values, gradients = weights.flat_values, weights.flat_gradients
     squares, deltas = weights.square_average, weights.delta_average
+    begin, end, _ = part.indices(len(values))
+    added = min(end, weights.added.stop)
     if not runs_triton(values):
-        new = adadelta_reference(values, gradients, squares, deltas, rate)
-        for old, fresh in zip((values, squares, deltas), new, strict=True):
-            old.copy_(fresh)
-        gradients.zero_()
+        old = [flat[begin:end] for flat in (values, squares, deltas)]
+        new = adadelta_reference(old[0], gradients[begin:end], *old[1:], rate)
+        for own, fresh in zip(old, new, strict=True):
+            own.copy_(fresh)
+        gradients[begin:added].zero_()
         return
-    count, block = values.numel(), 1024
-    _adadelta[(triton.cdiv(count, block),)](
-        values, weights.flat_copies, gradients, squares, deltas, rate, count, RHO=RHO, EPS=EPS, BLOCK=block
+    block = 1024
+    _adadelta[(triton.cdiv(end - begin, block),)](
+        values, weights.flat_copies, gradients, squares, deltas, rate, begin, end, added, RHO=RHO, EPS=EPS, BLOCK=block
     )

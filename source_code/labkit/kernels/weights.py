@@ -7,24 +7,28 @@ from labkit.kernels.triton_or_not import NARROW, runs_triton
 
 # Parameters whose layout is not PyTorch's, with the permutation that makes it: channels last, as the activations are.
 LAYOUTS = {"conv2.weight": ((64, 32, 3, 3), (0, 2, 3, 1)), "fc1.weight": ((128, 64, 12, 12), (0, 2, 3, 1))}
+OVERWRITTEN = "fc1.weight"  # whose gradient is the output of one product, not a sum of many blocks' shares
 
 
 class Weights:
     """The parameters of a ``Net`` for the kernels: views into flat arrays, by parameter name.
 
     ``values`` float32; ``copies`` the same in BF16, which products read (on the CPU the values themselves);
-    ``gradients`` float32, which kernels add to and the optimizer empties. ``conv2.weight`` is ``(64, 3, 3, 32)`` here,
-    and ``fc1.weight`` ``(128, 9216)`` takes its inputs channels last.
+    ``gradients`` float32, which kernels add to and the optimizer empties; but for ``fc1.weight``, whose gradient a
+    product writes. It lies behind all others: ``added`` and ``overwritten`` are both parts' slices of the flat arrays.
+    ``conv2.weight`` is ``(64, 3, 3, 32)`` here, and ``fc1.weight`` ``(128, 9216)`` takes its inputs channels last.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        parameters = dict(net.named_parameters())
+        parameters = dict(sorted(net.named_parameters(), key=lambda named: named[0] == OVERWRITTEN))
         device = next(iter(parameters.values())).device
         self._places: dict[str, tuple[int, torch.Size]] = {}
         length = 0
         for name, parameter in parameters.items():
             self._places[name] = (length, _here(name, parameter).shape)
             length += -(-parameter.numel() // 64) * 64  # each begins at a multiple of 64 elements: aligned for any load
+        begin, _ = self._places.get(OVERWRITTEN, (length, None))
+        self.added, self.overwritten = slice(begin), slice(begin, length)
         self.flat_values = torch.zeros(length, device=device)
         self.flat_gradients, self.square_average, self.delta_average = torch.zeros(3, length, device=device)
         self.flat_copies = self.flat_values

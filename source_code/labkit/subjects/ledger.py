@@ -26,7 +26,7 @@ from stepbudget.show.table import Table, table
 ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
 CUDA = [f"kernels/hopper{kind}" for kind in (".cuh", "_forward.cu", "_backward.cu")]  # ptx.cuh is lab 29's, too
-FOR_HOPPER = [*(f"kernels/{room}.py" for room in (*ROOMS, "fp32_out", "hopper", "nvrtc")), *CUDA]
+FOR_HOPPER = [*(f"kernels/{room}.py" for room in (*ROOMS, "beside", "fp32_out", "hopper", "nvrtc")), *CUDA]
 OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
 RUN, MODEL = "training/run.py", "training/model.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
