@@ -121,7 +121,12 @@ def test_counts_are_kept_slim_with_a_record_beside_them(on_a_gpu, monkeypatch):
 @pytest.fixture
 def profiled(monkeypatch):
     """Returns how to say which slim reports, one after the other, profiling a program leaves."""
-    monkeypatch.setattr(command, "run_profile", lambda words, report, show: leave_modules("main_opt2.py"))
+
+    def run_profile(words: list[str], report: Path, show: object) -> None:
+        report.write_text("a whole report")
+        leave_modules("main_opt2.py")
+
+    monkeypatch.setattr(command, "run_profile", run_profile)
     monkeypatch.setattr(nsys, "need_nsys", lambda: nsys.Nsys("nsys", (2025, 3, 1)))
     monkeypatch.setattr(nsys, "export", lambda report: report)
 

@@ -77,10 +77,13 @@ def profile(item: Item, file: Path) -> None:
         _record_beside(item, file, nsys=nsys.need_nsys().version_text) as about,
         tempfile.TemporaryDirectory(dir=file.parent) as scratch,
     ):
-        drafts = [Path(scratch) / f"{number}.sqlite.xz" for number in range(item.times)]
-        for draft in drafts:
+        whole = [Path(scratch) / f"{number}.nsys-rep" for number in range(item.times)]
+        for one in whole:
             command.run_profile(shlex.split(item.command), report, show=lambda line: None)
-            slim(nsys.export(report), draft)
+            shutil.move(report, one)
+        drafts = [one.with_suffix(".sqlite.xz") for one in whole]
+        with ThreadPoolExecutor() as pool:  # at the same time, now that nothing is measured
+            list(pool.map(lambda one, draft: slim(nsys.export(one), draft), whole, drafts))
         if item.times > 1:
             budgets = {draft: _budget(draft) for draft in drafts}
             drafts.sort(key=lambda draft: budgets[draft]["duration_ms"])
