@@ -83,10 +83,11 @@ def epoch_shorter(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> Iterator[
     """An epoch by the clock, and what the GPU's own work would allow; ``runs``: by their scripts."""
     before, after = (runs[script] for script in SCRIPTS)
     took_ms = [epoch_ms(own) for own in (before, after)]
-    first_ms = [1e3 * first_epoch_longer_s(own) for own in (before, after)]
+    longer_ms = [1e3 * first_epoch_longer_s(own) for own in (before, after)]
+    more = [f"{ms:.0f} ms more" if ms >= 1 else "no more" for ms in longer_ms]
     yield (
         f"A training epoch without the profiler: {took_ms[0]:.0f} ms before, {took_ms[1]:.0f} ms after. "
-        f"The first one, left out here, takes {first_ms[0]:.0f} and {first_ms[1]:.0f} ms more."
+        f"The first one, left out here, takes {more[0]} and {more[1]}."
     )
     faster = epoch_times(before, after)
     yield Claim(
