@@ -394,8 +394,12 @@ def test_an_entry_learns(name, digits):
     assert row["untrained_pct"] < rules.CHANCE_PCT and row["accuracy_pct"] > 50
 
 
-def test_the_course_nets_gradients_are_those_of_autograd(digits):
+@pytest.mark.parametrize("on_hopper", [False, True])
+def test_the_course_nets_gradients_are_those_of_autograd(on_hopper, digits):
+    """By main_opt7's kernels and by main_opt8's, of either on the CPU the references."""
     trainer = prepared("course_net", digits, smoothing=0.2)
+    assert not trainer.on_hopper
+    trainer.on_hopper = on_hopper
     trainer.start(4)
     torch.manual_seed(4)
     net = Net()
