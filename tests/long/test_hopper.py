@@ -93,14 +93,14 @@ def test_two_gpus_in_one_process_have_kernels_of_their_own(monkeypatch, three_gp
     monkeypatch.setattr(nvrtc, "_loaded", cache(lambda *words: loaded.append(words[-1]) or object()))
     for device in (0, 1, 0):
         three_gpus[0] = device
-        kernels.append(hopper._kernel("conv_forward", hopper.FORWARD_BYTES))
+        kernels.append(hopper.kernel("conv_forward", hopper.FORWARD_BYTES))
     assert kernels[0] is kernels[2] is not kernels[1] and loaded == [0, 1]
 
 
 def test_a_gpu_that_is_no_hopper_is_refused(three_gpus):
     three_gpus[0] = 2
     with pytest.raises(LabError) as refusal:
-        hopper._kernel("conv_forward", hopper.FORWARD_BYTES)
+        hopper.kernel("conv_forward", hopper.FORWARD_BYTES)
     assert str(refusal.value) == "these kernels are for Hopper (H100, H200, GH200), not for NVIDIA A100."
 
 

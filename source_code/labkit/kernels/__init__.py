@@ -13,8 +13,8 @@ and beside each kernel a reference function in plain PyTorch, which is what runs
 =============  =====================================================================================================
 
 ``block`` makes one operator of ``conv1`` and ``conv2``, which autograd and torch.compile know: main_opt6_block's.
-``hopper`` does what both do in two kernels of CUDA C++, in files beside it: main_opt8's. ``beside`` runs Adadelta
-while its second one does.
+``hopper`` does what both do in two kernels of CUDA C++, in files beside it: main_opt8's. ``hopper_fc1`` does what
+``head`` and the products with fc1's weight do, in two more. ``beside`` runs Adadelta while the last of the four runs.
 
 Activations are channels-last: ``(N, height, width, channels)``. ``matmul`` and ``wmma`` belong to no step: they are
 one product to learn from, in Triton and in CUDA C++, measured by bench_matmul and bench_wmma; ``rungs`` is the same

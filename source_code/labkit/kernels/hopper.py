@@ -9,6 +9,7 @@ wgmma belongs to that architecture (PTX ISA, "wgmma.mma_async": ``sm_90a``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def conv_forward(
     pooled = torch.empty(count, 12, 12, 64, dtype=torch.bfloat16, device=images.device)
     winner = torch.empty(count, 12, 12, 64, dtype=torch.uint8, device=images.device)
     with torch.cuda.device(images.device):
-        _kernel("conv_forward", FORWARD_BYTES, seeds is not None)(
+        kernel("conv_forward", FORWARD_BYTES, seeds is not None)(
             (min(count, _multiprocessors(images.device.index)), 1), (FORWARD_THREADS, 1), images, order, *first,
             copy["conv2.weight"], value["conv2.bias"], order if seeds is None else seeds, pooled, winner, count, step,
         )  # fmt: skip
@@ -76,7 +77,7 @@ def conv_backward(
         return
     count = len(order)
     with torch.cuda.device(images.device):
-        _kernel("conv_backward", BACKWARD_BYTES)(
+        kernel("conv_backward", BACKWARD_BYTES)(
             (min(count, _multiprocessors(images.device.index)), 1), (BACKWARD_THREADS, 1), images, order, *first,
             copy["conv2.weight"], upstream, winner, *out, count, 1 / kept,
         )  # fmt: skip
@@ -90,11 +91,11 @@ def flags(dropout: bool) -> tuple[str, ...]:
     return "--gpu-architecture=sm_90a", *folders, *(f"-D{name}={value}" for name, value in constants.items())
 
 
-def _kernel(name: str, more_bytes: int, dropout: bool = False) -> nvrtc.Kernel:
-    """For PyTorch's current GPU; ``nvrtc`` keeps one for each."""
+def kernel(name: str, more_bytes: int, dropout: bool = False, files: Mapping[str, Path] = FILES) -> nvrtc.Kernel:
+    """The kernel of that name for PyTorch's current GPU, a Hopper; ``nvrtc`` keeps one for each."""
     if torch.cuda.get_device_capability() != HOPPER:
         raise LabError(f"these kernels are for Hopper (H100, H200, GH200), not for {torch.cuda.get_device_name()}.")
-    return nvrtc.compiled(nvrtc.source(FILES[name]), name, flags(dropout), more_bytes)
+    return nvrtc.compiled(nvrtc.source(files[name]), name, flags(dropout), more_bytes)
 
 
 @cache

@@ -25,8 +25,10 @@ from stepbudget.show.table import Table, table
 # What a rung needs of its own, beyond PyTorch and what every script uses: file of labkit → names in it (None: all).
 ROOMS = ("adadelta", "conv1", "conv2", "head", "weights", "triton_or_not")
 KERNELS = [f"kernels/{room}.py" for room in ROOMS]
-CUDA = [f"kernels/hopper{kind}" for kind in (".cuh", "_forward.cu", "_backward.cu")]  # ptx.cuh is lab 29's, too
-FOR_HOPPER = [*(f"kernels/{room}.py" for room in (*ROOMS, "beside", "fp32_out", "hopper", "nvrtc")), *CUDA]
+OF_FC1 = ("_fc1.cuh", "_fc1_head.cu", "_fc1_backward.cu")
+CUDA = [f"kernels/hopper{kind}" for kind in (".cuh", "_forward.cu", "_backward.cu", *OF_FC1)]  # ptx.cuh: lab 29's, too
+OTHERS = ("beside", "fp32_out", "hopper", "hopper_fc1", "nvrtc")
+FOR_HOPPER = [*(f"kernels/{room}.py" for room in (*ROOMS, *OTHERS)), *CUDA]
 OF_THE_BLOCK = [f"kernels/{room}.py" for room in ("block", "conv1", "conv2", "triton_or_not")]
 RUN, MODEL = "training/run.py", "training/model.py"
 ON_THE_GPU = {RUN: ["Run.on_device"]}
