@@ -84,10 +84,10 @@ def epoch_shorter(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> Iterator[
     before, after = (runs[script] for script in SCRIPTS)
     took_ms = [epoch_ms(own) for own in (before, after)]
     longer_ms = [1e3 * first_epoch_longer_s(own) for own in (before, after)]
-    more = [f"{ms:.0f} ms more" if ms >= 1 else "no more" for ms in longer_ms]
+    more = [f"{ms:.0f} ms more" if ms >= 1 else "hardly more" for ms in longer_ms]
     yield (
         f"A training epoch without the profiler: {took_ms[0]:.0f} ms before, {took_ms[1]:.0f} ms after. "
-        f"The first one, left out here, takes {more[0]} and {more[1]}."
+        f"The first one, left out here, takes {more[0]} before, {more[1]} after."
     )
     faster = epoch_times(before, after)
     yield Claim(

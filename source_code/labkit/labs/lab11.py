@@ -351,7 +351,8 @@ def two_ladders(runs: Mapping[str, Sequence[dict]], peaks: Peaks) -> Iterator[Cl
     )
     longer_ms = {step: 1e3 * ladder.first_epoch_longer_s(runs[step]) for step in list(runs)[4:]}
     own = ", ".join(f"{step.removesuffix('.py')} by {ms:.0f} ms" for step, ms in longer_ms.items() if ms >= 1)
-    yield f"The first epoch is still longer than the others: {own}."
+    if own:
+        yield f"The first epoch is still longer than the others: {own}."
 
 
 def _whole_ladder(runs: Mapping[str, Sequence[dict]]) -> list[Spread]:
