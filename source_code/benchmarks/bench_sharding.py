@@ -25,6 +25,7 @@ DEPTH, LENGTH, HEAD = 12, 512, 64  # blocks; symbols a sequence; width of one of
 class Case:
     """A network and how it is shared out. ``sequences``: of a rank's batch.
 
+    ``share``: ``fsdp`` all states, ``ddp`` only the gradients, ``copies`` those too, but with FSDP's types of numbers.
     ``reshard``: a block's weights are freed after its forward pass and gathered again in the backward pass.
     ``prefetch``: blocks to gather ahead; 0: the program says nothing, and FSDP does as it does by itself.
     """
@@ -48,6 +49,7 @@ CASES = (
     Case("fsdp", 4096, 16, reshard=False),
     Case("fsdp", 4096, 16, prefetch=0),
     Case("fsdp", 4096, 16, prefetch=2),
+    Case("copies", 4096, 16),
     Case("fsdp", 8192, 4, steps=4),
     Case("ddp", 8192, 4, steps=4),  # too large for one GPU: last, as it ends early
 )
@@ -84,7 +86,8 @@ def shared(case, ranks, device):
         model = text.Transformer(case.width, DEPTH, case.width // case.head, case.length)
     if case.share == "ddp":
         return DistributedDataParallel(filled(model.to_empty(device=device)), gradient_as_bucket_view=True)
-    mesh = init_device_mesh(device.type, (ranks.ranks,))
+    shape = (ranks.ranks, 1) if case.share == "copies" else (ranks.ranks,)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "shards")[-len(shape) :])
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=BFLOAT16, reshard_after_forward=case.reshard)
     fully_shard(model, mesh=mesh, mp_policy=BFLOAT16)

@@ -291,8 +291,11 @@ def full_batches_scale(runs: pd.DataFrame) -> Iterator[Claim | str]:
 
 
 def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
-    """The wider network, a row a way: DDP, FSDP, FSDP kept, and with its own prefetching or two blocks ahead."""
-    ddp, fsdp, kept, none, two = (wider.iloc[at] for at in range(5))
+    """The wider network, a row a way.
+
+    DDP, FSDP, FSDP kept, with its own prefetching, two blocks ahead, and whole: nothing is shared out.
+    """
+    ddp, fsdp, kept, none, two, whole = (wider.iloc[at] for at in range(6))
     yield Claim("as recorded, FSDP's median step is shorter than DDP's", bool(fsdp.step_ms < ddp.step_ms))
     saved, more = fsdp.step_ms - kept.step_ms, (kept.peak - fsdp.peak) / 1e9
     vary = fsdp.high_ms - fsdp.low_ms
@@ -301,6 +304,8 @@ def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
     apart = max(abs(one.step_ms - fsdp.step_ms) for one in (none, two))
     yield f"as FSDP prefetches by itself, or two blocks ahead: {apart:.1f} ms apart, less than steps vary"
     yield Claim("within a way, steps vary by more", bool(apart < vary))
+    for what, before, after in (("FSDP, whole", ddp, whole), ("sharing out, too", whole, fsdp)):
+        yield f"{what}: {before.step_ms - after.step_ms:.0f} ms and {(before.peak - after.peak) / 1e9:.1f} GB less"
 
 
 # --- its exercises ------------------------------------------------------------------------------------------

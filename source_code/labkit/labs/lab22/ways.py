@@ -17,7 +17,7 @@ from labkit.subjects.scaling.readings import MACHINE_FOLDER
 from stepbudget.show.table import Table, table
 
 KINDS = ("weights", "gradients", "optimizer")
-NAMES = {"ddp": "DDP", "fsdp": "FSDP"}
+NAMES = {"ddp": "DDP", "fsdp": "FSDP", "copies": "FSDP, whole"}
 
 
 def record(where: Path | None = None) -> dict:
