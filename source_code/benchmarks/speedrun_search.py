@@ -27,11 +27,13 @@ def main():
         action="append",
         default=[],
         metavar="NAME=VALUE,VALUE",
-        help="settings to try, in all combinations; default: SPACE",
+        help="settings to try in all combinations, the likely ones first; default: SPACE",
     )
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="another setting than the entry's own")
     add("--minutes", type=steps.positive, default=1.0, help="at most; two thirds for the first round (%(default)s)")
-    add("--seeds", type=steps.at_least(2), default=3, help="of each in the first round (default: %(default)s)")
+    add(
+        "--seeds", type=steps.at_least(2), default=3, help="of each in the first round, hopeless ones two (%(default)s)"
+    )
     add("--finalists", type=steps.at_least(1), default=8, help="that go on to the second (default: %(default)s)")
     add("--final-seeds", type=steps.at_least(2), default=12, help="of each there (default: %(default)s)")
     add("--data-dir", metavar="DIR", help="where MNIST lies")
@@ -47,10 +49,10 @@ def main():
         sets = referee.split(digits.train, min(rules.HELD_OUT, len(digits.train) // 6))
     steps.set_fp32_precision(tf32=False)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print(f"{entry.file.name} | {where} | {len(tries)} combinations, {args.seeds} seeds each | data: {digits.source}")
+    print(f"{entry.file.name} | {where} | {len(tries)} combinations | data: {digits.source}")
 
     rows, seconds, start, combinations = [], 60 * args.minutes, time.monotonic(), len(tries)
-    first = {"seeds": args.seeds, "until": start + 2 / 3 * seconds}
+    first = {"seeds": args.seeds, "until": start + 2 / 3 * seconds, "stops": True}
     second = {"seeds": args.final_seeds, "until": start + seconds}
     for number, limits in enumerate((first, second), start=1):
         if number == 2:

@@ -1,6 +1,7 @@
-"""Entry: the course's network, main_opt7's kernels, and another recipe: Muon and smoothed labels, few epochs.
+"""Entry: the course's network, its own kernels, and another recipe: Muon and smoothed labels, few epochs.
 
-Layers and sizes are those of every step of the ladder; dropout is left out, which is part of the recipe.
+Layers and sizes are those of every step of the ladder; dropout is left out, which is part of the recipe. The
+convolutions' kernels are main_opt8's on a Hopper, elsewhere main_opt7's.
 """
 
 import torch
@@ -8,6 +9,8 @@ import torch.nn.functional as F
 
 from labkit.kernels.conv1 import conv1_relu
 from labkit.kernels.conv2 import conv1_gradient, conv2_pool, conv2_weight_gradient
+from labkit.kernels.fp32_out import product_in_fp32
+from labkit.kernels.hopper import conv_backward, conv_forward, is_hopper
 from labkit.kernels.smooth_head import smooth_head
 from labkit.speedrun.pieces import Batches, Optimizer, one_launch
 from labkit.training.model import Net
@@ -18,15 +21,15 @@ RECIPE = {
     "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 SPACE = {
-    "batch": [256, 384, 512], "epochs": [0.5, 0.7, 0.9, 1.1], "muon_rate": [0.03, 0.05, 0.08], "warm": [0.1, 0.25],
-    "smoothing": [0.1, 0.2], "fc1": ["muon", "adam"],
+    "batch": [384, 256, 512], "epochs": [0.9, 1.1, 0.7, 0.5], "muon_rate": [0.08, 0.05, 0.03], "warm": [0.1, 0.25],
+    "smoothing": [0.2, 0.1], "fc1": ["muon", "adam"],
 }  # fmt: skip
 HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
 
 
 class Trainer:
     def __init__(self, images, labels, batch, epochs, shift, smoothing, fc1, **rates):
-        self.smoothing = smoothing
+        self.smoothing, self.on_hopper = smoothing, is_hopper(images.device)
         self.batches = Batches(images, labels, batch, epochs, shift)
         matrices = ("conv1.weight", "conv2.weight", *(["fc1.weight"] if fc1 == "muon" else []))
         self.optimizer = Optimizer(Net().to(images.device), matrices, rates)
@@ -54,18 +57,32 @@ class Trainer:
             self.optimizer.step(step, self.batches.steps)
 
     def gradients(self, digits, targets, loss_sum):
-        weights, order = self.optimizer.weights, self.places
-        value, copy, gradient = weights.values, weights.copies, weights.gradients
-        hidden = conv1_relu(digits, order, value["conv1.weight"], value["conv1.bias"])
-        pooled, winner = conv2_pool(hidden, copy["conv2.weight"], value["conv2.bias"])
+        value, copy, gradient = (getattr(self.optimizer.weights, name) for name in ("values", "copies", "gradients"))
+        pooled, winner, hidden = self.forward(digits, self.places)
         linear = pooled.flatten(1) @ copy["fc1.weight"].t()
         parameters, slopes = ([of[name] for name in HEAD] for of in (value, gradient))
-        back = smooth_head(linear, parameters, slopes, targets, order, loss_sum, self.smoothing)
-        gradient["fc1.weight"].copy_(back.t() @ pooled.flatten(1))
-        upstream = (back @ copy["fc1.weight"]).view_as(pooled)
+        back = smooth_head(linear, parameters, slopes, targets, self.places, loss_sum, self.smoothing)
+        product_in_fp32(back.t(), pooled.flatten(1), gradient["fc1.weight"])
+        self.backward(digits, hidden, (back @ copy["fc1.weight"]).view_as(pooled), winner)
+
+    def forward(self, images, order):
+        """Both convolutions of ``images[order]``: what is pooled, the winners, and conv1's pixels if they are kept."""
+        weights = self.optimizer.weights
+        if self.on_hopper:
+            return *conv_forward(images, order, weights), None
+        hidden = conv1_relu(images, order, weights.values["conv1.weight"], weights.values["conv1.bias"])
+        return *conv2_pool(hidden, weights.copies["conv2.weight"], weights.values["conv2.bias"]), hidden
+
+    def backward(self, digits, hidden, upstream, winner):
+        """Add the gradients of both convolutions' weights and biases."""
+        weights, order = self.optimizer.weights, self.places
+        if self.on_hopper:
+            conv_backward(digits, order, weights, upstream, winner, kept=1.0)
+            return
+        gradient = weights.gradients
         conv2_weight_gradient(hidden, upstream, winner, gradient["conv2.weight"], gradient["conv2.bias"], kept=1.0)
         conv1_gradient(
-            digits, order, hidden, upstream, winner, copy["conv2.weight"], gradient["conv1.weight"],
+            digits, order, hidden, upstream, winner, weights.copies["conv2.weight"], gradient["conv1.weight"],
             gradient["conv1.bias"], kept=1.0,
         )  # fmt: skip
 
@@ -74,8 +91,7 @@ class Trainer:
         value, copy = self.optimizer.weights.values, self.optimizer.weights.copies
         found = []
         for batch in torch.arange(len(images), device=images.device).split(1000):
-            hidden = conv1_relu(images, batch, value["conv1.weight"], value["conv1.bias"])
-            pooled, _ = conv2_pool(hidden, copy["conv2.weight"], value["conv2.bias"])
+            pooled = self.forward(images, batch)[0]
             linear = (pooled.flatten(1) @ copy["fc1.weight"].t()).float()
             found.append(F.linear(F.relu(linear + value["fc1.bias"]), value["fc2.weight"], value["fc2.bias"]).argmax(1))
         return torch.cat(found)

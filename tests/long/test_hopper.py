@@ -102,6 +102,9 @@ def test_a_gpu_that_is_no_hopper_is_refused(three_gpus):
     with pytest.raises(LabError) as refusal:
         hopper._kernel("conv_forward", hopper.FORWARD_BYTES)
     assert str(refusal.value) == "these kernels are for Hopper (H100, H200, GH200), not for NVIDIA A100."
+    assert not hopper.is_hopper(torch.device("cuda")) and not hopper.is_hopper(torch.device("cpu"))
+    three_gpus[0] = 1
+    assert hopper.is_hopper(torch.device("cuda"))
 
 
 # What they compute

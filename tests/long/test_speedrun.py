@@ -237,10 +237,14 @@ def test_a_setting_without_a_value_is_named():
         search.choices("batch")
 
 
-def test_combinations_are_all_tried_in_an_order_that_is_drawn():
-    found = search.combinations([("a", [1, 2, 3]), ("b", [4, 5])])
-    assert len(found) == 6 and len({(one["a"], one["b"]) for one in found}) == 6
-    assert found == search.combinations([("a", [1, 2, 3]), ("b", [4, 5])]) != sorted(found, key=str)
+def test_combinations_are_all_tried_the_likely_ones_first_and_equals_in_an_order_that_is_drawn():
+    space = [("a", [3, 1, 2]), ("b", [5, 4, 6])]
+    found = search.combinations(space)
+    assert len(found) == 9 and len({(one["a"], one["b"]) for one in found}) == 9
+    places = [sum(values.index(one[name]) for name, values in space) for one in found]
+    assert found[0] == {"a": 3, "b": 5} and places == sorted(places) == [0, 1, 1, 2, 2, 2, 3, 3, 4]
+    assert found == search.combinations(space), "the same again"
+    assert any(search.combinations(space, seed) != found for seed in range(1, 9))
     assert search.combinations([]) == [{}]
 
 
@@ -256,6 +260,21 @@ def test_a_search_goes_on_after_what_breaks_and_ends_in_time(digits):
     assert [row.get("failed") for row in rows] == [None, "RuntimeError: out of resources", None]
     assert len(ranking.ranked(rows)) == 2
     assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() - 1)]
+
+
+def test_a_search_gives_up_what_is_far_from_the_goal_or_slower_than_what_reaches_it(digits, monkeypatch):
+    def played(play, seeds, judged):
+        recipe = play.trainer.recipe
+        for seed in seeds:
+            yield {"seed": seed, "training_ms": recipe["ms"], "accuracy_pct": recipe["pct"] + 0.01 * (seed % 2)}
+
+    monkeypatch.setattr(referee.Play, "seeds", played)
+    settings = [{"pct": pct, "ms": ms} for pct, ms in ((98.8, 5), (98.9, 9), (99.1, 9), (99.1, 9.5), (99.2, 12))]
+    sets = referee.split(digits, 100)
+    for stops, expected in ((True, [2, 4, 4, 4, 2]), (False, [4] * 5)):
+        until = time.monotonic() + 60
+        rows = [*search.tried(entry(Seeing, pct=0, ms=0), settings, sets, CPU, 4, until, stops)]
+        assert [row["seeds"] for row in rows] == expected and not any("failed" in row for row in rows)
 
 
 def test_what_reaches_99_percent_comes_first_by_time_then_by_accuracy():
@@ -394,8 +413,12 @@ def test_an_entry_learns(name, digits):
     assert row["untrained_pct"] < rules.CHANCE_PCT and row["accuracy_pct"] > 50
 
 
-def test_the_course_nets_gradients_are_those_of_autograd(digits):
+@pytest.mark.parametrize("on_hopper", [False, True])
+def test_the_course_nets_gradients_are_those_of_autograd(on_hopper, digits):
+    """By main_opt7's kernels and by main_opt8's, of either on the CPU the references."""
     trainer = prepared("course_net", digits, smoothing=0.2)
+    assert not trainer.on_hopper
+    trainer.on_hopper = on_hopper
     trainer.start(4)
     torch.manual_seed(4)
     net = Net()

@@ -90,9 +90,10 @@ def test_kernel_muon_begins_anew(device):
     assert error(found[1], found[0]) < 1e-6
 
 
-def test_kernel_adam(device):
+@pytest.mark.parametrize("left", [("bias", "second"), ("bias", "third")])
+def test_kernel_adam(device, left):
+    """Parameters are left out among the others, and at the end of the flat arrays."""
     weights = Weights(Three().to(device))
-    left = ("bias", "second")
     optimizer = Adam(weights, but=left)
     for number in range(3):
         weights.flat_gradients.normal_(0, 1e-2)
@@ -196,7 +197,7 @@ def test_the_kernels_in_tritons_interpreter():
     """Without a GPU: the kernel tests again, in a process in which Triton interprets its kernels in Python."""
     pytest.importorskip("triton")
     said = interpreted.kernel_tests(__file__)
-    assert "14 passed" in said, said
+    assert "15 passed" in said, said
 
 
 # What the references say

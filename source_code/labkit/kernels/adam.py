@@ -63,6 +63,7 @@ class Adam:
             taken[at : at + -(-view.numel() // GROUP) * GROUP] = 0
         self.taken = taken[::GROUP].contiguous()
         self.everywhere = taken.bool()  # the same for each number, for the CPU
+        self.length = int(taken.nonzero().max()) + 1  # of the flat arrays, up to the last that is taken along
 
     def step(self, number: int, rate: float, betas: tuple[float, float], decay: float = 0.0) -> None:
         """Step ``number`` (0, 1, 2 …); empties the gradients of what it steps."""
@@ -76,7 +77,7 @@ class Adam:
                 old.copy_(torch.where(taken, fresh, old))
             gradients.masked_fill_(taken, 0.0)
             return
-        count, block = values.numel(), 1024
+        count, block = self.length, 1024
         shrinks = (1 - beta ** (number + 1) for beta in betas)
         _adam[(triton.cdiv(count, block),)](
             values, weights.flat_copies, gradients, *state, self.taken, count, rate, *betas, *shrinks,

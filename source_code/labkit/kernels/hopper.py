@@ -28,6 +28,11 @@ FORWARD_THREADS, BACKWARD_THREADS = 384, 512  # of a block: three and four warpg
 FORWARD_BYTES, BACKWARD_BYTES = 85_504, 228_864  # of shared memory: ``struct Forward`` and ``struct Backward``
 
 
+def is_hopper(device: torch.device) -> bool:
+    """Is it a GPU that these kernels are for?"""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
+
+
 def conv_forward(
     images: torch.Tensor, order: torch.Tensor, weights: Weights, seeds: torch.Tensor | None = None, step: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:

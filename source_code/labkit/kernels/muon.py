@@ -14,7 +14,8 @@ from labkit.kernels.weights import Weights
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: small singular values grow fast, large ones stay near 1
 ITERATIONS = 3
 TINY = 1e-20  # a gradient of zeros stays zeros
-COLUMNS, PARTS = 64, 4  # at a time, and how many times a program takes so many
+COLUMNS, PARTS, WARPS = 64, 4, 4  # at a time, how many times a program takes so many, and its warps
+PRECISION = "tf32x3"  # of all products: nearly FP32, in three of TF32
 ROWS = 64  # of a block that is stepped as one: of 128, the products would need more shared memory than there is
 
 
@@ -55,8 +56,9 @@ def _gram(table, ROWS: tl.constexpr):
 
 @triton.jit
 def _momentum_and_gram(
-    table, gradients, momenta, grams, beta, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr
-):
+    table, gradients, momenta, grams, beta,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     share = tl.zeros((ROWS, ROWS), tl.float32)
     for part in range(PARTS):
         at, inside = _part(table, part, ROWS, COLUMNS)
@@ -65,7 +67,7 @@ def _momentum_and_gram(
         tl.store(momenta + at, moving, mask=inside)
         ahead = fresh + beta * moving
         tl.store(gradients + at, ahead, mask=inside)
-        share = tl.dot(ahead, tl.trans(ahead), share, input_precision="tf32x3")
+        share = tl.dot(ahead, tl.trans(ahead), share, input_precision=PRECISION)
     tl.atomic_add(grams + _gram(table, ROWS), share, sem="relaxed")
 
 
@@ -73,7 +75,7 @@ def _momentum_and_gram(
 def _orthogonal_step(
     table, stretches, values, copies, gradients, grams, next_grams, rate,
     A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, ITERATIONS: tl.constexpr, TINY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     # Each program iterates on the Gram matrix for itself: it is small, and waiting for another one takes longer.
     gram = _gram(table, ROWS)
@@ -83,16 +85,16 @@ def _orthogonal_step(
     square = square / length / length
     factor = one
     for iteration in tl.static_range(ITERATIONS):
-        twice = tl.dot(square, square, input_precision="tf32x3")
+        twice = tl.dot(square, square, input_precision=PRECISION)
         change = A * one + B * square + C * twice
-        factor = tl.dot(change, factor, input_precision="tf32x3")
+        factor = change if iteration == 0 else tl.dot(change, factor, input_precision=PRECISION)
         if iteration < ITERATIONS - 1:
-            square = tl.dot(tl.dot(change, square, input_precision="tf32x3"), change, input_precision="tf32x3")
+            square = tl.dot(tl.dot(change, square, input_precision=PRECISION), change, input_precision=PRECISION)
     factor = factor * (rate * tl.load(stretches + tl.load(table + tl.program_id(0) * 5)) / length)
     for part in range(PARTS):
         at, inside = _part(table, part, ROWS, COLUMNS)
         ahead = tl.load(gradients + at, mask=inside, other=0.0)
-        step = tl.dot(factor, ahead, input_precision="tf32x3")
+        step = tl.dot(factor, ahead, input_precision=PRECISION)
         new = tl.load(values + at, mask=inside, other=0.0) - step
         tl.store(values + at, new, mask=inside)
         tl.store(copies + at, new.to(copies.dtype.element_ty), mask=inside)
@@ -150,7 +152,8 @@ class Muon:
                 gradient.zero_()
             return
         gram, following = self.grams[number % 2], self.grams[(number + 1) % 2]
-        sizes = {"ROWS": self.rows, "COLUMNS": COLUMNS, "PARTS": PARTS, "num_warps": 4, "num_stages": 2}
+        sizes = {"PRECISION": PRECISION, "ROWS": self.rows, "COLUMNS": COLUMNS, "PARTS": PARTS}
+        sizes |= {"num_warps": WARPS, "num_stages": 2}
         grid, gradients = (len(self.table),), weights.flat_gradients
         _momentum_and_gram[grid](self.table, gradients, weights.delta_average, gram, beta, **sizes)
         a, b, c = COEFFICIENTS

@@ -357,7 +357,7 @@ def _places(rows: list[dict]) -> tuple[list[float], list[float]]:
 
 
 def _label(what: str, rows: list[dict]) -> str:
-    return f"{what}, {rows[0]['seeds']} seeds a recipe" if rows else f"{what}: none"
+    return f"{what}, {max(row['seeds'] for row in rows)} seeds a recipe" if rows else f"{what}: none"
 
 
 # --- what it claims -----------------------------------------------------------------------------------------
