@@ -304,7 +304,7 @@ def large_steps_hide_it(wider: pd.DataFrame) -> Iterator[Claim | str]:
     apart = max(abs(one.step_ms - fsdp.step_ms) for one in (none, two))
     yield f"as FSDP prefetches by itself, or two blocks ahead: {apart:.1f} ms apart, less than steps vary"
     yield Claim("within a way, steps vary by more", bool(apart < vary))
-    for what, before, after in (("FSDP, whole", ddp, whole), ("sharing out, too", whole, fsdp)):
+    for what, before, after in (("FSDP, whole, against DDP", ddp, whole), ("then sharing out", whole, fsdp)):
         yield f"{what}: {before.step_ms - after.step_ms:.0f} ms and {(before.peak - after.peak) / 1e9:.1f} GB less"
 
 
