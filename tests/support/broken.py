@@ -107,7 +107,8 @@ def changes(value: object, depth: int = 0) -> Iterator[object]:
         yield from (value.assign(**{name: value[name] * factor}) for name in numeric for factor in FACTORS)
         for name in value.columns.difference(numeric):
             yield from (value.assign(**{str(name): word}) for word in list(dict.fromkeys(map(str, value[name])))[:MOST])
-        yield value.iloc[::-1].reset_index(drop=True)
+        for order in (range(len(value))[::-1], [*range(len(value))[1::-1], *range(2, len(value))]):
+            yield value.iloc[[*order]].reset_index(drop=True)
         yield value.iloc[:1]
     elif isinstance(value, bool):
         yield not value
