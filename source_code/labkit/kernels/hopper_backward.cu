@@ -69,6 +69,17 @@ struct Backward {
     u32 conv1[CONV1_WORDS];
 };
 
+// What a block has summed when all its samples are done, where the halves lay. The smaller gradients, conv1's weights
+// and biases and conv2's biases, come from several warps each, in four shares; only what the block has added up of them
+// goes to memory. All blocks add to the same 1,536 bytes, and the L2 cache takes such additions one after another.
+constexpr int BIAS1_AT = CHANNELS1 * TAPS, BIAS2_AT = BIAS1_AT + CHANNELS1, SMALL = BIAS2_AT + CHANNELS2;
+constexpr int SHARES = 4;
+struct Sums {
+    float weight2[CHANNELS2 * INPUTS];
+    float small[SHARES][SMALL];
+};
+static_assert(sizeof(Sums) <= sizeof(Backward) && SMALL <= THREADS);
+
 // Named barriers: two each, one a half, but for the makers' own and the last, for which all threads wait.
 enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2, SUMMED };
 
@@ -225,6 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     float* bias1_gradient, int samples, float scale) {
     extern __shared__ __align__(128) char shared[];
     Backward& all = *(Backward*)shared;
+    Sums& total = *(Sums*)shared;  // once all have come to SUMMED
     const int role = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
     const int warp = thread / WARP, lane = thread % WARP, g = lane / 4, t = lane % 4;
 
@@ -288,13 +300,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
             }
         named_barrier(SUMMED, THREADS);
-        float* const out = (float*)all.half;
 #pragma unroll
         for (int column = 0; column < 3; column++)
 #pragma unroll
             for (int k = 0; k < 24; k++) {
                 const int channel = 16 * warp + g + k % 2 * 8, j = k / 2;  // eight channels in of a row of taps
-                *(float2*)(out + channel * INPUTS + (j / 4 * 3 + column) * CHANNELS1 + j % 4 * 8 + 2 * t) =
+                *(float2*)(total.weight2 + channel * INPUTS + (j / 4 * 3 + column) * CHANNELS1 + j % 4 * 8 + 2 * t) =
                     make_float2(sums[column][2 * k] * scale, sums[column][2 * k + 1] * scale);
             }
     } else if (role < 3) {
@@ -340,8 +351,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
             wgmma_wait<0>();
         }
+        named_barrier(SUMMED, THREADS);
         // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
-        // bias's. Pixels are normalised only now: the sum is linear in the bytes.
+        // bias's. Pixels are normalised only now: the sum is linear in the bytes. Each half and parity is a share.
+        float* const share = total.small[2 * half + odd];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int channel = plane * 8 + g + 8 * h;
@@ -351,12 +364,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             for (int k = 0; k < 4; k++) {
                 const int tap = k / 2 * 8 + 2 * t + k % 2 - 3 * odd;
                 if (tap >= 0 && tap < TAPS)
-                    atomicAdd(weight1_gradient + channel * TAPS + tap,
-                        sums1[k / 2 * 4 + 2 * h + k % 2] * scale * SCALE + SHIFT * ones);
+                    share[channel * TAPS + tap] = sums1[k / 2 * 4 + 2 * h + k % 2] * scale * SCALE + SHIFT * ones;
             }
-            if (t == 0) atomicAdd(bias1_gradient + channel, ones);
+            if (t == 0) share[BIAS1_AT + channel] = ones;
         }
-        named_barrier(SUMMED, THREADS);
     } else {
         // The makers. While a half is multiplied, they bring the next one's windows and bytes into registers.
         give_registers<OTHER_REGISTERS>();
@@ -403,21 +414,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 fence_proxy_async();
                 named_barrier_arrive(FULL + half, 3 * WARPGROUP);
             }
+        named_barrier(SUMMED, THREADS);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             bias[i] += __shfl_xor_sync(~0u, bias[i], 8);
             bias[i] += __shfl_xor_sync(~0u, bias[i], 16);
-            if (lane < 8) atomicAdd(bias2_gradient + 8 * lane + i, bias[i] * scale);
+            if (lane < 8) total.small[warp][BIAS2_AT + 8 * lane + i] = bias[i] * scale;  // each warp is a share
         }
-        named_barrier(SUMMED, THREADS);
     }
 
-    // What this block has summed for conv2's weights is added to memory, by each block from another place on.
+    // What this block has summed is added to memory: conv2's weights by each block from another place on.
     constexpr int FOURS = CHANNELS2 * INPUTS / 4, STAGGER = 37;
     __syncthreads();
+    if (const int i = threadIdx.x; i < SMALL) {  // of a warp all lanes add to the same gradient, side by side
+        float sum = 0;
+#pragma unroll
+        for (int share = 0; share < SHARES; share++) sum += total.small[share][i];
+        float* const to = i < BIAS1_AT ? weight1_gradient + i
+            : i < BIAS2_AT ? bias1_gradient + (i - BIAS1_AT) : bias2_gradient + (i - BIAS2_AT);
+        atomicAdd(to, sum);
+    }
     for (int i = threadIdx.x; i < FOURS; i += THREADS) {
         const int at = (i + blockIdx.x * STAGGER) % FOURS;
-        const float4 four = ((const float4*)all.half)[at];
+        const float4 four = ((const float4*)total.weight2)[at];
         red_add(weight2_gradient + 4 * at, four);
     }
 }
