@@ -83,6 +83,29 @@ static_assert(sizeof(Sums) <= sizeof(Backward) && SMALL <= THREADS);
 // Named barriers: two each, one a half, but for the makers' own and the last, for which all threads wait.
 enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2, SUMMED };
 
+// Built with -DTIMED, block 0 notes at which clock its warpgroups pass the marked points of each half of a sample, and
+// in the last row those of the kernel, with the nanoseconds. Built without, the machine code is the same as if no mark
+// stood here. What a mark stands for is the comment behind it. Behind a wait for a named barrier the clock is read before
+// the wait is over (BAR.SYNC.DEFER_BLOCKING): the wait itself counts to the mark after that.
+#ifdef TIMED
+constexpr int ROUNDS = 8, MARKS = 10;
+extern "C" { __device__ long long stamps[THREADS / WARPGROUP][ROUNDS + 1][2][MARKS]; }
+PTX void stamp_round(int round, int half, int mark, long long now) {
+    if (blockIdx.x == 0 && threadIdx.x % WARPGROUP == 0 && round <= ROUNDS)
+        stamps[threadIdx.x / WARPGROUP][round][half][mark] = now;
+}
+PTX void stamp(int sample, int half, int mark) { stamp_round(sample / gridDim.x, half, mark, clock64()); }
+PTX void stamp_kernel(int mark) {
+    long long nanoseconds;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+    stamp_round(ROUNDS, 0, mark, clock64());
+    stamp_round(ROUNDS, 1, mark, nanoseconds);
+}
+#else
+PTX void stamp(int, int, int) {}
+PTX void stamp_kernel(int) {}
+#endif
+
 // What a maker brings for half a sample: eight channels of some windows, and four bytes of the image.
 struct Windows {
     uint4 value[TURNS];
@@ -239,6 +262,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     Sums& total = *(Sums*)shared;  // once all have come to SUMMED
     const int role = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
     const int warp = thread / WARP, lane = thread % WARP, g = lane / 4, t = lane % 4;
+    stamp_kernel(0);  // begins
 
     for (int i = threadIdx.x; i < 2 * sizeof(Half) / CHUNK; i += THREADS)
         ((uint4*)all.half)[i] = make_uint4(0, 0, 0, 0);
@@ -255,6 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     cp_async_wait_all();
     fence_proxy_async();
     __syncthreads();
+    stamp_kernel(1);  // shared memory is ready
 
     if (role == 0) {
         // conv2's weights: the gradient's 64 channels by three rows of taps of the hidden layer's 32, over pixels.
@@ -281,8 +306,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                         compress(a[step % 2][k], metadata[step % 2][k], even, even + CHUNK);
                     }
                 };
+                stamp(sample, half, 0);  // waits for FULL
                 named_barrier(FULL + half, 3 * WARPGROUP);
+                stamp(sample, half, 1);  // FULL
                 bring(0);
+                stamp(sample, half, 2);  // the first step's A is there
 #pragma unroll
                 for (int step = 0; step < STEPS; step++) {
                     wgmma_fence();
@@ -296,10 +324,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                     wgmma_wait<1>();  // the step before: what it had read may be read anew
                     if (step < STEPS - 1) bring(step + 1);
                 }
+                stamp(sample, half, 3);  // all but the last step's products are done
                 wgmma_wait<0>();
                 named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);
+                stamp(sample, half, 4);  // EMPTY is arrived at
             }
+        stamp_kernel(2);  // this warpgroup's last product is done
         named_barrier(SUMMED, THREADS);
+        stamp_kernel(3);  // everybody's
 #pragma unroll
         for (int column = 0; column < 3; column++)
 #pragma unroll
@@ -323,11 +355,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             forget(begin);
             float sums[FIRST_PART / 2], last[LAST_PART / 2];
             u32 alive[FIRST_PART / 16], last_alive[LAST_PART / 16];
+            stamp(sample, half, 0);  // waits for BACK
             named_barrier(BACK + half, 2 * WARPGROUP);
+            stamp(sample, half, 1);  // BACK
             hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
+            stamp(sample, half, 2);  // the first part's products are issued
 
             // Meanwhile: the image's bytes as the right side of a product.
             named_barrier(FULL + half, 3 * WARPGROUP);
+            stamp(sample, half, 3);  // FULL
 #pragma unroll
             for (int i = thread; i < PIXELS; i += WARPGROUP) {
                 constexpr int NEXT = IMAGE_SIDE;  // a row further down
@@ -340,16 +376,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             }
             fence_proxy_async();
             named_barrier(MADE + half, WARPGROUP);
+            stamp(sample, half, 4);  // the bytes are laid out
 
             let_through(alive, hidden, begin);
             wgmma_wait<0>();
+            stamp(sample, half, 5);  // the first part is done, and which sums are let through
             conv1_gradient(sums1, sums, alive, bytes);
             hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
+            stamp(sample, half, 6);  // the last part's products are issued
             let_through(last_alive, hidden, begin + FIRST_PART);
             wgmma_wait<0>();
             named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
+            stamp(sample, half, 7);  // EMPTY is arrived at
             conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
             wgmma_wait<0>();
+            stamp(sample, half, 8);  // conv1's products are done
         }
         named_barrier(SUMMED, THREADS);
         // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
@@ -381,14 +422,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 Half& my = all.half[half];
                 const int next = sample + half * gridDim.x;
                 if (half == 0 && sample + gridDim.x < samples) coming = images + order[sample + gridDim.x] * IMAGE;
+                stamp(sample, half, 0);  // waits for EMPTY
                 if (sample != blockIdx.x) named_barrier(EMPTY + half, 3 * WARPGROUP);
+                stamp(sample, half, 1);  // EMPTY
                 put_pairs(my.pairs, mine.bytes, SEEN_WORDS);
                 spread(my.back, mine, half, bias);
                 fence_proxy_async();
                 named_barrier_arrive(BACK + half, 2 * WARPGROUP);
+                stamp(sample, half, 2);  // BACK is arrived at
                 named_barrier(MAKERS, WARPGROUP);
                 if (half) image = coming;
                 if (next < samples) fetch_windows(mine, image, upstream, winner, next, 1 - half);
+                stamp(sample, half, 3);  // the next windows are asked for
 #pragma unroll 1
                 for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {  // two tiles a warp
                     auto corner = [](int pixel) { return pixel + (IMAGE_SIDE - SIDE) * row_of(pixel); };
@@ -413,6 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 }
                 fence_proxy_async();
                 named_barrier_arrive(FULL + half, 3 * WARPGROUP);
+                stamp(sample, half, 4);  // FULL is arrived at
             }
         named_barrier(SUMMED, THREADS);
 #pragma unroll
@@ -426,6 +472,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     // What this block has summed is added to memory: conv2's weights by each block from another place on.
     constexpr int FOURS = CHANNELS2 * INPUTS / 4, STAGGER = 37;
     __syncthreads();
+    stamp_kernel(4);  // the block's sums are in shared memory
     if (const int i = threadIdx.x; i < SMALL) {  // of a warp all lanes add to the same gradient, side by side
         float sum = 0;
 #pragma unroll
@@ -439,4 +486,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         const float4 four = ((const float4*)total.weight2)[at];
         red_add(weight2_gradient + 4 * at, four);
     }
+    stamp_kernel(5);  // and on their way to memory
 }
