@@ -55,6 +55,7 @@ constexpr int BIAS = 12;                                    // of 16 numbers und
 constexpr int CORE_PIXELS = 8;                              // of a core matrix; four rows of them are 32 numbers
 constexpr int CORES = 2 * WINDOWS_SIDE / CORE_PIXELS;       // of a row of outputs
 constexpr int STEPS = (HALF_ROWS - 1) / 2;                  // of four rows of outputs, two of windows
+constexpr int SUMS_ROW = INPUTS + 8;                        // of conv2's sums at the end: rows begin in other banks
 
 struct Half {
     char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
@@ -75,7 +76,7 @@ struct Backward {
 constexpr int BIAS1_AT = CHANNELS1 * TAPS, BIAS2_AT = BIAS1_AT + CHANNELS1, SMALL = BIAS2_AT + CHANNELS2;
 constexpr int SHARES = 4;
 struct Sums {
-    float weight2[CHANNELS2 * INPUTS];
+    float weight2[CHANNELS2][SUMS_ROW];
     float small[SHARES][SMALL];
 };
 static_assert(sizeof(Sums) <= sizeof(Backward) && SMALL <= THREADS);
@@ -253,6 +254,11 @@ PTX void conv1_gradient(float (&sums1)[8], const float (&sums)[8 * TILES], const
     wgmma_commit();
 }
 
+// The block's threads write zeros.
+template <typename Array> PTX void clear(Array& all) {
+    for (int i = threadIdx.x; i < sizeof(Array) / CHUNK; i += THREADS) ((uint4*)&all)[i] = make_uint4(0, 0, 0, 0);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     const u8* images, const long long* order, const float* weight1, const float* bias1, const u16* weight2,
     const u16* upstream, const u8* winner, float* weight2_gradient, float* bias2_gradient, float* weight1_gradient,
@@ -264,8 +270,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     const int warp = thread / WARP, lane = thread % WARP, g = lane / 4, t = lane % 4;
     stamp_kernel(0);  // begins
 
-    for (int i = threadIdx.x; i < 2 * sizeof(Half) / CHUNK; i += THREADS)
-        ((uint4*)all.half)[i] = make_uint4(0, 0, 0, 0);
+    // First what has to be waited for: the first image's number, conv2's weights, the makers' first half. While that is
+    // on its way, zeros are written where no sample writes and a product reads.
+    const long long first = order[blockIdx.x];
     for (int i = threadIdx.x; i < 3 * COLUMN + TAP; i += THREADS) {
         const int plane = i % PLANES, out = i / PLANES % CHANNELS2, row = i / TAP % 4 - 1, column = i / COLUMN;
         uint4* const to = (uint4*)all.weight + (i / TAP * PLANES + plane) * CHANNELS2 + out;
@@ -275,7 +282,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             cp_async(to, weight2 + out * INPUTS + (row * 3 + column) * CHANNELS1 + 8 * plane);
     }
     cp_async_commit();
+    const u8* image = images + first * IMAGE;
+    Windows mine;
+    if (role == 3) fetch_windows(mine, image, upstream, winner, blockIdx.x, 0);
     load_conv1(all.conv1, weight1, bias1, THREADS);
+    for (int half = 0; half < 2; half++) {
+        clear(all.half[half].back);
+        clear(all.half[half].pairs);
+    }
     cp_async_wait_all();
     fence_proxy_async();
     __syncthreads();
@@ -337,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
 #pragma unroll
             for (int k = 0; k < 24; k++) {
                 const int channel = 16 * warp + g + k % 2 * 8, j = k / 2;  // eight channels in of a row of taps
-                *(float2*)(total.weight2 + channel * INPUTS + (j / 4 * 3 + column) * CHANNELS1 + j % 4 * 8 + 2 * t) =
+                *(float2*)(total.weight2[channel] + (j / 4 * 3 + column) * CHANNELS1 + j % 4 * 8 + 2 * t) =
                     make_float2(sums[column][2 * k] * scale, sums[column][2 * k + 1] * scale);
             }
     } else if (role < 3) {
@@ -413,9 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
         // The makers. While a half is multiplied, they bring the next one's windows and bytes into registers.
         give_registers<OTHER_REGISTERS>();
         float bias[8] = {0, 0, 0, 0, 0, 0, 0, 0};  // conv2's: of this thread's eight channels
-        Windows mine;
-        const u8 *image = images + order[blockIdx.x] * IMAGE, *coming = image;
-        fetch_windows(mine, image, upstream, winner, blockIdx.x, 0);
+        const u8* coming = image;
         for (int sample = blockIdx.x; sample < samples; sample += gridDim.x)
 #pragma unroll 1
             for (int half = 0; half < 2; half++) {
@@ -470,7 +482,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     }
 
     // What this block has summed is added to memory: conv2's weights by each block from another place on.
-    constexpr int FOURS = CHANNELS2 * INPUTS / 4, STAGGER = 37;
+    constexpr int ROW_FOURS = INPUTS / 4, FOURS = CHANNELS2 * ROW_FOURS, STAGGER = 37;
     __syncthreads();
     stamp_kernel(4);  // the block's sums are in shared memory
     if (const int i = threadIdx.x; i < SMALL) {  // of a warp all lanes add to the same gradient, side by side
@@ -483,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     }
     for (int i = threadIdx.x; i < FOURS; i += THREADS) {
         const int at = (i + blockIdx.x * STAGGER) % FOURS;
-        const float4 four = ((const float4*)total.weight2)[at];
+        const float4 four = ((const float4*)total.weight2[at / ROW_FOURS])[at % ROW_FOURS];
         red_add(weight2_gradient + 4 * at, four);
     }
     stamp_kernel(5);  // and on their way to memory
