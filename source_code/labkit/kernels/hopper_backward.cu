@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
     extern __shared__ __align__(128) char shared[];
     Backward& all = *(Backward*)shared;
     Sums& total = *(Sums*)shared;  // once all have come to SUMMED
-    const int role = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP;
+    const int role = uniform(threadIdx.x / WARPGROUP), thread = threadIdx.x % WARPGROUP;
     const int warp = thread / WARP, lane = thread % WARP, g = lane / 4, t = lane % 4;
     stamp_kernel(0);  // begins
 
