@@ -40,6 +40,13 @@ PTX void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); 
 PTX void named_barrier_arrive(int number, int threads) {  // and go on; others wait in named_barrier
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+// Each byte of the result is 255 where the byte of `bytes` that its hexadecimal digit names is negative, else 0.
+template <u32 BYTES> PTX u32 signs(u32 bytes) {
+    constexpr u32 SIGN = 0x8888;
+    u32 masks;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(masks) : "r"(bytes), "n"(BYTES | SIGN));
+    return masks;
+}
 // Two numbers as BF16, as `pack`; what is below zero becomes zero.
 PTX u32 pack_relu(float low, float high) {
     u32 both;

@@ -131,15 +131,15 @@ PTX void fetch_windows(
 // once, before the first sample, and there are not registers enough to keep it all.
 template <typename Word> PTX void forget(Word& value) { asm volatile("" : "+r"(value)); }
 
-// Four bytes of up to seven: 255 in each that equals `place`, else 0. Eight less zero has bit 3 set.
-PTX u32 equal_bytes(u32 bytes, int place) {
-    constexpr u32 EIGHTS = 0x08080808, ONES = 0x01010101;
-    return ((EIGHTS - (bytes ^ place * ONES)) >> 3 & ONES) * 255;
+// Four bytes of up to seven: those that equal `place` become negative. 128 less zero has bit 7 set, less more has not.
+PTX u32 negative_where(u32 bytes, int place) {
+    constexpr u32 ONES = 0x01010101;
+    return 128 * ONES - (bytes ^ place * ONES);
 }
 
 // Each window's gradient goes to the one of its four outputs that won.
 PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
-    constexpr u32 FIRST_TWICE = 0x1100, SECOND_TWICE = 0x3322;  // for __byte_perm: bytes 0 and 1, or 2 and 3, as masks
+    constexpr u32 FIRST_TWICE = 0x1100, SECOND_TWICE = 0x3322;  // for `signs`: bytes 0 and 1, or 2 and 3, as masks
     int thread = threadIdx.x % WARPGROUP;
     forget(thread);
     const int plane = thread % 8;
@@ -154,10 +154,9 @@ PTX void spread(char* back, const Windows& mine, int half, float (&bias)[8]) {
         uint4 any = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int place = 0; place < 4; place++) {
-            const u32 first = equal_bytes(which.x, place), last = equal_bytes(which.y, place);
-            const uint4 out = make_uint4(
-                value.x & __byte_perm(first, 0, FIRST_TWICE), value.y & __byte_perm(first, 0, SECOND_TWICE),
-                value.z & __byte_perm(last, 0, FIRST_TWICE), value.w & __byte_perm(last, 0, SECOND_TWICE));
+            const u32 first = negative_where(which.x, place), last = negative_where(which.y, place);
+            const uint4 out = make_uint4(value.x & signs<FIRST_TWICE>(first), value.y & signs<SECOND_TWICE>(first),
+                value.z & signs<FIRST_TWICE>(last), value.w & signs<SECOND_TWICE>(last));
             *(uint4*)(to + (place / 2 * BACK_ODD + place % 2) * CHUNK) = out;
             any = make_uint4(any.x | out.x, any.y | out.y, any.z | out.z, any.w | out.w);
         }
