@@ -17,10 +17,10 @@
 //     warps 8 to 11, of half[1]      conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
 //
 //     named barriers of a half       makers     warps 0 to 3     warps 4 to 7 or 8 to 11
+//     PAIRS  the image is there      arrive                      wait, and lay out bytes
 //     BACK   gradients are there     arrive                      wait
 //     FULL   all of it is there      arrive     wait             wait
 //     EMPTY  it may be filled again  wait       arrive           arrive
-//     MADE   bytes are laid out                                  wait for each other
 //     SUMMED (one for both) all samples are done, and shared memory is free for the sums: all wait
 //
 // Of a window's four outputs one at most has a gradient: of two neighbours in a row one is zero, of four two. That is
@@ -39,7 +39,7 @@ constexpr int SEEN_ROWS = 16, SEEN_BEGINS = 12;        // of the image, and the 
 constexpr int SEEN_WORDS = SEEN_ROWS * IMAGE_SIDE / 4;
 constexpr int HIDDEN_ROWS = 2 * HALF_ROWS, HIDDEN_PIXELS = HIDDEN_ROWS * SIDE;
 constexpr int HIDDEN_TILES = (HIDDEN_PIXELS + 15) / 16;     // of 16 pixels
-constexpr int PAIRS = 512;                                  // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
+constexpr int PAIR_WORDS = 512;                             // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
 // Hidden pixels of a parity, 13 x 26: each half makes 176 of them, in two products. The second half sees some of the
 // first half's pixels again and begins behind them.
 constexpr int FIRST_PART = 96, LAST_PART = 80, PIXELS = FIRST_PART + LAST_PART;
@@ -60,7 +60,7 @@ constexpr int SUMS_ROW = INPUTS + 8;                        // of conv2's sums a
 struct Half {
     char back[CHANNELS2 / 8 * BACK_PLANE * CHUNK];  // gradient of conv2's output: [8 channels][parity of row][16 bytes]
     char hidden[(HIDDEN_ROWS + 1) * PLANES * LINE];  // [row][8 channels][pixel][16 bytes], and a row to spare; reads beyond are masked
-    u32 pairs[PAIRS];
+    u32 pairs[PAIR_WORDS];
     char bytes[2 * PIXELS * CHUNK];  // [8 of 16][pixel][16 bytes]: an image's bytes under a pixel's 3 x 4 taps, and 1
 };
 
@@ -82,7 +82,7 @@ struct Sums {
 static_assert(sizeof(Sums) <= sizeof(Backward) && SMALL <= THREADS);
 
 // Named barriers: two each, one a half, but for the makers' own and the last, for which all threads wait.
-enum BackwardBarrier { BACK = 1, FULL = BACK + 2, EMPTY = FULL + 2, MADE = EMPTY + 2, MAKERS = MADE + 2, SUMMED };
+enum BackwardBarrier { PAIRS = 1, BACK = PAIRS + 2, FULL = BACK + 2, EMPTY = FULL + 2, MAKERS = EMPTY + 2, SUMMED };
 
 // Built with -DTIMED, block 0 notes at which clock its warpgroups pass the marked points of each half of a sample, and
 // in the last row those of the kernel, with the nanoseconds. Built without, the machine code is the same as if no mark
@@ -130,6 +130,10 @@ PTX void fetch_windows(
 // The compiler no longer knows the value. What follows from it is computed where it is needed; else it were computed
 // once, before the first sample, and there are not registers enough to keep it all.
 template <typename Word> PTX void forget(Word& value) { asm volatile("" : "+r"(value)); }
+template <int COUNT> PTX void forget(u32 (&values)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) forget(values[i]);
+}
 
 // Four bytes of up to seven: those that equal `place` become negative. 128 less zero has bit 7 set, less more has not.
 PTX u32 negative_where(u32 bytes, int place) {
@@ -368,15 +372,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             forget(begin);
             float sums[FIRST_PART / 2], last[LAST_PART / 2];
             u32 alive[FIRST_PART / 16], last_alive[LAST_PART / 16];
-            stamp(sample, half, 0);  // waits for BACK
-            named_barrier(BACK + half, 2 * WARPGROUP);
-            stamp(sample, half, 1);  // BACK
-            hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
-            stamp(sample, half, 2);  // the first part's products are issued
 
-            // Meanwhile: the image's bytes as the right side of a product.
-            named_barrier(FULL + half, 3 * WARPGROUP);
-            stamp(sample, half, 3);  // FULL
+            // While the makers spread the gradients: the image's bytes as the right side of a product.
+            stamp(sample, half, 0);  // waits for PAIRS
+            named_barrier(PAIRS + half, 2 * WARPGROUP);
+            stamp(sample, half, 1);  // PAIRS
 #pragma unroll
             for (int i = thread; i < PIXELS; i += WARPGROUP) {
                 constexpr int NEXT = IMAGE_SIDE;  // a row further down
@@ -388,12 +388,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                     corner[3 * NEXT + 1], BF16_ONE, 0);
             }
             fence_proxy_async();
-            named_barrier(MADE + half, WARPGROUP);
-            stamp(sample, half, 4);  // the bytes are laid out
+            stamp(sample, half, 2);  // the bytes are laid out
+            named_barrier(BACK + half, 2 * WARPGROUP);  // and the other warps' bytes
+            stamp(sample, half, 3);  // BACK
 
+            hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
+            stamp(sample, half, 4);  // the first part's products are issued
+            named_barrier(FULL + half, 3 * WARPGROUP);
             let_through(alive, hidden, begin);
             wgmma_wait<0>();
-            stamp(sample, half, 5);  // the first part is done, and which sums are let through
+            stamp(sample, half, 5);  // the first part is done, FULL, and which sums are let through
             conv1_gradient(sums1, sums, alive, bytes);
             hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
             stamp(sample, half, 6);  // the last part's products are issued
@@ -401,6 +405,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             wgmma_wait<0>();
             named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
             stamp(sample, half, 7);  // EMPTY is arrived at
+            forget(last_alive);      // or the compiler does what follows before that
             conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
             wgmma_wait<0>();
             stamp(sample, half, 8);  // conv1's products are done
@@ -437,6 +442,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 if (sample != blockIdx.x) named_barrier(EMPTY + half, 3 * WARPGROUP);
                 stamp(sample, half, 1);  // EMPTY
                 put_pairs(my.pairs, mine.bytes, SEEN_WORDS);
+                named_barrier_arrive(PAIRS + half, 2 * WARPGROUP);
                 spread(my.back, mine, half, bias);
                 fence_proxy_async();
                 named_barrier_arrive(BACK + half, 2 * WARPGROUP);
