@@ -53,6 +53,12 @@ PTX u32 pack_relu(float low, float high) {
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
 }
+// Of two BF16 numbers, 0xFFFF in the place of each that is above zero.
+PTX u32 positive(u32 two) {
+    u32 masks;
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(masks) : "r"(two), "r"(0));
+    return masks;
+}
 // What is the same in a warp's lanes, so that the compiler knows: what follows from it, as wgmma's descriptors and the
 // numbers of named barriers, is computed once a warp, in uniform registers.
 PTX int uniform(int number) { return __shfl_sync(~0u, number, 0); }

@@ -218,24 +218,21 @@ template <int COLUMNS> PTX void hidden_gradient(float (&sums)[COLUMNS / 2], u32 
 }
 
 // Which of those sums ReLU let through, a bit for each of this thread's, eight in a word. `hidden` is where this lane's
-// channels begin, `first` the product's first pixel.
-template <int TILES> PTX void let_through(u32 (&alive)[TILES], u32 hidden, int first) {
+// channels begin, `begin` the half's first pixel, FIRST the product's first behind that.
+template <int FIRST, int TILES> PTX void let_through(u32 (&alive)[TILES], u32 hidden, int begin) {
     const int lane = threadIdx.x % WARP, t = lane % 4;
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
-        const int mine = first + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
-        u32 seen[4];
+        const bool some_beyond = SEEN_AGAIN + FIRST + 16 * j + 15 >= HALF_ROWS * SIDE;  // of the half's pixels
+        const int mine = begin + FIRST + 16 * j + lane % 8 + lane / 16 * 8, row = row_of(mine);
+        u32 seen[4], bits = 0;
         ldmatrix_trans(seen, hidden + mine * CHUNK + row * (2 * PLANES * LINE - LINE));
-        alive[j] = 0;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const u32 ours = first + 16 * j + 8 * h + 2 * t < HALF_ROWS * SIDE ? ~0u : 0;
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const u32 two = seen[2 * h + k] & ours;  // what ReLU let through is not zero
-                alive[j] |= (min(two & 0xFFFF, 1u) | min(two >> 16, 1u) << 1) << (4 * h + 2 * k);
-            }
+        for (int i = 0; i < 4; i++) {  // is it above zero? Bit 2i of the lower half, 2i + 1 of the upper
+            const bool ours = !some_beyond || begin + FIRST + 16 * j + i / 2 * 8 + 2 * t < HALF_ROWS * SIDE;
+            bits |= (ours ? positive(seen[i]) : 0) & (1 << 2 * i | 1 << (16 + 2 * i + 1));
         }
+        alive[j] = bits | bits >> 16;
     }
 }
 
@@ -395,13 +392,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
             stamp(sample, half, 4);  // the first part's products are issued
             named_barrier(FULL + half, 3 * WARPGROUP);
-            let_through(alive, hidden, begin);
+            let_through<0>(alive, hidden, begin);
             wgmma_wait<0>();
             stamp(sample, half, 5);  // the first part is done, FULL, and which sums are let through
             conv1_gradient(sums1, sums, alive, bytes);
             hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
             stamp(sample, half, 6);  // the last part's products are issued
-            let_through(last_alive, hidden, begin + FIRST_PART);
+            let_through<FIRST_PART>(last_alive, hidden, begin);
             wgmma_wait<0>();
             named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
             stamp(sample, half, 7);  // EMPTY is arrived at
