@@ -1,7 +1,7 @@
 // Backward, from the gradient of what was pooled to the gradients of both convolutions' weights and biases.
 //
 // A block makes one sample after another, each in two halves of seven rows of pooling windows (two rows are in both).
-// Warps are specialised: one warpgroup makes ready what the three others multiply.
+// Warps are specialised: one warpgroup brings from memory what the three others multiply.
 //
 //     shared memory of a block, struct Backward: 228,864 bytes
 //     +---------------------------------+---------------------------------+----------------------+---------+
@@ -10,16 +10,16 @@
 //     | pairs 2,048 | bytes       5,632 |                                 | transposed           |         |
 //     +---------------------------------+---------------------------------+----------------------+---------+
 //
-//     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner);
-//                                    pairs × conv1 by wgmma, ReLU → hidden
+//     warps 12 to 15, the makers     global memory → pairs, back (each window's gradient at its winner)
 //     warps 0 to 3                   conv2's weights: back (A, ldmatrix) × hidden by wgmma.sp, over pixels
-//     warps 4 to 7, of half[0]       the hidden layer's gradient: weight × back by wgmma; where ReLU let through,
-//     warps 8 to 11, of half[1]      conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
+//     warps 4 to 7, of half[0]       while the makers spread: pairs → bytes; pairs × conv1 by wgmma, ReLU → hidden.
+//     warps 8 to 11, of half[1]      The hidden layer's gradient: weight × back by wgmma; where ReLU let through,
+//                                    conv1's weights: that (A, in registers) × bytes by wgmma, over pixels
 //
 //     named barriers of a half       makers     warps 0 to 3     warps 4 to 7 or 8 to 11
-//     PAIRS  the image is there      arrive                      wait, and lay out bytes
+//     PAIRS  the image is there      arrive                      wait
 //     BACK   gradients are there     arrive                      wait
-//     FULL   all of it is there      arrive     wait             wait
+//     FULL   hidden is there as well arrive     wait             arrive
 //     EMPTY  it may be filled again  wait       arrive           arrive
 //     SUMMED (one for both) all samples are done, and shared memory is free for the sums: all wait
 //
@@ -81,13 +81,13 @@ struct Sums {
 };
 static_assert(sizeof(Sums) <= sizeof(Backward) && SMALL <= THREADS);
 
-// Named barriers: two each, one a half, but for the makers' own and the last, for which all threads wait.
-enum BackwardBarrier { PAIRS = 1, BACK = PAIRS + 2, FULL = BACK + 2, EMPTY = FULL + 2, MAKERS = EMPTY + 2, SUMMED };
+// Named barriers: two each, one a half, but for the last, for which all threads wait.
+enum BackwardBarrier { PAIRS = 1, BACK = PAIRS + 2, FULL = BACK + 2, EMPTY = FULL + 2, SUMMED = EMPTY + 2 };
 
 // Built with -DTIMED, block 0 notes at which clock its warpgroups pass the marked points of each half of a sample, and
 // in the last row those of the kernel, with the nanoseconds. Built without, the machine code is the same as if no mark
-// stood here. What a mark stands for is the comment behind it. Behind a wait for a named barrier the clock is read before
-// the wait is over (BAR.SYNC.DEFER_BLOCKING): the wait itself counts to the mark after that.
+// stood here. What a mark stands for is the comment behind it. Behind a wait for a named barrier the clock is read
+// before that wait is over (BAR.SYNC.DEFER_BLOCKING): it counts to the next mark.
 #ifdef TIMED
 constexpr int ROUNDS = 8, MARKS = 10;
 extern "C" { __device__ long long stamps[THREADS / WARPGROUP][ROUNDS + 1][2][MARKS]; }
@@ -194,6 +194,34 @@ PTX void compress(u32 (&a)[4], u32& metadata, u32 even, u32 odd) {
     const bool next = t & 1;
     metadata = (next ? places[1] : places[0]) | __shfl_xor_sync(~0u, next ? places[0] : places[1], 1);
     metadata |= __shfl_xor_sync(~0u, metadata, 2);
+}
+
+// A half's hidden layer, made anew from its image: conv1 and ReLU. By a warpgroup, two tiles a warp at once.
+PTX void make_hidden(char* hidden, const u32* pairs, const u32* conv1) {
+    int thread = threadIdx.x % WARPGROUP;
+    forget(thread);
+    const int warp = thread / WARP, g = thread % WARP / 4, t = thread % 4;
+    auto corner = [](int pixel) { return pixel + (IMAGE_SIDE - SIDE) * row_of(pixel); };
+#pragma unroll 1
+    for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {
+        u32 seen[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + g;
+            const int one = min(pixel, HIDDEN_PIXELS - 1), two = min(pixel + 8, HIDDEN_PIXELS - 1);
+            see(seen[i], pairs, corner(one), corner(two));
+        }
+        float found[2][16];
+        hidden_pixels(found, seen, conv1);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + k % 2 * 8 + g;
+                const int line = row_of(pixel) * (PLANES - 1) + k / 2;  // beside the pixels of rows before
+                *(u32*)(hidden + pixel * CHUNK + line * LINE + 4 * t) = pack_relu(found[i][2 * k], found[i][2 * k + 1]);
+            }
+    }
 }
 
 // The gradient of two rows of the hidden layer's 32 channels, by pixels: over four rows of outputs, three columns of
@@ -370,7 +398,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
             float sums[FIRST_PART / 2], last[LAST_PART / 2];
             u32 alive[FIRST_PART / 16], last_alive[LAST_PART / 16];
 
-            // While the makers spread the gradients: the image's bytes as the right side of a product.
+            // While the makers spread the gradients: the image's bytes as the right side of a product, and the hidden
+            // layer.
             stamp(sample, half, 0);  // waits for PAIRS
             named_barrier(PAIRS + half, 2 * WARPGROUP);
             stamp(sample, half, 1);  // PAIRS
@@ -384,28 +413,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 to[PIXELS] = make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
                     corner[3 * NEXT + 1], BF16_ONE, 0);
             }
-            fence_proxy_async();
             stamp(sample, half, 2);  // the bytes are laid out
-            named_barrier(BACK + half, 2 * WARPGROUP);  // and the other warps' bytes
-            stamp(sample, half, 3);  // BACK
+            make_hidden(my.hidden, my.pairs, all.conv1);
+            fence_proxy_async();
+            named_barrier_arrive(FULL + half, 3 * WARPGROUP);
+            stamp(sample, half, 3);  // FULL is arrived at
+            named_barrier(BACK + half, 2 * WARPGROUP);  // and the other warps' bytes and hidden layer
+            stamp(sample, half, 4);  // BACK
 
             hidden_gradient<FIRST_PART>(sums, weight, back + begin * CHUNK);
-            stamp(sample, half, 4);  // the first part's products are issued
-            named_barrier(FULL + half, 3 * WARPGROUP);
+            stamp(sample, half, 5);  // the first part's products are issued
             let_through<0>(alive, hidden, begin);
             wgmma_wait<0>();
-            stamp(sample, half, 5);  // the first part is done, FULL, and which sums are let through
+            stamp(sample, half, 6);  // the first part is done, and which sums are let through
             conv1_gradient(sums1, sums, alive, bytes);
             hidden_gradient<LAST_PART>(last, weight, back + (begin + FIRST_PART) * CHUNK);
-            stamp(sample, half, 6);  // the last part's products are issued
+            stamp(sample, half, 7);  // the last part's products are issued
             let_through<FIRST_PART>(last_alive, hidden, begin);
             wgmma_wait<0>();
             named_barrier_arrive(EMPTY + half, 3 * WARPGROUP);  // but for the bytes, which are this warpgroup's own
-            stamp(sample, half, 7);  // EMPTY is arrived at
+            stamp(sample, half, 8);  // EMPTY is arrived at
             forget(last_alive);      // or the compiler does what follows before that
             conv1_gradient(sums1, last, last_alive, bytes + FIRST_PART * CHUNK);
             wgmma_wait<0>();
-            stamp(sample, half, 8);  // conv1's products are done
+            stamp(sample, half, 9);  // conv1's products are done
         }
         named_barrier(SUMMED, THREADS);
         // Columns are the taps of two rows, 4 x 3, of which either has nine; the thirteenth is the sum of all, the
@@ -443,36 +474,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 spread(my.back, mine, half, bias);
                 fence_proxy_async();
                 named_barrier_arrive(BACK + half, 2 * WARPGROUP);
+                named_barrier_arrive(FULL + half, 3 * WARPGROUP);
                 stamp(sample, half, 2);  // BACK is arrived at
-                named_barrier(MAKERS, WARPGROUP);
                 if (half) image = coming;
                 if (next < samples) fetch_windows(mine, image, upstream, winner, next, 1 - half);
                 stamp(sample, half, 3);  // the next windows are asked for
-#pragma unroll 1
-                for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {  // two tiles a warp
-                    auto corner = [](int pixel) { return pixel + (IMAGE_SIDE - SIDE) * row_of(pixel); };
-                    u32 seen[2][4];
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + g;
-                        const int one = min(pixel, HIDDEN_PIXELS - 1), two = min(pixel + 8, HIDDEN_PIXELS - 1);
-                        see(seen[i], my.pairs, corner(one), corner(two));
-                    }
-                    float found[2][16];
-                    hidden_pixels(found, seen, all.conv1);
-#pragma unroll
-                    for (int i = 0; i < 2; i++)
-#pragma unroll
-                        for (int k = 0; k < 8; k++) {
-                            const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + k % 2 * 8 + g;
-                            const int line = row_of(pixel) * (PLANES - 1) + k / 2;  // beside the pixels of rows before
-                            *(u32*)(my.hidden + pixel * CHUNK + line * LINE + 4 * t) =
-                                pack_relu(found[i][2 * k], found[i][2 * k + 1]);
-                        }
-                }
-                fence_proxy_async();
-                named_barrier_arrive(FULL + half, 3 * WARPGROUP);
-                stamp(sample, half, 4);  // FULL is arrived at
             }
         named_barrier(SUMMED, THREADS);
 #pragma unroll
