@@ -408,10 +408,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_backward(
                 constexpr int NEXT = IMAGE_SIDE;  // a row further down
                 const u32* corner = my.pairs + begin + i + (2 * IMAGE_SIDE - SIDE) * row_of(begin + i);
                 uint4* const to = (uint4*)my.bytes + i;
-                to[0] = make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES), corner[NEXT + 1],
-                    corner[2 * NEXT]);
-                to[PIXELS] = make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
+                const uint4 upper = make_uint4(corner[0], __byte_perm(corner[2], corner[NEXT], LOW_HALVES),
+                    corner[NEXT + 1], corner[2 * NEXT]);
+                const uint4 lower = make_uint4(__byte_perm(corner[2 * NEXT + 2], corner[3 * NEXT], LOW_HALVES),
                     corner[3 * NEXT + 1], BF16_ONE, 0);
+                to[0] = upper;  // after all loads: the compiler moves none of them before a store
+                to[PIXELS] = lower;
             }
             stamp(sample, half, 2);  // the bytes are laid out
             make_hidden(my.hidden, my.pairs, all.conv1);
