@@ -39,6 +39,8 @@ constexpr int SEEN_ROWS = 16, SEEN_BEGINS = 12;        // of the image, and the 
 constexpr int SEEN_WORDS = SEEN_ROWS * IMAGE_SIDE / 4;
 constexpr int HIDDEN_ROWS = 2 * HALF_ROWS, HIDDEN_PIXELS = HIDDEN_ROWS * SIDE;
 constexpr int HIDDEN_TILES = (HIDDEN_PIXELS + 15) / 16;     // of 16 pixels
+constexpr int AT_ONCE = 3;                                  // that a warp makes in a turn: as registers allow
+constexpr int TILE_TURNS = (HIDDEN_TILES + 4 * AT_ONCE - 1) / (4 * AT_ONCE);
 constexpr int PAIR_WORDS = 512;                             // SEEN_ROWS * IMAGE_SIDE, and zeros that are read beyond
 // Hidden pixels of a parity, 13 x 26: each half makes 176 of them, in two products. The second half sees some of the
 // first half's pixels again and begins behind them.
@@ -196,25 +198,25 @@ PTX void compress(u32 (&a)[4], u32& metadata, u32 even, u32 odd) {
     metadata |= __shfl_xor_sync(~0u, metadata, 2);
 }
 
-// A half's hidden layer, made anew from its image: conv1 and ReLU. By a warpgroup, two tiles a warp at once.
+// A half's hidden layer, made anew from its image: conv1 and ReLU. By a warpgroup, AT_ONCE tiles a warp.
 PTX void make_hidden(char* hidden, const u32* pairs, const u32* conv1) {
     int thread = threadIdx.x % WARPGROUP;
     forget(thread);
     const int warp = thread / WARP, g = thread % WARP / 4, t = thread % 4;
     auto corner = [](int pixel) { return pixel + (IMAGE_SIDE - SIDE) * row_of(pixel); };
 #pragma unroll 1
-    for (int first = warp, turn = 0; turn < 3; first += 8, turn++) {
-        u32 seen[2][4];
+    for (int first = warp, turn = 0; turn < TILE_TURNS; first += 4 * AT_ONCE, turn++) {
+        u32 seen[AT_ONCE][4];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < AT_ONCE; i++) {
             const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + g;
             const int one = min(pixel, HIDDEN_PIXELS - 1), two = min(pixel + 8, HIDDEN_PIXELS - 1);
             see(seen[i], pairs, corner(one), corner(two));
         }
-        float found[2][16];
+        float found[AT_ONCE][16];
         hidden_pixels(found, seen, conv1);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 const int pixel = 16 * min(first + 4 * i, HIDDEN_TILES - 1) + k % 2 * 8 + g;
