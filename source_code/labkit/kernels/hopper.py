@@ -97,7 +97,7 @@ def flags(dropout: bool) -> tuple[str, ...]:
 
 def _kernel(name: str, more_bytes: int, dropout: bool = False) -> nvrtc.Kernel:
     """For PyTorch's current GPU; ``nvrtc`` keeps one for each."""
-    if torch.cuda.get_device_capability() != HOPPER:
+    if not is_hopper(torch.device("cuda")):
         raise LabError(f"these kernels are for Hopper (H100, H200, GH200), not for {torch.cuda.get_device_name()}.")
     return nvrtc.compiled(nvrtc.source(FILES[name]), name, flags(dropout), more_bytes)
 
