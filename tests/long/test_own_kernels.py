@@ -442,3 +442,31 @@ def test_cutes_tile_compiles():
 def test_gluons_tile_is_right_on_a_hopper():
     done = subprocess.run([sys.executable, str(SOURCE_CODE / "examples" / "tile_gluon.py")], timeout=300)
     assert done.returncode == 0
+
+
+@needs_nvrtc
+def test_compiled_code_is_kept_for_the_next_process_until_something_changes(tmp_path, monkeypatch):
+    from cuda.bindings import nvrtc as library
+
+    header = tmp_path / "more.cuh"
+    header.write_text("#define FACTOR 2\n")
+    text, flags = (
+        '#include "more.cuh"\nextern "C" __global__ void f(float *x) { *x *= FACTOR; }',
+        (f"--include-path={tmp_path}",),
+    )
+    made = []
+    compile_one = library.nvrtcCompileProgram
+    monkeypatch.setattr(library, "nvrtcCompileProgram", lambda *words: made.append(1) or compile_one(*words))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    compiled = nvrtc.code.__wrapped__  # as another process would
+    first = compiled(text, (9, 0), flags)
+    assert compiled(text, (9, 0), flags) == first and len(made) == 1
+    header.write_text("#define FACTOR 3\n")
+    assert compiled(text, (9, 0), flags).cubin != first.cubin
+    assert compiled(text, (8, 0), flags).cubin != first.cubin
+    assert compiled(text, (9, 0), (*flags, "-DONE=1")) and len(made) == 4
+    for file in (tmp_path / "cache").rglob("*"):
+        file.is_file() and file.unlink()
+    (tmp_path / "cache/nvrtc").rmdir()
+    (tmp_path / "cache/nvrtc").write_text("no folder")
+    assert compiled(text, (9, 0), flags) and len(made) == 5

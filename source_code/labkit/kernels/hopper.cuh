@@ -40,11 +40,24 @@ PTX void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); 
 PTX void named_barrier_arrive(int number, int threads) {  // and go on; others wait in named_barrier
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+// Each byte of the result is 255 where the byte of `bytes` that its hexadecimal digit names is negative, else 0.
+template <u32 BYTES> PTX u32 signs(u32 bytes) {
+    constexpr u32 SIGN = 0x8888;
+    u32 masks;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(masks) : "r"(bytes), "n"(BYTES | SIGN));
+    return masks;
+}
 // Two numbers as BF16, as `pack`; what is below zero becomes zero.
 PTX u32 pack_relu(float low, float high) {
     u32 both;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     return both;
+}
+// Of two BF16 numbers, 0xFFFF in the place of each that is above zero.
+PTX u32 positive(u32 two) {
+    u32 masks;
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(masks) : "r"(two), "r"(0));
+    return masks;
 }
 // What is the same in a warp's lanes, so that the compiler knows: what follows from it, as wgmma's descriptors and the
 // numbers of named barriers, is computed once a warp, in uniform registers.

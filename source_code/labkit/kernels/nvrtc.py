@@ -1,17 +1,21 @@
-"""How does CUDA C++ become a kernel? NVRTC compiles it while the program runs, in well under a second.
+"""How does CUDA C++ become a kernel? NVRTC compiles it while the program runs, in about a second, once a machine.
 
     kernel = compiled(source, "transpose", ("-DFORM=1",))
     kernel(grid, block, tensor_or_number, …)
 
-Compiling needs NVIDIA's compiler library and no GPU; both come with PyTorch's CUDA builds (``cuda-bindings``).
+Compiling needs NVIDIA's compiler library and no GPU; both come with PyTorch's CUDA builds (``cuda-bindings``). What it
+made is kept beside what Triton keeps (``TRITON_CACHE_DIR``), for the next process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +24,7 @@ import torch
 
 from labkit.errors import LabError
 
+INCLUDE = re.compile(r'#\s*include\s*[<"]([^>"]+)[>"]')
 FREE_BYTES = 48 << 10  # of a block's shared memory: more has to be asked for (CUDA C++ Programming Guide)
 
 
@@ -52,19 +57,45 @@ def code(source: str, capability: tuple[int, int], flags: tuple[str, ...] = ()) 
     except ImportError:
         raise LabError("CUDA C++ is compiled by way of cuda-bindings: pip install cuda-bindings.") from None
 
-    program = _held(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     words = ["--std=c++17", "-lineinfo", *flags]
     if not any(word.startswith("--gpu-architecture=") for word in flags):
         words.append(f"--gpu-architecture=sm_{capability[0]}{capability[1]}")
+    kept = _kept(source, words, nvrtc.nvrtcVersion())
+    with suppress(OSError):
+        return Code(kept.with_suffix(".cubin").read_bytes(), kept.with_suffix(".ptx").read_text(encoding="utf-8"))
+
+    program = _held(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(words), [word.encode() for word in words])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             raise CompileError(log.decode(errors="replace").strip("\0 \n"))
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
-        return Code(_text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), ptx.decode().strip("\0"))
+        made = Code(_text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), ptx.decode().strip("\0"))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+    with suppress(OSError):  # a disk that is full, or not ours to write on: the next process compiles again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, content in ((".cubin", made.cubin), (".ptx", made.ptx.encode())):
+            unfinished = kept.with_suffix(f"{suffix}.{os.getpid()}")
+            unfinished.write_bytes(content)
+            unfinished.replace(kept.with_suffix(suffix))  # whole or not at all, whoever else writes it
+    return made
+
+
+def _kept(source: str, words: list[str], version: tuple) -> Path:
+    """Where a source's code is kept: elsewhere once it, a file that it includes, a flag or the compiler changes."""
+    folders = [Path(word.removeprefix("--include-path=")) for word in words if word.startswith("--include-path=")]
+    key, left, seen = hashlib.sha256(repr((version, words)).encode()), [source], set()
+    while left:
+        text = left.pop()
+        key.update(text.encode())
+        places = [folder / name for name in INCLUDE.findall(text) for folder in folders or [Path()]]
+        files = [file for file in places if file not in seen and file.is_file()]
+        left += [file.read_text(encoding="utf-8", errors="replace") for file in files]
+        seen.update(files)
+    cache = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
+    return Path(cache) / "nvrtc" / key.hexdigest()
 
 
 def source(file: Path) -> str:
