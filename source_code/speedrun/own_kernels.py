@@ -11,12 +11,12 @@ from labkit.speedrun.pieces import Batches, Optimizer, one_launch
 
 TRACK = "any net"
 RECIPE = {
-    "sizes": (32, 64, 128), "batch": 256, "epochs": 0.6, "shift": 0, "smoothing": 0.2, "warm": 0.1,
-    "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+    "sizes": (32, 64, 128), "batch": 384, "epochs": 0.5, "shift": 0, "smoothing": 0.1, "warm": 0.1,
+    "muon_rate": 0.15, "momentum": 0.75, "rows": 64, "adam_rate": 0.02, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 SPACE = {
-    "batch": [256, 384, 512, 192], "epochs": [0.6, 0.5, 0.8, 0.4, 0.3], "muon_rate": [0.08, 0.05, 0.03],
-    "warm": [0.1, 0.25], "smoothing": [0.2, 0.1], "sizes": [(32, 64, 128), (32, 32, 128), (16, 32, 64)],
+    "batch": [384, 512], "epochs": [0.5, 0.6], "muon_rate": [0.15, 0.12, 0.09], "momentum": [0.75, 0.85],
+    "adam_rate": [0.02, 0.01], "smoothing": [0.1, 0.2],
 }  # fmt: skip
 HEAD = ("linear1_bias", "linear2", "linear2_bias")
 

@@ -80,8 +80,9 @@ def difference(ratio: Spread) -> str:
 
 
 def in_turn(first: Sequence[dict], second: Sequence[dict]) -> bool:
-    """Did the runs of two steps alternate?"""
-    runs = sorted([(own["started"], 1) for own in first] + [(own["started"], 2) for own in second])
+    """Did the runs of two steps alternate, in the rounds that both have?"""
+    both = list(zip(first, second, strict=False))
+    runs = sorted([(one["started"], 1) for one, _ in both] + [(other["started"], 2) for _, other in both])
     return all(one != other for (_, one), (_, other) in pairwise(runs))
 
 

@@ -39,11 +39,14 @@ OF_RANKS = (
 )  # several GPUs of one host: a folder of their own, only where --only names them
 SEEDS = 10  # of the accuracy gate
 
-# Timed, in turn, round by round. Compilers' caches are warm but where the name says cold.
+# Timed, in turn, round by round, the ladder's rungs in more of them. Compilers' caches are warm but where the name says
+# cold.
 STEPS = [step.script for step in course.STEPS]
+LADDER = [step for step in STEPS if step != "main_baseline_nvtx.py"]  # which only names phases: it is profiled
+MORE_ROUNDS = 2  # of these alone
 OTHER_ARITHMETIC = ("--amp-dtype float32 --tf32", "--amp-dtype bfloat16", "--no-grad-scaler")
 VARIANTS = [f"main_opt3.py {flags}" for flags in OTHER_ARITHMETIC]
-RUNGS = [*STEPS, *VARIANTS]
+RUNGS = [*LADDER, *VARIANTS]
 COMPILED = [step.script for step in course.STEPS if step.compiled]
 REFERENCE = "pytorch/examples mnist/main.py --batch-size 1024 --epochs 10"
 CORES = 16  # of the machines that are recorded in full, unless the plan is told otherwise
@@ -250,6 +253,7 @@ def plan(
         ]
     return [
         *_runs(RUNGS, sweep, rounds),
+        *_in_turn("runs", LADDER, "runs", MORE_ROUNDS, rounds),
         *(_reference(rounds) if reference else ()),
         *_in_turn("benchmarks", BENCHMARKS, "benchmarks", rounds),
         *(_timed("benchmarks", script, "benchmarks", 1) for script in (LAUNCHES, *FURTHER)),
@@ -335,8 +339,8 @@ def _reference(rounds: int) -> Iterator[Item]:
         yield _timed("reference", STEPS[0], "reference", number)
 
 
-def _in_turn(kind: str, commands: list[str], folder: str, rounds: int) -> Iterator[Item]:
-    for number in range(1, rounds + 1):
+def _in_turn(kind: str, commands: list[str], folder: str, rounds: int, after: int = 0) -> Iterator[Item]:
+    for number in range(after + 1, after + rounds + 1):
         yield from (_timed(kind, step, folder, number) for step in commands)
 
 

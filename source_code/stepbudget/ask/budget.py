@@ -116,7 +116,9 @@ KINDS = {  # of work that left no rows → the causes that it would be
     "graphs": ("tensor_core_kernels", "other_kernels", "unknown_kernels", "cuda_graph", "communication"),
 }
 BY_CALLS = ("pageable_copy", "synchronisation", "launch_overhead", "optimizer", "python", "cuda_setup")
-DELIVERIES = "no range names the loader: the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
+DELIVERIES = (
+    "where no range names the loader, the main thread slept until shared memory arrived (connect, recvmsg, mmap)"
+)
 DELIVERY_MS = 5.0  # within it a batch that ended a wait is unpacked: its shared memory is received and mapped
 
 

@@ -231,7 +231,7 @@ def is_recipe_of(row: dict, record: dict) -> bool:
 def second_round(search: dict) -> list[tuple[float, float, float]]:
     """Of each recipe that was tried again: milliseconds, mean accuracy and its standard error in per cent."""
     rows = tried(search, 2)
-    return [(round(row["median_ms"], 1), round(row["mean_pct"], 3), round(row["error_pct"], 3)) for row in rows]
+    return [(round(row["median_ms"], 2), round(row["mean_pct"], 3), round(row["error_pct"], 3)) for row in rows]
 
 
 def cost(searches: Iterable[dict]) -> Table:
@@ -357,7 +357,10 @@ def _places(rows: list[dict]) -> tuple[list[float], list[float]]:
 
 
 def _label(what: str, rows: list[dict]) -> str:
-    return f"{what}, {max(row['seeds'] for row in rows)} seeds a recipe" if rows else f"{what}: none"
+    if not rows:
+        return f"{what}: none"
+    few, many = min(row["seeds"] for row in rows), max(row["seeds"] for row in rows)
+    return f"{what}, {f'{few} or {many}' if few < many else many} seeds a recipe"
 
 
 # --- what it claims -----------------------------------------------------------------------------------------
