@@ -287,6 +287,46 @@ def test_ctrl_c_and_sigterm_keep_the_record_and_leave_no_worker(started, to, num
     assert not list(started.record.parent.glob("*.tmp"))
 
 
+DEAF = """
+import signal, time
+from torch.utils.data import DataLoader
+from labkit.training import ending
+
+class Deaf:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("deaf", flush=True)
+        time.sleep(600)
+
+ending.in_one_sentence()
+next(iter(DataLoader(Deaf(), num_workers=2)))
+"""
+
+
+def test_workers_that_hear_no_signal_do_not_keep_a_script_from_its_end(tmp_path):
+    """As one does that was forked while a thread held a lock."""
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE_CODE)}, preexec_fn=as_in_a_terminal,
+    ) as process:  # fmt: skip
+        try:
+            assert [process.stdout.readline() for _ in range(2)] == ["deaf\n"] * 2
+            workers = psutil.Process(process.pid).children(recursive=True)
+            process.terminate()
+            _, said = process.communicate(timeout=END_S)
+            assert process.returncode == 143 and "Traceback" not in said
+            assert said.splitlines()[-1] == "deaf.py: interrupted by SIGTERM."
+            _, alive = psutil.wait_procs(workers, timeout=END_S)
+            assert not alive
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_a_second_sigterm_cuts_nothing_off(started):
     """Slurm, torchrun and a shell may all send one."""
     started.wait_for_first_record()

@@ -6,6 +6,7 @@ terminal or a lost connection sends.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -119,10 +120,18 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 def _fork_workers() -> None:
     """Loader workers are copies of this process, as they are everywhere on Linux up to Python 3.13.
 
-    From 3.14 on a server starts them, which outlives a run that was killed, and keeps its workers alive.
+    From 3.14 on a server starts them, which outlives a run that was killed, and keeps its workers alive. A copy that
+    was made while some thread held a lock may wait for it for ever and hear no signal. At the end multiprocessing would
+    ask it to end, and wait: so what still lives by then is killed.
     """
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork", force=True)
+    atexit.register(_kill_workers)
+
+
+def _kill_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _silence() -> None:
