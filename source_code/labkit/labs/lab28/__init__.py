@@ -296,6 +296,7 @@ def rounds(searches: Iterable[dict]) -> Table:
 ROW = 0.8  # of the height between two entries that the seeds take
 SMALL = 8.5  # points
 MARKS = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)  # per cent of wrong digits
+TENTHS = [tenths / 10 for tenths in range(5, 21)]  # where all are near the goal
 
 
 def seeds_chart(records: Sequence[dict]) -> Figure:
@@ -321,7 +322,7 @@ def seeds_chart(records: Sequence[dict]) -> Figure:
 def tries(search: dict) -> Figure:
     """What a search tried: milliseconds across, correct held-out digits upwards; the chosen settings ringed.
 
-    Upwards the wrong digits halve from mark to mark, for near the goal a tenth of a per cent is much.
+    The scale is logarithmic in the wrong digits, for near the goal a tenth of a per cent is much.
     """
     first, second, best = tried(search, 1), tried(search, 2), chosen(search)
     with style.chart(3.8) as (fig, ax):
@@ -336,9 +337,10 @@ def tries(search: dict) -> Figure:
             ax.plot(*ring, "o", ms=13, mfc="none", mec=style.VERMILION, mew=1.5, label=word)
         ax.axhline(100 - rules.GOAL_PCT, color=style.VERMILION, lw=1.2)
         ax.set_yscale("log")
-        ax.set_yticks(MARKS, [f"{100 - wrong:g}" for wrong in MARKS])
-        ax.minorticks_off()
         shown = [100 - row["mean_pct"] for row in (*first, *second)] or [1.0]
+        marks = MARKS if max(shown) > 2 * min(shown) else TENTHS
+        ax.set_yticks(marks, [f"{100 - wrong:g}" for wrong in marks])
+        ax.minorticks_off()
         ax.set_ylim(1.15 * max(shown), 0.9 * min(shown))
         ax.grid(axis="y")
         ax.set(
