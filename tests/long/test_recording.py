@@ -36,10 +36,12 @@ def test_every_rung_and_variant_runs_in_each_round_in_turn():
     cold = [item.command for item in items if item.how == "cold"]
     assert cold == [step.script for step in course.STEPS if step.compiled] and "main_opt6.py" in cold
     timed = items[len(cold) :]
-    rounds = [timed[start : start + len(timed) // 3] for start in range(0, len(timed), len(timed) // 3)]
-    assert [[item.command for item in round_] for round_ in rounds] == [[item.command for item in rounds[0]]] * 3
-    assert [item.label.rpartition(" ")[2] for item in timed] == [str(n) for n in (1, 2, 3) for _ in rounds[0]]
-    assert {step.script for step in course.STEPS} | set(plan.VARIANTS) < {item.command for item in timed}
+    numbers = [int(item.label.rpartition(" ")[2]) for item in timed]
+    rounds = [[item.command for item, own in zip(timed, numbers, strict=True) if own == number] for number in range(6)]
+    assert numbers == sorted(numbers) and rounds[0] == []
+    assert rounds[1] == rounds[2] == rounds[3] == [*plan.LADDER, *plan.VARIANTS, *rounds[1][len(plan.RUNGS) :]]
+    assert rounds[4] == rounds[5] == plan.LADDER, "the ladder alone goes on"
+    assert {step.script for step in course.STEPS} - set(plan.LADDER) == {"main_baseline_nvtx.py"}
     assert {item.command for item in items if item.how == "warm"} == set(cold)
 
 
@@ -65,7 +67,7 @@ def test_a_quick_machine_gets_part_1_and_the_ladder_and_short_runs():
     assert {item.kind for item in items} == {"runs", "benchmarks", "profiles"}
     assert all(f"--epochs {quick.EPOCHS}" in item.command for item in items if item.kind == "runs")
     there = {item.command for item in items if item.how in ("run", "warm")}
-    assert {quick.quick(step.script) for step in course.STEPS} < there
+    assert set(map(quick.quick, plan.LADDER)) < there
     assert {item.label for item in items if item.how == "profile"} == set(plan.PROFILES)
 
 
@@ -175,7 +177,7 @@ def test_a_compiled_step_runs_once_before_it_is_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(make, "_warmed", set())
     items = [item for item in plan.plan(rounds=2) if item.command == "main_opt6.py" and item.how == "warm"]
     make.make(tmp_path, items, lambda item: False)
-    assert ran == ["main_opt6.py"] * 3
+    assert ran == ["main_opt6.py"] * (1 + 2 + plan.MORE_ROUNDS)
 
 
 def test_an_interrupted_recording_goes_on_where_it_stopped(tmp_path, monkeypatch):

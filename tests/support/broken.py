@@ -126,7 +126,8 @@ def changes(value: object, depth: int = 0) -> Iterator[object]:
         if value and isinstance(value[0], Mapping):  # records of runs: all of them otherwise
             for name, own in value[0].items():
                 if isinstance(own, (int, float)) and not isinstance(own, bool) and TIMED.search(name):
-                    yield from ([{**one, name: one[name] * factor} for one in value] for factor in FACTORS)
+                    for factor in FACTORS:  # what failed has no times
+                        yield [{**one, name: one[name] * factor} if name in one else one for one in value]
             yield from (scaled(list(value), factor) for factor in FACTORS)
         elif value and depth < 4:
             yield value[::-1]

@@ -242,7 +242,7 @@ def compared(tmp_path, capsys, *arguments: object) -> tuple[dict, str]:
 
 def test_a_comparison_is_told_cause_by_cause_with_both_timelines(tmp_path, capsys):
     found, text = compared(
-        tmp_path, capsys, PROFILES / "main_opt2.sqlite.xz", "--compare", PROFILES / "main_opt1.sqlite.xz",
+        tmp_path, capsys, PROFILES / "main_opt1.sqlite.xz", "--compare", PROFILES / "main_baseline_nvtx.sqlite.xz",
         "--fail-if-slower", "0.05",
     )  # fmt: skip
     said = found["comparison"]
