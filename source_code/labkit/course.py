@@ -206,7 +206,7 @@ LABS = (
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe", 20, 5),
     Lab("29_matrix_product.ipynb", "A matrix product, rung by rung",
-        "CUDA C++ as fast as cuBLAS", 20, 5, machine="h100"),
+        "CUDA C++ as fast as cuBLAS", 20, 5),
 )
 # fmt: on
 

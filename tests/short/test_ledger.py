@@ -234,5 +234,6 @@ def test_runs_that_did_not_alternate_are_no_pairs():
     assert compared(slow, fast) == "1.50 times as fast (1.50–1.50), and faster in each of 3 rounds"
     later = started(7, 8, 9, process_s=2.0)
     assert not in_turn(slow, later)
+    assert in_turn(slow, fast[:2]), "rounds that only one of them has are left out"
     assert "faster in each of 3 rounds; besides, they were not run in turn" in compared(slow, later)
     assert "turn" not in compared(slow, started(7, 8, 9, process_s=3.0)), "nothing is claimed"
