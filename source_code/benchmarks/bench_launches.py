@@ -17,24 +17,19 @@ from main_opt6 import train
 FEW = 16  # digits a batch that leave the GPU next to nothing to do: an epoch of as many steps is the CPU's launches
 
 
-def epochs_ms(work, order, synchronize, repeats):
-    """Milliseconds of epochs, each in a new order, after one that is not counted."""
-    found = []
-    for _ in range(repeats + 1):
-        order.copy_(order[torch.randperm(len(order), device=order.device)])
-        with stopwatch(synchronize) as seconds:
-            work()
-        found.append(1e3 * seconds[0])
-    return Spread.of(found[1:])
+def epoch_ms(work, order, synchronize):
+    """Milliseconds of an epoch in a new order."""
+    order.copy_(order[torch.randperm(len(order), device=order.device)])
+    with stopwatch(synchronize) as seconds:
+        work()
+    return 1e3 * seconds[0]
 
 
-def rows(network, compiled, batch, images, labels, repeats):
-    """An epoch of main_opt6.py's training, launched both ways: a row each."""
+def ways(network, compiled, batch, images, labels):
+    """An epoch of main_opt6.py's training, launched both ways: of each what it is, the work, and the digits' order."""
     device = images.device
     cuda = device.type == "cuda"
-    synchronize = torch.cuda.synchronize if cuda else lambda: None
     torch.manual_seed(1)
-    torch.compiler.reset()
     model = network().to(device, memory_format=torch.channels_last)
     lr = torch.tensor(1.0, device=device)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=lr, capturable=cuda)
@@ -60,10 +55,8 @@ def rows(network, compiled, batch, images, labels, repeats):
         epoch(order[: batch + len(order) % batch])
     about = {"network": network.__name__, "compiled": compiled, "batch": batch, "steps": len(losses)}
     about["rehearsal_s"] = time.perf_counter() - start
-    for how, work in (("one by one", epoch), ("graph", None)):
-        work = work or steps.Run.captured(run, epoch)
-        own = epochs_ms(work, order, synchronize, repeats)
-        yield {**about, "how": how, "epoch_ms": own.median, "epoch_ms_range": [own.low, own.high], "repeats": own.n}
+    yield {**about, "how": "one by one"}, epoch, order
+    yield {**about, "how": "graph"}, steps.Run.captured(run, epoch), order
 
 
 def main():
@@ -82,15 +75,23 @@ def main():
     steps.set_fp32_precision(tf32=False)
     images, labels = digits.train.data.to(device), digits.train.targets.to(device)
 
-    found = []
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     few = FEW * -(-len(labels) // args.batch_size)
-    for batch, count, compilations in ((args.batch_size, len(labels), (False, True)), (FEW, few, (False,))):
-        for network in (Net, LeanNet):
-            for compiled in compilations:
-                for row in rows(network, compiled, batch, images[:count], labels[:count], args.repeats):
-                    found.append(row)
-                    name = f"{row['network']}, {'compiled' if compiled else 'eager'}, batch {batch}, {row['how']}"
-                    print(f"{name:45} {row['epoch_ms']:8.2f} ms an epoch", flush=True)
+    made = [
+        way
+        for batch, count, compilations in ((args.batch_size, len(labels), (False, True)), (FEW, few, (False,)))
+        for network in (Net, LeanNet)
+        for compiled in compilations
+        for way in ways(network, compiled, batch, images[:count], labels[:count])
+    ]
+    # In turn, for a CPU's pace drifts; the first round is not counted.
+    rounds = [[epoch_ms(work, order, synchronize) for _, work, order in made] for _ in range(args.repeats + 1)]
+    found = []
+    for (about, *_), took_ms in zip(made, zip(*rounds[1:], strict=True), strict=True):
+        own = Spread.of(took_ms)
+        found.append(about | {"epoch_ms": own.median, "epoch_ms_range": [own.low, own.high], "repeats": own.n})
+        name = f"{about['network']}, {'compiled' if about['compiled'] else 'eager'}, batch {about['batch']}"
+        print(f"{name + ', ' + about['how']:45} {own.median:8.2f} ms an epoch", flush=True)
     steps.write_benchmark_record(args, device, found, data_source=digits.source)
 
 

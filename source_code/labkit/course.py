@@ -70,10 +70,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches.
-
-    ``machine``: the folder with what it shows and the default machine lacks.
-    """
+    """A lab: its notebook in labs/, title and topic, minutes to read it, its part, and the fixes that it teaches."""
 
     file: str
     title: str
@@ -82,7 +79,6 @@ class Lab:
     part: int
     treats: tuple[str, ...] = ()  # fixes of the report reader's advice
     on_nsight: bool = False  # about what Nsight Systems alone records: no trace takes its place
-    machine: str = DEFAULT_MACHINE  # whose recordings it shows
 
     @property
     def number(self) -> int:
@@ -200,9 +196,9 @@ LABS = (
     Lab("25_own_model.ipynb", "Your own model",
         "your own training script, profiled and mended", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
-        "online softmax, FlashAttention, tuning", 20, 5, machine="h100"),
+        "online softmax, FlashAttention, tuning", 20, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
-        "latency, registers, banks, split-K", 20, 5, machine="h100"),
+        "latency, registers, banks, split-K", 20, 5),
     Lab("28_time_to_99.ipynb", "Time to 99 %",
         "a speedrun with an open recipe", 20, 5),
     Lab("29_matrix_product.ipynb", "A matrix product, rung by rung",

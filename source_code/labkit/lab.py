@@ -24,7 +24,7 @@ from labkit.display.runs import epoch_ms
 from labkit.display.show import show
 from labkit.labs import check, predict
 from labkit.lines import say
-from labkit.source import kinds, quick, recorded
+from labkit.source import kinds, quick
 from labkit.subjects.ladder import WallClock, wall_clock_table
 from stepbudget.ncu.counters import Counted
 from stepbudget.report import Report
@@ -44,7 +44,6 @@ def start(number: int | None = None) -> None:
     without_torch.begin()
     warnings.filterwarnings("ignore", "CUDA initialization")  # of a driver too old, said once: by the doctor
     answers.teach(course.TREATED_IN)
-    recorded.begin(*[one.machine for one in course.LABS if one.number == number])
     print(source.current().greeting)
     bring_rules()
 

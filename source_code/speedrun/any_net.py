@@ -16,7 +16,7 @@ from labkit.training.data import normalise
 TRACK = "any net"
 RECIPE = {
     "engine": "compiled", "first": "product", "sizes": (32, 64, 128),
-    "batch": 384, "epochs": 0.5, "shift": 0, "smoothing": 0.1, "warm": 0.1,
+    "batch": 512, "epochs": 0.6, "shift": 0, "smoothing": 0.1, "warm": 0.1,
     "muon_rate": 0.15, "momentum": 0.75, "rows": 64, "adam_rate": 0.02, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from labkit.speedrun.pieces import Batches, Optimizer, one_launch
 
 TRACK = "any net"
 RECIPE = {
-    "sizes": (32, 64, 128), "batch": 384, "epochs": 0.5, "shift": 0, "smoothing": 0.1, "warm": 0.1,
+    "sizes": (32, 64, 128), "batch": 512, "epochs": 0.6, "shift": 0, "smoothing": 0.1, "warm": 0.1,
     "muon_rate": 0.15, "momentum": 0.75, "rows": 64, "adam_rate": 0.02, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 SPACE = {

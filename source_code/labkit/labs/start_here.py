@@ -41,7 +41,7 @@ def seconds(found: Epochs) -> Table:
     others = [course.MACHINES[folder] for folder in found if folder not in {folder for folder, _ in older}]
     caption = "Seconds an epoch, by machine"
     if older:
-        but = f", but not on {' and '.join(others)}" if others else ""
+        but = f", but not on {' or '.join(others)}" if others else ""
         caption += f" ({recorded.OLDER}: steps {', '.join(steps)}{but})"
     return table(pd.DataFrame(rows), caption, dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}"))
 

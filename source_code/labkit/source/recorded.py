@@ -42,7 +42,6 @@ OLDER = "older than its code"  # of what today's code would measure otherwise, o
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
-_shows = [DEFAULT]  # the machine of the current lab
 ROUNDS = "{key}-[0-9]*.json"  # what a command's runs are called
 NAMED = {"profiles": ("report", ".sqlite.xz"), "counters": ("set of counts", ".csv")}  # files that their commands name
 
@@ -56,21 +55,13 @@ def folder() -> Path:
     return RECORDED / wanted
 
 
-def begin(machine: str = DEFAULT) -> None:
-    """A lab begins that shows this machine, where the reader names none that the course does not know."""
-    _shows[:] = [machine]
-
-
 def machines(where: Path | None = None) -> list[Path]:
-    """The folders to look in: the one in use, or ``where``, then the default machine's, the hosts', and the labs' own.
+    """The folders to look in: the one in use, or ``where``, then the default machine's and the hosts'.
 
-    In the place of the course's machines comes the one that the current lab shows, if it's another than the default, so
-    that a page is of one GPU. Not every machine was recorded in full, and what takes several GPUs is a host's.
+    Not every machine was recorded in full, and what takes several GPUs is a host's.
     """
-    where, own = where or folder(), _shows[-1]
-    first = RECORDED / own if own != DEFAULT and where in [RECORDED / name for name in course.MACHINES] else where
-    names = dict.fromkeys((DEFAULT, *course.HOSTS, *(lab.machine for lab in course.LABS)))
-    others = [RECORDED / name for name in names]
+    first = where or folder()
+    others = [RECORDED / name for name in (DEFAULT, *course.HOSTS)]
     return [first, *(other for other in others if other != first and other.is_dir())]
 
 

@@ -395,7 +395,7 @@ def shorter_steps(own: dict, course_net: dict, compiled: dict) -> Iterator[Claim
     for _, row in goals([own, course_net, compiled]).frame.iterrows():
         goal_ms, best_ms = row["set beforehand, ms"], row["best ms"]
         yield Claim(
-            f"{row['track']}: {best_ms:.1f} ms, within the {goal_ms:.0f} ms set before any entry was made",
+            f"{row['track']}: {best_ms:.1f} ms, within the {goal_ms:.0f} ms set beforehand",
             best_ms <= goal_ms, best_ms,
             because="the goal was set for an H200", so="the fastest entry here is the one to beat",
         )  # fmt: skip
@@ -438,19 +438,22 @@ def honest(search: dict, own: dict, records: Sequence[dict], knew: Sequence[floa
 # --- its exercises ------------------------------------------------------------------------------------------
 
 
+HIGHER_PCT = 99.1  # the exercise's goal: every recorded seed reaches that of the rules
+
+
 @Quantity
 def reaching(record: dict) -> int:
-    """Seeds that reach the goal by themselves."""
-    return sum(row["accuracy_pct"] >= rules.GOAL_PCT for row in record["rows"])
+    """Seeds that reach the exercise's goal by themselves."""
+    return sum(row["accuracy_pct"] >= HIGHER_PCT for row in record["rows"])
 
 
 SEEDS = Quantity(lambda record: len(record["rows"]))
 THEMSELVES = Number(
     READ,
-    "Count the rows of the table that have the goal or more in the last column; a dot on the line reaches it.",
+    f"Count the rows of the table that have {HIGHER_PCT} or more in the last column.",
     right=reaching,
     wrong={
-        "that is all of them: the rule asks for the mean, and single seeds may fall below it": SEEDS,
+        "that is all of them: the mean may reach a goal that single seeds miss": SEEDS,
         "those are the ones that do not reach it": SEEDS - reaching,
         "that is a share in percent: the number of seeds is wanted": 100 * reaching / SEEDS,
     },
