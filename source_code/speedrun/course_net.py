@@ -17,12 +17,12 @@ from labkit.training.model import Net
 
 TRACK = "the course's net"
 RECIPE = {
-    "fc1": "muon", "batch": 384, "epochs": 0.9, "shift": 0, "smoothing": 0.2, "warm": 0.1,
-    "muon_rate": 0.08, "momentum": 0.6, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
+    "fc1": "muon", "batch": 528, "epochs": 0.8, "shift": 0, "smoothing": 0.2, "warm": 0.1,
+    "muon_rate": 0.09, "momentum": 0.85, "rows": 64, "adam_rate": 0.01, "betas": (0.7, 0.9), "decay": 0.0,
 }  # fmt: skip
 SPACE = {
-    "batch": [384, 256, 512], "epochs": [0.9, 1.1, 0.7, 0.5], "muon_rate": [0.08, 0.05, 0.03], "warm": [0.1, 0.25],
-    "smoothing": [0.2, 0.1], "fc1": ["muon", "adam"],
+    "batch": [528, 396], "epochs": [0.8, 0.9], "muon_rate": [0.09, 0.12], "momentum": [0.85, 0.75, 0.9],
+    "adam_rate": [0.01, 0.02], "smoothing": [0.2, 0.1],
 }  # fmt: skip
 HEAD = ("fc1.bias", "fc2.weight", "fc2.bias")
 

@@ -120,6 +120,20 @@ def test_of_a_mixed_module_only_what_is_measured_counts():
     assert manifest.hash_of(code, parts) != manifest.hash_of(code.replace(b"0.1", b"0.2"), parts)
 
 
+def test_an_entry_s_recipe_is_not_hashed_for_each_record_holds_its_own(tmp_path):
+    entry = tmp_path / "mine.py"
+
+    def hashed(text: str, name: str) -> str:
+        entry.write_text(text)
+        return manifest.file_hash(entry, name)
+
+    text = "RECIPE = {'batch': 1}\nSPACE = {'batch': [1, 2]}\n"
+    other, space = text.replace(": 1}", ": 2}"), text.replace("[1, 2]", "[1, 3]")
+    assert hashed(text, "speedrun/mine.py") == hashed(other, "speedrun/mine.py")
+    assert hashed(text, "speedrun/mine.py") != hashed(space, "speedrun/mine.py")
+    assert hashed(text, "main_opt1.py") != hashed(other, "main_opt1.py")
+
+
 def test_every_name_of_the_list_is_there():
     """A definition that moves away leaves the list, or what it measures changes unseen."""
     for path, names in manifest.PARTS.items():

@@ -601,6 +601,8 @@ def test_the_entries_play_what_was_recorded_and_what_the_search_chose():
         assert search["combinations"] == len(search_for(space))
         allowed = [as_kept(one) for one in search_for(space)]
         assert all(row["settings"] in allowed for row in search["rows"])
+        kept, now = search["recipe"], as_kept(referee.read(name).recipe)
+        assert {key for key in now if kept.get(key) != now[key]} <= space.keys(), "what a search does not vary"
 
 
 def search_for(space: dict) -> list[dict]:
@@ -629,6 +631,13 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
     assert lab28.cost([found]).cells() == [["mine", "9", "2", "1", "9", "0.1", "8", "1.5", "7"]]
     found["rows"] = found["rows"][:2]
     assert lab28.chosen(found)["settings"] == two, "without a second round the first"
+
+
+def test_of_recipes_as_fast_as_the_fastest_the_most_accurate_is_chosen():
+    rows = [(2, {"a": 1}, 99.03, 0.01, 10.0), (2, {"a": 2}, 99.08, 0.01, 10.09), (2, {"a": 3}, 99.2, 0.01, 10.2)]
+    found = tries(*rows, (2, {"a": 4}, 99.005, 0.01, 9.0))
+    assert [row["settings"]["a"] for row in ranking.ranked(found["rows"])] == [2, 1, 3, 4]
+    assert ranking.ranked([]) == []
 
 
 def test_the_added_seeds_are_told_from_the_first_ones():

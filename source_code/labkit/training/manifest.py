@@ -44,6 +44,8 @@ PARTS = {
     "labkit/training/ranges.py": ("phase", "loading"),
     "labkit/training/distributed.py": ("DistributedRun.timed", "DistributedRun.epochs", "DistributedRun.own"),
 }
+# What these modules define and each record of theirs holds itself: a search may end with other settings than it began.
+RECORDED = {"speedrun/*.py": ("RECIPE",)}
 CUDA_FILE = re.compile(r'"([\w./]+\.cuh?)"')
 OWN = ("argparse", "labkit", "stepbudget")  # where from a name is imported: a module may move
 NO_CODE = ("ctx", "kind", "type_comment")  # fields of a syntax tree that follow from others, or say nothing
@@ -145,13 +147,15 @@ def file_hash(file: Path, path: str | None = None) -> str | None:
     if file.suffix != ".py":  # CUDA C++: neither comments nor how it is laid out
         code = re.sub(rb"//[^\n]*|/\*.*?\*/", b"", file.read_bytes(), flags=re.DOTALL)
         return hashlib.sha256(b" ".join(code.split())).hexdigest()[:16]
-    return hash_of(file.read_bytes(), PARTS.get(name, ()))
+    without = [own for pattern, own in RECORDED.items() if fnmatchcase(name, pattern)]
+    return hash_of(file.read_bytes(), PARTS.get(name, ()), *without)
 
 
 @cache
-def hash_of(source: bytes, parts: tuple[str, ...] = ()) -> str:
+def hash_of(source: bytes, parts: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of what the source measures, or these definitions of it."""
     tree = ast.parse(source)
+    tree.body = [statement for statement in tree.body if names_of(statement).isdisjoint(without)]
     if parts:
         tree = ast.Module([found for name in parts for found in _defined(tree, name)], [])
     pieces: list[str] = []
