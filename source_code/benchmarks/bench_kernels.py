@@ -1,7 +1,7 @@
 """Benchmark: kernels of our own beside the libraries': softmax, attention, few tiles, chains, transposes (labs 26, 27).
 
-What is compared takes turns: a round has each way once, and a time is the median of the rounds' medians. Each result
-is compared with FP64 before it is timed; ours keep the bound that their modules state.
+What is compared takes turns, but for attention's choices: a round has each way once, and a time is the median of the
+rounds' medians. Each result is compared with FP64 before it is timed; ours keep the bound that their modules state.
 """
 
 import importlib

@@ -123,7 +123,7 @@ def mend_of(before: list[float], after: list[float], share: float) -> lab25.Scor
         ([60.0, 61.0, 59.0], 0.5, "gained"),
         ([60.0, 61.0, 59.0], 0.1, "more than the bound"),
         ([60.0, 61.0, 59.0], 0.395, "gained"),  # one round within it
-        ([60.0, 80.0, 95.0], 0.5, "gained, by chance perhaps"),
+        ([60.0, 80.0, 95.0], 0.5, "gained, perhaps by chance"),
         ([99.5, 101.0, 100.5], 0.5, "no difference shows"),
         ([99.0, 99.1, 98.9], 0.5, "no difference shows"),  # a hundredth: two timings of one program differ by more
         ([130.0, 131.0, 129.0], 0.5, "lost"),

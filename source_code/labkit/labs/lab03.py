@@ -110,7 +110,7 @@ def pinning_pays(case: Case) -> Iterator[Claim | str]:
     yield Claim("and in no round by more than the bound allows", times.high <= _at_most_times(case.before), times.high)
     more_s = spread(case.fast).median - spread(case.slow).median
     steps = 1e3 * more_s / (spread(case.slow, "step_ms").median - spread(case.fast, "step_ms").median)
-    yield f"The whole process, start included, takes {more_s:.1f} s longer; after {steps:.0f} steps more, it has paid."
+    yield f"The whole process, start included, takes {more_s:.1f} s longer; {steps:.0f} more steps pay that back."
 
 
 # --- a program in which it pays -------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ PREDICTIONS = {
         },
     ),
     "epochs": Guess(
-        "epochs until compiling has paid",
+        "epochs until compiling has paid off",
         " epochs",
         lambda costs: epochs_until_even(*_opt4_and_compiled(costs)),
         wrong={

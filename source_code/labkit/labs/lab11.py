@@ -167,7 +167,8 @@ def floors_table(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> T
         found[f"{step} ÷ it"] = us / last
     numbers = list(found.columns)
     formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
-    caption = f"The least that a step can take, on one {next(iter(roofs.values())).gpu} (÷: by the last µs)"
+    gpu = next(iter(roofs.values())).gpu
+    caption = f"What a step's dense products and bytes need, on one {gpu} (÷: by the last µs)"
     return table(found.rename_axis("the floor").reset_index(), caption, formats)
 
 

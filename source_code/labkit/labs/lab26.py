@@ -155,13 +155,13 @@ def attention_table(records: Sequence[dict], peaks: Peaks) -> Table:
     frame = times.rename(columns=ways).assign(
         **{
             "ours, % of the bound": 100 * least.reindex(times.index) / times["triton"],
-            "naive, GB more": extra["naive"].reindex(times.index) / 1e9,
+            "naive, extra GB": extra["naive"].reindex(times.index) / 1e9,
         }
     )
     frame = frame.reset_index().sort_values(["causal", "length"])
     frame["causal"] = frame["causal"].map({True: "yes", False: "no"})
     formats = {"length": "{:,}"} | dict.fromkeys(ways.values(), "{:,.0f}")
-    formats |= {"ours, % of the bound": "{:.0f}", "naive, GB more": "{:.2f}"}
+    formats |= {"ours, % of the bound": "{:.0f}", "naive, extra GB": "{:.2f}"}
     caption = f"Attention in {records[0]['dtype'].upper()}, forward: medians of rounds, GPU time, as a CUDA graph"
     return table(frame, caption, formats)
 
@@ -185,7 +185,7 @@ def attention_chart(records: Sequence[dict], peaks: Peaks) -> Figure:
             ax.grid(axis="y", lw=0.6)
             ax.set_title("causal: each token sees those before it" if causal else "each token sees every other")
         axes[0].set_ylabel("ms, logarithmic")
-        style.suptitle(fig, "Attention, forward: as many tokens at each length")
+        style.suptitle(fig, "Attention, forward: the same tokens in all at each length")
         fig.legend(loc="outside lower center", ncols=3, fontsize=SMALL)
     return fig
 
@@ -362,7 +362,7 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
     )
     saved = cost["first"] - cost["chosen"]
     yield (
-        f"Over the first of SPACE, the tuner's choice saves {saved:.0f} µs a call, and has paid after "
+        f"Over the first of SPACE, the tuner's choice saves {saved:.0f} µs a call, and has paid off after "
         f"{cost['pays_after']:,.0f} calls."
     )
 

@@ -51,14 +51,13 @@ class Recorded:
     @property
     def facts(self) -> Machine:
         """The machine that the results are from."""
-        return recorded_machine(recorded.machines(self.folder)[0])
+        return recorded_machine(self.folder)
 
     @property
     def greeting(self) -> str:
         """In one line, where the numbers of a notebook come from."""
-        folder = recorded.machines(self.folder)[0]
-        where, cores = recorded.shown(folder), self.facts.cores
-        gpu, day = recorded.origin(folder).split(", ", 1)
+        where, cores = recorded.shown(self.folder), self.facts.cores
+        gpu, day = recorded.origin(self.folder).split(", ", 1)
         gpu = gpu.partition(" 80GB")[0]  # a line is as wide as a page
         rest = f"unless a line says otherwise ({where}). {self.why}".rstrip()
         return f"Recorded mode: the numbers below are from an {gpu} with {cores} CPU cores, {day}, {rest}"

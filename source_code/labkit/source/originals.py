@@ -16,7 +16,8 @@ from labkit.errors import LabError
 from labkit.paths import ROOT
 
 PROVENANCE = "provenance.json"
-NEEDED = {"gpu": str, "recorded": str, "sha256": dict}  # without which nothing can be said of a machine's recordings
+# Without which nothing can be said of a machine's recordings.
+NEEDED = {"gpu": str, "recorded": str, "finished": str, "sha256": dict}
 AGAIN = "Fetch the checkout's reports again (git checkout -- reports/recorded)"
 ALL = "python3 -m labkit.recording --check names every file that differs"
 CHANGED, UNLISTED, MISSING = "not the file that was recorded", "not in the list of what was recorded", "missing"

@@ -85,10 +85,11 @@ def provenance(where: Path | None = None) -> dict:
 def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> str:
     """GPU (or ``on``) and days of records in a few words, for captions, and whether they are older than their code.
 
-    Without records the folder's own GPU and first day.
+    Without records the folder's own GPU and days.
     """
     source, records = provenance(where), list(records)
-    days = sorted({record["run_at"][:10] for record in records}) or [source["recorded"][:10]]
+    own = [source[when][:10] for when in ("recorded", "finished")]
+    days = sorted({record["run_at"][:10] for record in records} or {*own})
     return f"{on or source['gpu']}, {days[0]}" + (f" to {days[-1]}" if days[1:] else "") + outdated(records)
 
 

@@ -18,7 +18,7 @@ from labkit.speedrun.referee import Entry, Play, summary
 from labkit.training.data import DigitSet
 
 FEWEST = 2  # seeds before one may stop
-FAR_PCT = 0.15  # below the goal, of two seeds' mean: four times its standard error, with the spread that entries have
+FAR_PCT = 0.15  # below the goal, of two seeds' mean: three times its standard error, with the spread that entries have
 SLOWER = 1.1  # times as long: that the fastest ones reached the goal may have been luck
 
 

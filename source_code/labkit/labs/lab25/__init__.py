@@ -204,7 +204,7 @@ class Scored:
             return "more than the bound"
         if low > 1 + NOISE_SHARE or high < 1 - NOISE_SHARE:
             word = "gained" if low > 1 else "lost"
-            return word if is_beyond_noise(self.ratio) else f"{word}, by chance perhaps"
+            return word if is_beyond_noise(self.ratio) else f"{word}, perhaps by chance"
         return NOTHING
 
 
@@ -374,7 +374,7 @@ def workers_beat_the_bound(scored: Sequence[Scored]) -> Iterator[Claim | str]:
     yield Claim("the workers, and they alone, gained more than their bound, in each round", broken == ["workers"])
     first = report(scripts.before(scored[0].mend.report))
     found = bound(first, budget(first, starved(first)), "loader")
-    yield f"The workers' bound from the first step on that waits long: at most {found.at_most_times:.2f} times as fast."
+    yield f"The workers' bound from the first long wait on: at most {found.at_most_times:.2f} times as fast."
     names = [scripts.before(scored[0].mend.report), *(one.mend.report for one in scored)]
     waits = ", ".join(f"{budget_of(name).ms['synchronisation']:.0f}" for name in names)
     yield f"The row 'synchronisation', as it was and fix by fix: {waits} ms of ten steps."
@@ -395,7 +395,7 @@ def within_bounds(scored: Sequence[Scored]) -> Iterator[Claim | str]:
     yield f"Compiled, a step takes {watched_ms:.0f} ms under the profiler, {compiled.after.median:.0f} ms without it."
     later_s = starts_s(compiled.fast) - starts_s(compiled.slow)
     steps = pays_after(compiled.slow, compiled.fast)
-    yield f"Compiled, the short runs start {later_s:.0f} s later; that has paid after {steps:,.0f} steps."
+    yield f"Compiled, the short runs start {later_s:.0f} s later; that has paid off after {steps:,.0f} steps."
 
 
 def _optimizer_ms(name: str) -> tuple[float, float]:
