@@ -44,7 +44,7 @@ def start(number: int | None = None) -> None:
     without_torch.begin()
     warnings.filterwarnings("ignore", "CUDA initialization")  # of a driver too old, said once: by the doctor
     answers.teach(course.TREATED_IN)
-    print(source.current().greeting)
+    say(source.current().greeting)
     bring_rules()
 
 
