@@ -256,10 +256,10 @@ def test_a_search_goes_on_after_what_breaks_and_ends_in_time(digits):
 
     sets = referee.split(digits, 100)
     settings = [{"batch": 1}, {"batch": 2}, {"batch": 3}]
-    rows = [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() + 60)]
+    rows = [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, range(1, 3), time.monotonic() + 60)]
     assert [row.get("failed") for row in rows] == [None, "RuntimeError: out of resources", None]
     assert len(ranking.ranked(rows)) == 2
-    assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() - 1)]
+    assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, range(1, 3), time.monotonic() - 1)]
 
 
 def test_a_search_gives_up_what_is_far_from_the_goal_or_slower_than_what_reaches_it(digits, monkeypatch):
@@ -273,7 +273,7 @@ def test_a_search_gives_up_what_is_far_from_the_goal_or_slower_than_what_reaches
     sets = referee.split(digits, 100)
     for stops, expected in ((True, [2, 4, 4, 4, 2]), (False, [4] * 5)):
         until = time.monotonic() + 60
-        rows = [*search.tried(entry(Seeing, pct=0, ms=0), settings, sets, CPU, 4, until, stops)]
+        rows = [*search.tried(entry(Seeing, pct=0, ms=0), settings, sets, CPU, range(1, 5), until, stops)]
         assert [row["seeds"] for row in rows] == expected and not any("failed" in row for row in rows)
 
 

@@ -112,6 +112,9 @@ FORMATS = ["bench_formats.py", "bench_fp8.py", "bench_attention.py", "bench_lstm
 
 # Labs 26 and 27: once, with its rounds inside.
 KERNELS = ["bench_kernels.py"]
+KERNELS_COUNTED = counting.count_command(
+    "kernels_units", "count_kernels.py --profile", in_depth=True, inside=True, stalls=True
+)
 
 # Lab 29: once, with its rounds inside; and a product of each rung under Nsight Compute.
 PRODUCT = "bench_rungs.py"
@@ -269,6 +272,7 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
         *(_timed("kernels", script, "benchmarks", 1) for script in KERNELS),
+        Item("kernels", "count", KERNELS_COUNTED, "counters/kernels_units.csv", "kernels_units"),
         _timed("rungs", PRODUCT, "benchmarks", 1),
         Item("rungs", "count", PRODUCT_COUNTED, "counters/rungs_units.csv", "rungs_units"),
         *(_timed("speedrun", entry, "benchmarks", 1) for entry in SPEEDRUN),
