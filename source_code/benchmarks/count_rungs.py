@@ -1,11 +1,31 @@
 """Multiply once by each rung, by Triton and by cuBLAS, each in a range of its name: for Nsight Compute (lab 29)."""
 
 import argparse
+from functools import partial
 
 import torch
 from bench_rungs import SIZE, ways
 
 from labkit.training import ranges, steps
+
+
+def count(ways, profile):
+    """Start each once, by its name, to be compiled, and once more: that is counted."""
+
+    def start_each():
+        for name, work in ways.items():
+            with ranges.phase(name):
+                work()
+        torch.cuda.synchronize()
+
+    start_each()
+    ranges.switch(profile)
+    if profile:
+        torch.cuda.profiler.start()
+    with ranges.phase("training"):
+        start_each()
+    if profile:
+        torch.cuda.profiler.stop()
 
 
 def main():
@@ -14,21 +34,7 @@ def main():
     args = parser.parse_args()
     steps.need_gpu()
     a, b = (torch.randn(SIZE, SIZE, device="cuda").bfloat16() for _ in range(2))
-
-    def multiply():
-        for name, product in ways().items():
-            with ranges.phase(name):
-                product(a, b)
-        torch.cuda.synchronize()
-
-    multiply()  # compiled, and nothing else is counted
-    ranges.switch(args.profile)
-    if args.profile:
-        torch.cuda.profiler.start()
-    with ranges.phase("training"):
-        multiply()
-    if args.profile:
-        torch.cuda.profiler.stop()
+    count({name: partial(product, a, b) for name, product in ways().items()}, args.profile)
 
 
 if __name__ == "__main__":

@@ -324,10 +324,12 @@ def test_before_a_long_cell_it_says_how_long_and_while_it_runs_how_far(tmp_path,
     live, said = Live(StandIn(run=lambda command, file: slower), tmp_path), []
     live.get(kinds.runs(["main_baseline.py"], 2), said.append)
     live.get(kinds.runs(["main_baseline.py"], 2), said.append)
-    assert re.fullmatch(r"\| the recorded machine took \d+ s", said[1])
+    assert re.fullmatch(r"\| the recorded machine took (\d+ min )?\d+ s", said[1])
     assert said[2].startswith("| run 1 of 2: time python3 source_code/main_baseline.py --epochs 3")
     assert re.search(r"\| run 2 of 2: time .* \(\d+ s so far\)$", said[3])
-    announced = r"\| about \d+ (s|min) \(recorded machine: \d+ s; this one has been 2\.0 times as slow so far\)"
+    announced = (
+        r"\| about \d+ (s|min) \(recorded machine: (\d+ min )?\d+ s; this one has been 2\.0 times as slow so far\)"
+    )
     assert re.fullmatch(announced, said[6])
 
 

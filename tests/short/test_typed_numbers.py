@@ -60,7 +60,6 @@ NOT_MEASURED = {
     "conv_backward as of commits e898bcac and the one before, in turn on an H100, batches of 1,024, November 2026": [
         "from 101 to 86 µs",
     ],
-    "the later epochs of main_opt4.py's runs on an H200 with 16 cores": ["times this epoch at 153 ms"],
     "Docker's documentation says so (--shm-size)": ["A Docker container has 64 MB there unless"],
     "arithmetic from shapes": [
         "up to 28 batches of 3.2 MB, some 90 MB",  # 1,024 · 28 · 28 numbers in FP32, 14 workers with two each

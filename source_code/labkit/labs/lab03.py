@@ -185,7 +185,7 @@ def _bound_s(before: Report, plain: Sequence[dict]) -> float:
 
 
 def _second_epochs_ms(records: Sequence[dict]) -> str:
-    """The epoch that the profiler sees, of all runs: ``557, 680 and 856``."""
+    """The epoch that the profiler sees, of all runs: ``661, 800 and 817``."""
     *most, last = (f"{1e3 * epoch['training_s']:,.0f}" for own in records for epoch in own["epochs"][1:2])
     return f"{', '.join(most)} and {last}" if most else last
 

@@ -8,7 +8,7 @@ Instructions", compute capability 7.5 to 9.0).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -276,6 +276,21 @@ def one_kernel(shares: pd.DataFrame, timed: Sequence[dict]) -> Iterator[Claim | 
     )
 
 
+def programs_start(timed: Sequence[dict]) -> Iterator[Claim | str]:
+    """How many programs, one a row, the GPU gets through in a microsecond; ``timed`` as before."""
+    found = kernels.rows(timed, "softmax").query("way == 'triton'").set_index("columns")
+    rate = found["rows"] / found["us"]
+    said = [f"{rate[columns]:,.0f} with {columns:,} columns" for columns in rate.index[:3]]
+    yield f"Programs that the GPU gets through in a microsecond: {', '.join(said)}."
+
+
+def more_instructions(found: Mapping[str, Mapping[str, float]]) -> Iterator[Claim | str]:
+    """PyTorch's softmax has many more instructions; ``found``: column → kernel → value, by ``counted.kernels``."""
+    at = f"softmax {COLUMNS}"
+    more = found["instructions"][f"torch's {at}"] / found["instructions"][at]
+    yield f"At {COLUMNS:,} columns, PyTorch's kernel takes {more:.1f} times as many instructions as ours."
+
+
 def _errors(timed: Sequence[dict], what: str) -> pd.Series:
     """By way, the largest error against FP64, as a share of the bound that ours keeps."""
     return kernels.rows(timed, what).groupby("way")["error_of_bound"].max()
@@ -335,6 +350,12 @@ def attention_gains(times: pd.DataFrame, floors: pd.DataFrame) -> Iterator[Claim
     took = {"ours": own} | {name: times[way] for way, name in RIVALS.items()}
     said = [f"{name} {us[(longest, False)]:,.0f}" for name, us in took.items() if us.notna()[(longest, False)]]
     yield f"Products and then exponentials would take {turns:,.0f} µs; {', '.join(said)}."
+
+
+def tensor_cores(found: Mapping[str, Mapping[str, float]]) -> Iterator[Claim | str]:
+    """How busy our kernel keeps the Tensor Cores; ``found`` as for ``more_instructions``."""
+    active = found["tensor_pct"]["attention"]
+    yield f"In ours, Nsight Compute finds the Tensor Cores active for {active:.0f} % of the time."
 
 
 def _gain(times: pd.DataFrame) -> float:

@@ -233,6 +233,8 @@ def few(records: Sequence[dict]) -> Table:
 
 # --- what it claims ------------------------------------------------------------------------------------------
 
+Counts = Mapping[str, Mapping[str, float]]  # column → kernel → value
+
 
 def much_under_way(rate: Mapping[int, Mapping[int, float]]) -> Iterator[Claim | str]:
     """Few warps with much to do come near the best; ``rate``: multiply-adds a clock, by chains and then by warps."""
@@ -251,6 +253,29 @@ def warps_and_time(timed: Sequence[dict]) -> Iterator[Claim | str]:
     yield (
         f"Over these choices, the rank correlation of time with warps that fit is {rank:+.2f} "
         "(−1: more warps are always faster, 0: no relation)."
+    )
+
+
+def held_back(found: Counts) -> Iterator[Claim | str]:
+    """Are ready warps held back, as the model of the registers' banks wants it? ``found``: by ``counted.kernels``."""
+    held = found["stall_dispatch_stall"]
+    yield Claim(
+        "a ready warp is held back for over a clock with one chain and with two, and not with four",
+        min(held["chains 1"], held["chains 2"]) > 1 > 10 * held["chains 4"], held["chains 1"],
+        because="this GPU's registers lie in other banks",
+        so=f"with one chain, a ready warp is held back for {held['chains 1']:.1f} clocks here",
+    )  # fmt: skip
+
+
+def conflicts(found: Counts) -> Iterator[Claim | str]:
+    """What share of the passes through shared memory are conflicts; ``found`` as before."""
+    share = {form: found["bank_conflicts"][form] / found["shared_wavefronts"][form] for form in PLACES}
+    yield Claim("in *tile*, over four fifths of the passes are conflicts", share["tile"] > 0.8, share["tile"])
+    rest = max(share["padded"], share["swizzled"])
+    yield Claim("padded or swizzled, less than a twentieth are", rest < 0.05, rest)
+    yield (
+        f"Copy and direct count {found['shared_wavefronts']['copy']:,.0f} passes without using shared memory; "
+        "what these are, we don't know."
     )
 
 
@@ -290,6 +315,18 @@ def one_row_more(times: pd.DataFrame, sms: int) -> Iterator[Claim | str]:
     yield f"Equal stretches are slower than a tile each at {', '.join(map(str, slower)) or 'no number of'} tiles."
     short = times["a tile each"] / times["cublas"]
     yield f"cuBLAS is {short.min():.1f} to {short.max():.1f} times as fast as a tile each."
+
+
+def a_wave_more(found: Counts) -> Iterator[Claim | str]:
+    """A little more than a wave leaves the tensor pipe idle; ``found`` as before."""
+    active = found["tensor_pct"]
+    share = active["tiles 143"] / active["tiles 132"]
+    yield Claim(
+        f"with {found['waves']['tiles 143']:.2f} waves, the tensor pipe is active for less than 0.6 times the share",
+        share < 0.6, share,
+        because="this GPU has another number of multiprocessors",
+        so=f"its share is {share:.2f} times as large here",
+    )  # fmt: skip
 
 
 def shared_out(few: pd.DataFrame) -> Iterator[Claim | str]:

@@ -10,16 +10,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from labkit import source
 from labkit.checks import Claim
 from labkit.display import style
 from labkit.exercises.kinds import BOUND, READ, Code, NotWanted, Number, each_of, quietly
 from labkit.predictions import Guess
 from labkit.pretend import ring
-from labkit.source import kinds
-from labkit.source.counting import count_command
 from labkit.training import machine
-from stepbudget.ncu.counters import Counted
 from stepbudget.show.table import Table, table
 
 NAIVE, SHARED, MMA, WGMMA, TMA, SPECIALISED, CLUSTER = RUNGS = (
@@ -31,19 +27,6 @@ OPERATIONS = 2 * SIZE**3
 TENSOR_OPERATIONS = 4096  # dense BF16, a clock and SM, of wgmma: the data sheet over 132 SMs and 1.83 GHz
 DATA_SHEET = 989  # TFLOP/s of an H100 or H200 (SXM) in BF16: NVIDIA's data sheets, without sparsity
 CUDA_CORES = 67  # the same in FP32
-COLUMNS = {  # column → what a table calls it, factor, digits
-    "time_us": ("µs", 1, "{:,.0f}"),
-    "instructions": ("instructions, M", 1e-6, "{:,.0f}"),
-    "load_requests": ("loads, M", 1e-6, "{:,.0f}"),
-    "load_sectors": ("sectors, M", 1e-6, "{:,.0f}"),
-    "l1_pct": ("L1 busy %", 1, "{:.0f}"),
-    "issue_pct": ("issuing %", 1, "{:.0f}"),
-    "l2_bytes": ("from and to L2, GB", 1e-9, "{:.2f}"),
-    "tensor_pct": ("tensor pipe active %", 1, "{:.0f}"),
-    "tensor_us": ("tensor pipe active µs", 1, "{:.0f}"),
-    "shared_wavefronts": ("shared-memory passes, M", 1e-6, "{:.0f}"),
-    "bank_conflicts": ("bank conflicts, M", 1e-6, "{:.2f}"),
-}
 
 
 # --- how fast ------------------------------------------------------------------------------------------------
@@ -99,25 +82,6 @@ def speeds(records: Sequence[dict]) -> Table:
 # --- why -----------------------------------------------------------------------------------------------------
 
 
-def count() -> Counted:
-    """What Nsight Compute counted of one product of each rung."""
-    command = count_command("rungs_units", "count_rungs.py --profile", in_depth=True, inside=True)
-    return source.current().get(kinds.counts(command))
-
-
-def by_rung(counted: Counted) -> pd.DataFrame:
-    """The counters of each way's product, by its name; ``tensor_us``: how long the tensor pipe was active."""
-    found = counted.kernels.drop_duplicates("phase").set_index("phase")
-    return found.assign(tensor_us=found["time_us"] * found["tensor_pct"] / 100)
-
-
-def counters(found: pd.DataFrame, ways: Sequence[str], columns: Sequence[str]) -> Table:
-    """Some counters (of COLUMNS) of some ways; ``found`` by ``by_rung``."""
-    shown = {COLUMNS[name][0]: found.loc[list(ways), name] * COLUMNS[name][1] for name in columns}
-    frame = pd.DataFrame(shown).rename_axis("rung").reset_index()
-    return table(frame, "One product under Nsight Compute", {name: form for name, _, form in map(COLUMNS.get, columns)})
-
-
 def tile_bytes(rows: int, columns: int, size: int = SIZE) -> float:
     """Bytes that tiles of ``rows`` x ``columns`` results read of BF16 factors, and write: each tile its own."""
     tiles = (size / rows) * (size / columns)
@@ -126,7 +90,7 @@ def tile_bytes(rows: int, columns: int, size: int = SIZE) -> float:
 
 # --- what it claims ------------------------------------------------------------------------------------------
 
-Counts = Mapping[str, Mapping[str, float]]  # column → way → value, as ``rates`` and ``by_rung`` have them
+Counts = Mapping[str, Mapping[str, float]]  # column → way → value, as ``rates`` and ``counted`` have them
 
 
 def all_right(speed: pd.DataFrame) -> Iterator[Claim | str]:

@@ -37,12 +37,11 @@ def seconds(found: Epochs) -> Table:
         for step in course.ladder()
     ]
     older = {(folder, step) for folder, own in found.items() for step in own if recorded.outdated(own[step])}
-    steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
-    others = [course.MACHINES[folder] for folder in found if folder not in {folder for folder, _ in older}]
     caption = "Seconds an epoch, by machine"
     if older:
-        but = f", but not on {' or '.join(others)}" if others else ""
-        caption += f" ({recorded.OLDER}: steps {', '.join(steps)}{but})"
+        steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
+        on = [course.MACHINES[folder] for folder in found if folder in {folder for folder, _ in older}]
+        caption += f" ({recorded.OLDER}: steps {', '.join(steps)} on {' and '.join(on)})"
     return table(pd.DataFrame(rows), caption, dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}"))
 
 
@@ -71,12 +70,13 @@ def recorded_table() -> Table:
     """Where the recorded runs come from, in short; ``provenance.json`` holds the rest."""
     source = recorded.provenance()
     versions = source["versions"]
+    days = f"{source['recorded'][:10]} to {source['finished'][:10]}"
     lines = {
         "GPU": f"{source['gpu']}, driver {source['driver']}",
         "CPU": f"{source['cpu_cores']} cores, {source['cpu']}",
         "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
         "digits": ", ".join(source["data_source"]),
-        "measured": f"{source['recorded'][:10]}, {source['repetitions']} runs of each step, in turn",
+        "measured": f"{days}; {source['repetitions']} runs of each step, in turn",
         "commits": f"{len({*chain.from_iterable(source['commits'].values())})}, named there",
         "made by": source["made_by"],
     }

@@ -115,7 +115,6 @@ KERNELS = ["bench_kernels.py"]
 
 # Lab 29: once, with its rounds inside; and a product of each rung under Nsight Compute.
 PRODUCT = "bench_rungs.py"
-PRODUCT_COUNTED = counting.count_command("rungs_units", "count_rungs.py --profile", in_depth=True, inside=True)
 
 # Lab 28: entries of the speedrun, each once, with its seeds inside, and the searches that chose their recipes.
 SPEEDRUN = [f"speedrun.py {entry}" for entry in ("own_kernels", "course_net", "any_net")]
@@ -269,8 +268,9 @@ def plan(
         *_profiles("loss_scaling", LOSS_SCALING_PROFILES),
         *(_timed("formats", script, "benchmarks", 1) for script in FORMATS),
         *(_timed("kernels", script, "benchmarks", 1) for script in KERNELS),
+        Item("kernels", "count", counting.KERNELS, "counters/kernels_units.csv", "kernels_units"),
         _timed("rungs", PRODUCT, "benchmarks", 1),
-        Item("rungs", "count", PRODUCT_COUNTED, "counters/rungs_units.csv", "rungs_units"),
+        Item("rungs", "count", counting.RUNGS, "counters/rungs_units.csv", "rungs_units"),
         *(_timed("speedrun", entry, "benchmarks", 1) for entry in SPEEDRUN),
         *(_case(case) for case in cases.CASES),
         *(_findings(case, tool) for case in cases.CASES for tool in TOOLS),

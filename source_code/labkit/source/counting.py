@@ -19,7 +19,7 @@ from labkit.source.command import check_writable, stream
 from labkit.training import machine
 from stepbudget.export import processes
 from stepbudget.export.nsys import ANSWERS_S, misnamed
-from stepbudget.ncu.counters import DENIED, IN_DEPTH, INSIDE, METRICS, what_went_wrong
+from stepbudget.ncu.counters import DENIED, IN_DEPTH, INSIDE, METRICS, STALLS, what_went_wrong
 
 # fmt: off
 FLAGS = [
@@ -42,16 +42,23 @@ NOT_FOUND = "Nsight Compute (ncu) was not found: install it, or set LAB_NCU to i
 UNKNOWN_METRIC = re.compile(r"[Ff]ailed to find metric|[Uu]nknown metric|not.*(available|supported).*metric")
 
 
-def count_command(name: str, program: str, in_depth: bool = False, inside: bool = False) -> str:
+def count_command(name: str, program: str, in_depth: bool = False, inside: bool = False, stalls: bool = False) -> str:
     """The command that counts one step of ``program`` (a script of source_code/ with its flags).
 
     A step is an epoch on as many digits as a batch holds: ``main_opt7.py --profile --epochs 2 --limit 1024``.
     ``in_depth``: also count what the Tensor Cores and the CUDA cores did and how busy each unit was, in more passes,
-    after which each kernel's bytes are not to be trusted. ``inside``: also its instructions, loads and banks.
+    after which each kernel's bytes are not to be trusted. ``inside``: also its instructions, loads and banks;
+    ``stalls``: also what its warps waited for.
     """
-    metrics = ",".join(((IN_DEPTH if in_depth else METRICS) | (INSIDE if inside else {})).values())
+    asked = (IN_DEPTH if in_depth else METRICS) | (INSIDE if inside else {}) | (STALLS if stalls else {})
+    metrics = ",".join(asked.values())
     flags = shlex.join([*FLAGS, "--metrics", metrics, "--log-file", f"reports/{name}.csv"])
     return f"ncu {flags} {typed(program)}"
+
+
+# One launch of each kernel: those of labs 26 and 27, and of each rung of lab 29.
+KERNELS = count_command("kernels_units", "count_kernels.py --profile", in_depth=True, inside=True, stalls=True)
+RUNGS = count_command("rungs_units", "count_rungs.py --profile", in_depth=True, inside=True)
 
 
 def check(command: str) -> list[str]:

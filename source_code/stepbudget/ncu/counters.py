@@ -63,12 +63,22 @@ INSIDE = {  # what a multiprocessor did, and asked of the L2 cache
     "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "l2_bytes": "lts__t_bytes.sum",
 }
+# Clocks that a warp waits for each reason, an instruction that it issues: Nsight Compute's *Warp State Statistics*.
+_WAITED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+STALLS = {
+    f"stall_{why}": _WAITED.format(why)
+    for why in (
+        "wait", "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "math_pipe_throttle",
+        "dispatch_stall", "barrier", "gmma", "not_selected", "selected", "no_instruction", "sleeping", "membar",
+        "branch_resolve", "drain", "tex_throttle", "imc_miss",
+    )
+}  # fmt: skip
 LAUNCH = {  # ncu says these of every launch, unasked
     "blocks": "launch__grid_size",
     "waves": "launch__waves_per_multiprocessor",  # how often the launch fills the whole GPU with blocks
 }
 IN_DEPTH = METRICS | INSTRUCTIONS | OPERATIONS | FP32 | BUSY  # what count_command can ask for, with INSIDE or without
-ALL = IN_DEPTH | INSIDE | LAUNCH
+ALL = IN_DEPTH | INSIDE | STALLS | LAUNCH
 ONCE_AN_EPOCH = "shuffle"  # the range whose kernels belong to an epoch, not to a step
 KERNEL, RANGES, PHASE = "Kernel Name", "Push/Pop_Range", "Phase"
 COMMAND, ORIGIN = "# command: ", "# counted on: "
@@ -106,8 +116,9 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
     ``read_bytes``, ``written_bytes``, ``bytes``, ``tensor_pct`` (of the cycles, the tensor pipe at work), ``blocks``
     and ``waves`` of the launch. Where they were counted: ``tensor_instructions`` (matrix instructions),
     ``tensor_flops`` and ``tensor_type`` (``"bf16"``, ``"fp16"``, ``"tf32"``, or ""), ``fp32_flops`` (of the CUDA
-    cores), how busy other units were (BUSY), and INSIDE. Lines that are no CSV (ncu's own ``==PROF==``, the program's
-    output) are skipped, units and thousands separators are read, and a counter that is absent or not available is NaN.
+    cores), how busy other units were (BUSY), INSIDE, and STALLS. Lines that are no CSV (ncu's own ``==PROF==``, the
+    program's output) are skipped, units and thousands separators are read, and a counter that is absent or not
+    available is NaN.
     Raises ReportError where there is no kernel in it.
     """
     found = _counted(text, name)
@@ -127,7 +138,7 @@ def parse(text: str, name: str = "this file") -> pd.DataFrame:
             "tensor_flops": operations.sum(axis=1, min_count=1),
             "tensor_type": [types[row.argmax()] if row.any() else "" for row in used],
             "fp32_flops": found["fp32_add"] + found["fp32_mul"] + 2 * found["fp32_fma"],
-            **{name: found[name] for name in (*BUSY, *INSIDE, *LAUNCH)},
+            **{name: found[name] for name in (*BUSY, *INSIDE, *STALLS, *LAUNCH)},
         }
     )
 
