@@ -111,7 +111,7 @@ def differences() -> list[Difference]:
 def finish() -> None:
     """At a lab's end: what was expected and differed here, a line each."""
     if not _differences:
-        say("→ What this lab expects of a machine held here.")
+        say("→ Everything this lab expects held here.")
     for difference in _differences:
         say(f"→ [differs here] {difference}")
 

@@ -184,7 +184,7 @@ LABS = (
     Lab("19_monitoring.ipynb", "What the driver says",
         "NVML's counters, a training's energy", 20, 3),
     Lab("20_clinic.ipynb", "The clinic",
-        "ten unexplained reports, six programs to mend", 55, 4),
+        "ten unexplained reports, six programs to fix", 55, 4),
     Lab("21_more_gpus.ipynb", "More GPUs",
         "data parallelism, all-reduce, stragglers", 35, 4),
     Lab("22_sharding.ipynb", "A network shared out",
@@ -194,7 +194,7 @@ LABS = (
     Lab("24_nsight.ipynb", "Nsight itself",
         "the tool's window, nsys stats", 20, 4, on_nsight=True),
     Lab("25_own_model.ipynb", "Your own model",
-        "your own training script, profiled and mended", 22, 4),
+        "your own training script, profiled and fixed", 22, 4),
     Lab("26_attention.ipynb", "Softmax and attention",
         "online softmax, FlashAttention, tuning", 20, 5),
     Lab("27_inside.ipynb", "Inside a multiprocessor",
@@ -207,7 +207,9 @@ LABS = (
 # fmt: on
 
 ROUTES = (
-    Route("Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4: *The fix* and *Where it pays*; 5 to its scores"),
+    Route(
+        "Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4 through *The fix*, then *Where it pays*; 5 to its scores"
+    ),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
     Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, on to the roofline"),
     Route("Everything", tuple(range(1, 1 + len(LABS))), "parts 2 to 5 are electives"),

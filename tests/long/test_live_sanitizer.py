@@ -27,7 +27,7 @@ def test_every_entry_is_read():
         ("kernel  ms\n──────  ──\na        1\nb        2\n", "kernel     ms\n─────────  ──\nsomething   3"),
         ('<table style="x">\n<td>1</td>\n</table>', '<table style="x">\n</table>'),
         ("main: step 21 (62.3 ms) [drawn data: f5acf9c167a4]", "main: step 21 (9.1 ms) [drawn data: 000000000000]"),
-        ("→ What this lab expects of a machine held here.\n", "→ [differs here] one: …\n→ [differs here] two: 3 …\n"),
+        ("→ Everything this lab expects held here.\n", "→ [differs here] one: …\n→ [differs here] two: 3 …\n"),
         (
             "an epoch takes 12 ms\n✓ the GPU idles\n",
             "an epoch takes 9 ms, which\n    is long\n✓ the GPU idles\nand more",

@@ -90,7 +90,7 @@ def test_an_empty_function_is_no_answer(number, capsys):
 
     for none in (kernel if number == "10.1" else unanswered, None):
         assert not exercises.exercise(number, none)
-        assert capsys.readouterr().out == f'exercise {number}: no answer yet ("hint" as an answer gets you a hint)\n'
+        assert capsys.readouterr().out == f'exercise {number}: no answer yet (answer "hint" for a hint)\n'
     assert not exercises.exercise(number, 7)
     assert "the function itself is wanted, not 7" in capsys.readouterr().out
 

@@ -215,7 +215,7 @@ def test_a_stage_of_the_start_takes_what_its_process_takes_longer_than_the_one_b
         ([0.9, 0.8], "slower in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
         ([0.9, 0.8], "(95 %: 0.40–1.79)"),
         ([1.17, 1.24], "faster in each of 2 rounds; but 2 rounds that differ so could do that by chance"),
-        ([0.98, 1.05, 1.02], "the 3 rounds do not agree which is the faster: no difference can be claimed"),
+        ([0.98, 1.05, 1.02], "the 3 rounds disagree on which is faster: no difference can be claimed"),
         ([1.001, 1.003], "1.00 times as fast (1.00–1.00): no difference in 2 rounds"),
         ([2.0], "2.00 times as fast in one round; another may say otherwise"),
     ],

@@ -84,7 +84,7 @@ def test_all_fixes_change_few_lines(name):
 def test_what_is_no_report_of_the_examples_is_named():
     with pytest.raises(LabError, match="no report is called train_moon: there are train_resnet, "):
         scripts.script("train_moon")
-    with pytest.raises(LabError, match="no mend led to a report called train_resnet"):
+    with pytest.raises(LabError, match="no fix led to a report called train_resnet"):
         scripts.before("train_resnet")
     with pytest.raises(LabError, match="no script here is called train_moon: there are train_resnet, "):
         scripts.fixes("train_moon")

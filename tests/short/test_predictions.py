@@ -120,7 +120,7 @@ def test_a_lab_ends_with_its_predictions(capsys):
     capsys.readouterr()
     lab.finish()
     assert said(capsys) == [
-        "→ What this lab expects of a machine held here.",
+        "→ Everything this lab expects held here.",
         "→ Your predictions in this lab:",
         "→ one product: you predicted 5 ms; answer: 2.5 ms – over by a factor of 2.00",
         "→ the free dimension: you predicted N; answer: M – not so",

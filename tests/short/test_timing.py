@@ -273,6 +273,7 @@ def test_another_word_is_no_way_to_run_live(live, monkeypatch):
         ("bench_peaks.py", "bench_peaks.py"),
         ("bench_gan.py", "bench_gan.py --seeds 3"),
         ("bench_startup.py", "bench_startup.py --repeats 1"),
+        ("bench_roofs.py", "bench_roofs.py --seconds 0.5"),
         ("bench_sin_fit.py --profile", "bench_sin_fit.py --profile"),
     ],
 )

@@ -36,7 +36,7 @@ def in_rounds(ratio: Spread) -> str:
         return f"{said}; but {ratio.n} rounds that differ so could do that by chance (95 %: {low:.2f}–{high:.2f})"
     if round(ratio.low, 2) == round(ratio.high, 2) == 1:
         return f"{times}: no difference in {ratio.n} rounds"
-    return f"{times}, but the {ratio.n} rounds do not agree which is the faster: no difference can be claimed"
+    return f"{times}, but the {ratio.n} rounds disagree on which is faster: no difference can be claimed"
 
 
 def is_beyond_noise(ratio: Spread) -> bool:

@@ -171,7 +171,7 @@ def quietly(trial: Callable) -> Callable:
 def say(exercise: str, wrong: str | None) -> bool:
     """Print one line: ``wrong`` with it, right where that is empty, or not answered yet (None); True if it is right."""
     if wrong is None:
-        lines.say(f'exercise {exercise}: no answer yet ("hint" as an answer gets you a hint)')
+        lines.say(f'exercise {exercise}: no answer yet (answer "hint" for a hint)')
     elif wrong:
         lines.say(f"exercise {exercise}: not yet – {wrong}")
     else:

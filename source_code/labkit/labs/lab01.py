@@ -49,13 +49,13 @@ def blame(found: Budget) -> Iterator[Claim | str]:
         return
     loader = found.ms["loader"] / found.idle_ms
     yield Claim(
-        "the GPU waits for the loader longer than for all else together", loader > 0.5, loader,
+        "the GPU waits longer for the loader than for all the rest", loader > 0.5, loader,
         because="the machine's CPU cores are fast, or its GPU is slow",
         so="go on with lab 2 all the same: each lab builds on the one before",
     )  # fmt: skip
     yield (
         f"The program waited for the GPU for {found.held_ms.get('synchronisation', 0.0):.1f} ms; "
-        f"because of that the GPU stood still for {found.ms['synchronisation']:.1f} ms."
+        f"that left the GPU idle for {found.ms['synchronisation']:.1f} ms."
     )
 
 
@@ -89,7 +89,7 @@ def clocks(ms: Mapping[str, float]) -> Iterator[Claim | str]:
     )  # fmt: skip
     agree = by_events / done
     yield Claim(
-        "waiting for the GPU and asking its own clock agree within 10 %", abs(agree - 1) < 0.1, agree,
+        "timing to the end and CUDA events agree within 10 %", abs(agree - 1) < 0.1, agree,
         because="the GPU changed its clock rate, or was shared, between the two series",
         so="compare only what ran in turn, and more often than here",
     )  # fmt: skip
@@ -271,7 +271,7 @@ PREDICTIONS = {
     "product": Guess(
         "the product of 4096 × 4096", " ms", _measured_ms(),
         {
-            "So soon the line returns, and the product is only queued.": _measured_ms("launch only, 50 times"),
+            "That's when the line returns. The product is only queued.": _measured_ms("launch only, 50 times"),
             "That's the very first call, in which the libraries are loaded.": _measured_ms("first call, to the end"),
             "That's the data sheet's best. A real product doesn't reach it.": _least_ms,
         },

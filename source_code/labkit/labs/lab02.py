@@ -53,7 +53,7 @@ PREDICTIONS = {
         },
     ),
     "stranger": Guess(
-        "the stranger's bound without waiting for the loader", " times",
+        "the stranger's bound without waiting for the loader", "×",
         bounds.at_most("loader"),
         wrong={
             "That takes away all of its idle time, and none of that is waiting for data.": without(idle_ms),
@@ -124,8 +124,8 @@ def starved(before: Report, after: Report) -> Iterator[Claim | str]:
             so="compare times of kernels only between runs at one clock rate; trust the wall clock",
         )
         yield (
-            f"The epoch is {score.gained_ms:,.0f} ms shorter, of at most {score.bound.at_most_ms:,.0f} ms: "
-            f"{made.speedup:.1f} times as fast, of at most {score.bound.at_most_times:.1f}."
+            f"The epoch is {score.gained_ms:,.0f} ms shorter (bound: {score.bound.at_most_ms:,.0f} ms) "
+            f"and {made.speedup:.1f} times as fast (bound: {score.bound.at_most_times:.1f})."
         )
         yield Claim(
             "the gain is within its bound", score.kept,
@@ -150,8 +150,8 @@ def waits(after: Report, clock: WallClock) -> Iterator[Claim | str]:
         so="there are no rounds to see, and the mean step tells no more than the median one",
     )  # fmt: skip
     first_ms, round_ms = (found.iloc[:number].sum() for number in (1, workers))
-    batches = f", the first {workers} steps, a batch of each worker, {round_ms:.0f}" if workers > 1 else ""
-    yield f"Of {found.sum():.0f} ms of waiting: the first step {first_ms:.0f}{batches}."
+    batches = f", {round_ms:.0f} in the first {workers}, a batch of each worker" if workers > 1 else ""
+    yield f"Waiting: {found.sum():.0f} ms, {first_ms:.0f} in the first step{batches}."
     halves = f"after the first step, {early_ms:.0f} ms in the first half of the epoch, {late_ms:.0f} in the second"
     if found.empty:
         yield "No range of this report marks the loader: nothing is known of the waits."
@@ -178,7 +178,7 @@ def workers(tried: Sweep) -> Iterator[Claim | str]:
         yield f"{most} workers instead of {tried.spare}: {in_rounds(ratio)}."
     else:
         yield f"More than {tried.spare} workers were not tried: one quick round could not tell."
-    yield f"The best median is that of --workers {best}: {images:,.0f} images a second."
+    yield f"--workers {best} has the best median: {images:,.0f} images a second."
 
 
 # --- its sweep ---------------------------------------------------------------------------------------------------

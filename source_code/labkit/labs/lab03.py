@@ -89,7 +89,7 @@ def cost_of_pinning(rows: Sequence[dict]) -> Iterator[Claim | str]:
     large = {(row["memory"], row["non_blocking"]): row for row in rows if row["size_mb"] == LARGE_MB}
     pin_ms, slow_ms = large["pinned", False]["first_pin_ms"], large["pageable", False]["done_us"] / 1e3
     yield (
-        f"To pin a new buffer of {LARGE_MB:g} MB takes {pin_ms / slow_ms:.1f} times as long as the slow copy: "
+        f"Pinning a new {LARGE_MB:g} MB buffer takes {pin_ms / slow_ms:.1f} times as long as the slow copy: "
         f"{pin_ms:.0f} ms including the copy, against {slow_ms:.0f} ms."
     )
 
@@ -282,9 +282,7 @@ HIDDEN_COPIES = Number(
         "that is the wait for the loader: a second stream hides copies, not the loader": row_ms("loader"),
         "those are seconds: milliseconds are asked for": row_ms("copies") / 1e3,
         "that is all idle time: the GPU waits for other things than copies, too": bounds.idle_ms,
-        "that is for how long the copies held the program, which goes on at once: for how long does the GPU copy?": (
-            _to_gpu_ms("api_ms")
-        ),
+        "that is how long the copies held the program: how long does the GPU copy?": (_to_gpu_ms("api_ms")),
         "that is one copy: an epoch has one for each batch": _to_gpu_ms("longest_gpu_us") / 1e3,
         "that is the whole epoch": bounds.whole_ms,
     },

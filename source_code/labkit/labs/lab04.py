@@ -95,13 +95,13 @@ def unused(before: Report) -> Iterator[Claim | str]:
     yield Claim(
         "in FP32, at most 1 % of the kernel time is on Tensor Cores", used_ms <= 0.01 * ms.sum(), ms.round(1).to_dict(),
         because="a library or an environment variable lets FP32 products use Tensor Cores after all",
-        so=f"{used_ms:.0f} of {ms.sum():.0f} ms have already what this lab wants to give them",
+        so=f"{used_ms:.0f} of {ms.sum():.0f} ms are already on Tensor Cores",
     )  # fmt: skip
-    used = f"of {ms.sum():.0f} ms of kernels, Tensor Cores work in {used_ms:.0f} ms"
-    yield used if ms.sum() else "here are no kernels to hand over"
+    used = f"kernels use Tensor Cores for {used_ms:.0f} of {ms.sum():.0f} ms"
+    yield used if ms.sum() else "no kernels ran here"
     in_pooling = [pct for kernel, pct in tensor_cores.sampled(before)["sampled_pct"].items() if "pool" in kernel]
     if in_pooling:
-        yield Note(f"Inside pooling, where no Tensor Core can work, the counter reads {max(in_pooling):.1f} %.")
+        yield Note(f"In pooling, which can't use Tensor Cores, the counter reads {max(in_pooling):.1f} %.")
 
 
 def whole_run(runs: Mapping[str, Sequence[dict]], accuracies: Mapping[str, Sequence[float]]) -> Iterator[Claim | str]:
@@ -111,9 +111,9 @@ def whole_run(runs: Mapping[str, Sequence[dict]], accuracies: Mapping[str, Seque
     baseline, *formats = accuracies.values()
     lowest_p = min(accuracy.below(baseline, own) for own in formats)
     yield Claim(
-        "with no format is the accuracy significantly below the baseline's", lowest_p >= accuracy.SIGNIFICANCE,
+        "no format's accuracy is significantly below the baseline's", lowest_p >= accuracy.SIGNIFICANCE,
         lowest_p,
-        because="ten seeds decide, and small losses show in some sets of ten and not in others",
+        because="a small loss shows in some sets of ten seeds and not in others",
         so="train in the format with the highest mean in lab 5's table, with more seeds",
     )  # fmt: skip
 
@@ -124,8 +124,8 @@ def kernels_gained(before: Report, after: Report) -> Iterator[Claim | str]:
     bound_ms = made.bounds["mixed_precision"].at_most_ms
     yield Claim(
         "same GPU, same steps, same bytes copied to it", made.comparable, made.obstacles,
-        because="one of the two was made without a GPU, or with other digits",
-        so="do not subtract these two epochs: profile both again, one right after the other",
+        because="one of the two ran without a GPU, or on other digits",
+        so="do not compare these two epochs: profile both again, one right after the other",
     )  # fmt: skip
     yield Claim(
         "in FP16 the GPU needs at least 20 % less time for an epoch", saved_ms > 0.2 * _busy_ms(before), saved_ms,
@@ -138,23 +138,24 @@ def kernels_gained(before: Report, after: Report) -> Iterator[Claim | str]:
         so="profile both again, one right after the other",
     )  # fmt: skip
     share = 100 * saved_ms / bound_ms if bound_ms else 0.0
-    yield Note(f"The GPU works {saved_ms:.0f} ms less, of {bound_ms:.0f} at most ({share:.0f} %).")
+    yield Note(f"The GPU saves {saved_ms:.0f} of at most {bound_ms:.0f} ms ({share:.0f} %).")
     launched = [launch(report).launches for report in (before, after)]
     yield Note(f"Kernels launched: {launched[0]:,} before, {launched[1]:,} after.")
     after_ms, before_ms = made.after.ms, made.before.ms
-    grew = {CAUSES[cause]: after_ms[cause] - before_ms[cause] for cause in made.before.idle_causes}
+    grew = {_spoken(CAUSES[cause]): after_ms[cause] - before_ms[cause] for cause in made.before.idle_causes}
     most = [name for name in sorted(grew, key=grew.get, reverse=True)[:3] if grew[name] > 0.5]
-    yield ", ".join(f"{name} grew by {grew[name]:.0f} ms" for name in most) or "nothing grew"
+    most_ms = ", ".join(f"{name} by {grew[name]:.0f} ms" for name in most)
+    yield f"what grew: {most_ms}" if most else "nothing grew"
     epoch = f"the epoch is {abs(made.gained_ms):.0f} ms {'shorter' if made.gained_ms > 0 else 'longer'}"
     if saved_ms <= 0:
         yield _here(before, "mixed precision does not make this GPU's work shorter")
     elif made.gained_ms > 1.1 * saved_ms:
         fell = min(grew, key=grew.get)
-        yield f"{epoch}, and the kernels did not give all of that: {fell} fell by {-grew[fell]:.0f} ms"
+        yield f"{epoch}, more than the kernels saved: {fell} fell by {-grew[fell]:.0f} ms"
     elif made.gained_ms < saved_ms / 2:
-        yield f"{epoch}: waiting took what the kernels gave, so the epoch did not wait for them"
+        yield f"{epoch}: the kernels' saving went into waiting, so they did not set the pace"
     else:
-        yield f"{epoch}: most of what the kernels gave came out at the end, so the epoch waited for them"
+        yield f"{epoch}: it kept most of what the kernels saved, so they set the pace"
 
 
 def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[Claim | str]:
@@ -169,13 +170,13 @@ def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[
     yield Claim(
         "in FP16, more than half of the eligible operations use Tensor Cores",
         own["using"] > 0.5 * (sum(own.values()) - own["other"]), own,
-        because="this GPU has none, or its kernels have names that no rule knows yet",
-        so=_here(fp32, "mixed precision gains what fewer bytes gain, and no more"),
+        because="this GPU has none, or its kernels' names match no rule yet",
+        so=_here(fp32, "mixed precision gains only what fewer bytes gain"),
     )  # fmt: skip
     yield Claim(
         "in BF16, kernels run on Tensor Cores", (tensor_cores.verdicts(bf16)["tensor_core"] == "yes").any(),
         because="GPUs older than Ampere emulate BF16 with FP32 arithmetic",
-        so=_here(fp32, "expect nothing of the rows of BF16; train in FP16 with a scaler"),
+        so=_here(fp32, "ignore the BF16 rows; train in FP16 with a scaler"),
     )  # fmt: skip
     used = tensor_cores.verdicts(fp16).query("tensor_core == 'yes'")
     longest_us = (1e3 * used["gpu_ms"] / used["count"]).max()
@@ -183,7 +184,7 @@ def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[
         f"in FP16 the longest Tensor Core kernel takes less than the {SAMPLED_US:.0f} µs that a sample needs",
         longest_us < SAMPLED_US, longest_us,
         because="a slower GPU takes longer for the same product",
-        so=_here(fp32, "sb.sampled tells what the counter reads inside those kernels"),
+        so=_here(fp32, "sb.sampled shows what the counter reads inside those kernels"),
     )  # fmt: skip
 
 
@@ -193,6 +194,12 @@ def pays(slow: Sequence[dict], fast: Sequence[dict]) -> Iterator[Claim | str]:
     before, after = (spread(runs, "step_ms").text("ms") for runs in (slow, fast))
     yield Note(f"A step without the profiler: {before} before, {after} after, {in_rounds(ratio)}.")
     yield Claim("in each round a step is over 1.5 times as fast", ratio.low > 1.5, ratio.low)
+
+
+def _spoken(row: str) -> str:
+    """``CPU code (Python, libraries)``: a row's name, without its colon."""
+    name, colon, what = row.partition(": ")
+    return f"{name} ({what})" if colon else name
 
 
 def _here(before: Report, what: str) -> str:
@@ -236,14 +243,12 @@ PREDICTIONS = {
         },
     ),
     "saved": Guess(
-        "the GPU's work that FP16 saves an epoch",
+        "GPU work that FP16 saves in an epoch",
         " ms",
         lambda before, after: _saved_ms(before, after) or float("nan"),
         wrong={
-            "That is the bound, in which products take no time at all.": _at_most_ms,
-            "That halves everything. Pooling takes as long as before, and converting numbers comes on top.": (
-                _busy_ms / 2
-            ),
+            "That is the bound, where products take no time at all.": _at_most_ms,
+            "That halves everything. Pooling takes as long as before, and conversions come on top.": _busy_ms / 2,
         },
     ),
 }
@@ -254,12 +259,12 @@ PREDICTIONS = {
 
 SMALLEST_HALF = Number(
     READ,
-    "The smallest exponent is -14, and a subnormal number has ten more bits below it.",
+    "The smallest exponent is -14, and subnormal numbers use ten more bits below it.",
     right=lambda: 2.0**-24,
     wrong={
-        "that is the smallest normal number: below it are the subnormal ones": lambda: 2.0**-14,
-        "that is what is rounded to zero: half of the smallest number": lambda: 2.0**-25,
-        "that is the distance from 1 to the next number: near zero numbers are finer": lambda: 2.0**-10,
+        "that is the smallest normal number: subnormal ones go lower": lambda: 2.0**-14,
+        "that is half of the smallest number: it rounds to zero": lambda: 2.0**-25,
+        "that is the distance from 1 to the next number: near zero, steps are finer": lambda: 2.0**-10,
         "that is BF16's smallest normal number: it has FP32's exponents, FP16 has fewer": lambda: 2.0**-126,
         "that is the exponent alone: the number is a power of two": lambda: -24.0,
     },
@@ -327,9 +332,9 @@ class StepTrial:
         if self.error and not self.types:
             raise self.error
         if torch.float32 in self.types or not self.types:
-            return "the forward pass runs in FP32: it belongs into torch.autocast, for the data's device"
+            return "the forward pass runs in FP32: it belongs in torch.autocast, for the data's device"
         if torch.bfloat16 in self.types:
-            return "autocast computes in BF16, which needs no scaler: name torch.float16"
+            return "autocast computes in BF16, which needs no scaler: pass torch.float16"
         if "scale" not in self.asked:
             return "the loss is never scaled"
         cleared = "there are no gradients at the step: is zero_grad() called after backward()?"
@@ -338,7 +343,7 @@ class StepTrial:
                 return cleared
             raise self.error
         for name, why in (
-            ("step", "scaler.step(optimizer) is missing: it leaves out steps that overflow"),
+            ("step", "scaler.step(optimizer) is missing: it skips steps that overflow"),
             ("update", "scaler.update() is missing"),
         ):
             if name not in self.asked:
@@ -347,28 +352,28 @@ class StepTrial:
         unscaled_first = "unscale_" in order and order.index("unscale_") < order.index("step")
         scaled = self.asked["unscale_" if unscaled_first else "step"]  # as backward, or a clip, left them
         if self._same(scaled, SCALE * self.gradient + self.stale):
-            return "the gradients of the step before are still in it: optimizer.zero_grad() is missing"
+            return "the gradients of the step before are still there: optimizer.zero_grad() is missing"
         if scaled is None or not scaled.any():
             return cleared
         if self._same(scaled, self.gradient):
-            return "backward() starts from the loss that is not scaled"
+            return "backward() starts from the unscaled loss"
         if not self._same(scaled, SCALE * self.gradient):
             return "the gradients are clipped while they are still scaled: call scaler.unscale_(optimizer) first"
         if not unscaled_first:
-            return "the gradients are not clipped before the step, or only after it"
+            return "the gradients are not clipped, or only after the step"
         return self._clipped(self.asked["step"])
 
     def _clipped(self, gradient) -> str | None:
         norm, own, most = gradient.norm(), self.gradient.norm(), self.max_norm
         if torch.nn.functional.cosine_similarity(gradient, self.gradient, dim=0) < 0.999:
-            return "the gradients point elsewhere after the clip: clip their norm, not each number"
+            return "the clip changes the gradients' direction: clip their norm, not each number"
         wanted = min(float(own), most)
         if norm > 1.01 * wanted:
             return f"the gradients' norm is {norm:.3g} at the step: clip them to max_norm, {most:g} here"
         if norm < 0.99 * wanted:
-            return f"the gradients' norm is {norm:.3g} at the step, where {own:.3g} may stay up to {most:g}"
+            return f"the gradients' norm fell from {own:.3g} to {norm:.3g}: clip only to max_norm, {most:g}"
         if not self._same(self.moved, gradient):
-            return "the weights do not move by one step: is the optimizer asked twice, or before the clip?"
+            return "the weights do not move by one step: did the optimizer step twice or before the clip?"
         return None
 
     @staticmethod
@@ -430,20 +435,20 @@ AMP_STEP = Code(
         "the forward pass runs in FP32": _amp_step(kind="float32"),
         "autocast computes in BF16": _amp_step(kind="bfloat16"),
         "the loss is never scaled": _amp_step(scaled=False),
-        "backward() starts from the loss that is not scaled": _amp_step(scaled="and thrown away"),
+        "backward() starts from the unscaled loss": _amp_step(scaled="and thrown away"),
         "optimizer.zero_grad() is missing": _amp_step(zero="never"),
         "is zero_grad() called after backward()?": _amp_step(zero="after backward"),
         "clipped while they are still scaled": _amp_step(unscale="after the clip"),
         "clipped while they are still scaled: call": _amp_step(unscale="never"),
         "clip their norm, not each number": _amp_step(clip=lambda *own: torch.nn.utils.clip_grad_value_(*own)),
-        "is 0.01 at the step, where": _amp_step(clip=lambda own, _: torch.nn.utils.clip_grad_norm_(own, 0.01)),
+        "to 0.01: clip only to max_norm, 1": _amp_step(clip=lambda own, _: torch.nn.utils.clip_grad_norm_(own, 0.01)),
         "clip them to max_norm, 0.25 here": _amp_step(clip=lambda own, _: torch.nn.utils.clip_grad_norm_(own, 1.0)),
         "clip them to max_norm, 1 here": _amp_step(clip=lambda *_: None),
         "clip them to max_norm, 10000 here": _amp_step(clip=_always_to_max_norm),
-        "not clipped before the step": _amp_step(clip=lambda *_: None, unscale="never"),
+        "are not clipped, or only after the step": _amp_step(clip=lambda *_: None, unscale="never"),
         "scaler.step(optimizer) is missing": _amp_step(step=lambda scaler, optimizer: optimizer.step()),
         "scaler.update() is missing": _amp_step(update=False),
-        "is the optimizer asked twice": _amp_step(step=lambda scaler, own: (scaler.step(own), own.step())),
+        "did the optimizer step twice": _amp_step(step=lambda scaler, own: (scaler.step(own), own.step())),
     },
 )
 
@@ -464,14 +469,14 @@ PER_CENT = 100 / _bound_ms
 
 SHARE_OF_BOUND = Number(
     BOUND,
-    "What is gone from the rows that mixed precision treats, over what the first of the two reports says is possible.",
+    "Divide the time gone from the rows that mixed precision treats by the bound in the first report.",
     right=PER_CENT * REMOVED_MS,
     wrong={
         "that is a share of 1: in per cent it is a hundred times as much": REMOVED_MS / _bound_ms,
         "those are the milliseconds gained: what share of the bound are they?": REMOVED_MS,
         "that is the bound itself, in milliseconds": _bound_ms,
         "that is what the whole epoch gained: mixed precision does not treat all of its rows": PER_CENT * GAINED_MS,
-        "that is one row: kernels of which nobody can tell are treated, too": PER_CENT * ONE_ROW_MS,
+        "that is one row: kernels marked unknown are treated, too": PER_CENT * ONE_ROW_MS,
         "that is the gain as a share of the whole epoch, not of its bound": 100 * REMOVED_MS / EPOCH_MS,
         "that is the bound over the gain: the other way round": 100 * _bound_ms / REMOVED_MS,
     },
@@ -479,12 +484,12 @@ SHARE_OF_BOUND = Number(
 
 NOTHING_TO_GAIN = Choice(
     READ,
-    "Two things count: is the GPU busy, and what do the names of its products say about their numbers?",
+    "Is the GPU busy, and what do the names of its products say about their numbers?",
     right=lambda report: "16 bits",
     wrong={
         "idle": "the GPU is busy nearly all the time, so its kernels do set the pace",
         "no products": "some kernels say yes under Tensor Cores: those are its convolutions",
-        "memory": "they do wait for memory, but half the bytes would halve that: how long is each number already?",
+        "memory": "they do wait for memory, but only shorter numbers would help: how short are they already?",
     },
 )
 

@@ -57,7 +57,7 @@ def rung_by_rung(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     gains = {}
     for before, after in pairwise(runs):
         yield f"{STEPS[after]}: the training loop is {compared(runs[before], runs[after], LOOP)}"
-        ratio = paired(runs[before], runs[after])
+        ratio = paired(runs[before], runs[after], LOOP)
         gains[STEPS[after]] = ratio.median if is_beyond_noise(ratio) else 1.0
     yield f"all three: the whole process is {compared(first, last)}"
     (_, workers), *others = gains.items()
@@ -65,7 +65,7 @@ def rung_by_rung(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     yield Claim(
         "the workers gained more than the other two together", workers > math.prod(gain for _, gain in others),
         {name: f"{gain:.2f}" if gain != 1 else "no difference" for name, gain in gains.items()},
-        because="few cores leave little to gain from workers, a slow GPU much from shorter kernels",
+        because="on few cores, workers gain little; on a slow GPU, shorter kernels gain much",
         so=f"what matters most here: {most if gains[most] > 1 else 'none of the three'}",
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ def scores(reports: Mapping[str, Report], runs: Mapping[str, Sequence[dict]]) ->
         rows.append((*row, " → ".join(step_ms)))
     columns = ["its rows before ms", "its rows after ms", "gains at most ms", "% of the bound"]
     frame = pd.DataFrame(rows, columns=["fix", *columns, "training loop, timed", "a ResNet's step, timed: ms"])
-    caption = "Each fix on the rows that it treats; and without a profiler, on our loop and on a ResNet (recorded)"
+    caption = "Each fix on the rows that it treats; without a profiler, on our loop and a ResNet (recorded)"
     return table(frame, caption, dict.fromkeys(columns, "{:,.0f}"))
 
 
@@ -102,8 +102,8 @@ def promised(scored: pd.DataFrame) -> Iterator[Claim | str]:
     shrank = scored["its rows after ms"] < scored["its rows before ms"]
     yield Claim(
         "each fix shrank the rows that it treats", bool(shrank.all()), list(scored["fix"][~shrank]),
-        because="one profile a step was made, and the loader's wait differs from one to the next",
-        so="make this step's profile again before you judge the fix",
+        because="each step has one profile, and the loader's wait differs between profiles",
+        so="profile this step again before you judge the fix",
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ PREDICTIONS = {
         "×",
         lambda own, example, runs: paired(own, example).median,
         wrong={
-            "That's what many workers gained. The example has one, as our baseline has.": lambda own, example, runs: (
+            "That's what many workers gained. The example has one, like our baseline.": lambda own, example, runs: (
                 paired(*list(runs.values())[:2]).median
             ),
         },
@@ -210,11 +210,11 @@ IDLE_BOUND = Number(
     "If the GPU never idled, the epoch would last as long as the GPU is busy now.",
     right=_times_busy,
     wrong={
-        "that is the share for which the GPU works: turn it over": 1 / _times_busy,
-        "that is the share for which it idles, in per cent": 100 * _idle_share,
-        "that is the epoch over the idle time: the work is what is left": 1 / _idle_share,
-        "that is idle time over work: the epoch holds the work, too": _times_busy - 1,
-        "that takes away the loader's wait alone": at_most("loader"),
+        "that is the share of time the GPU works: invert it": 1 / _times_busy,
+        "that is the idle share, in per cent": 100 * _idle_share,
+        "that is the epoch over the idle time: use the busy time": 1 / _idle_share,
+        "that is idle over busy time: the epoch includes both": _times_busy - 1,
+        "that removes the loader's wait alone": at_most("loader"),
         "those are milliseconds: how many times as fast?": lambda report: idle(report).busy_ms,
     },
 )
@@ -230,11 +230,11 @@ NEXT_AFTER_LOADER = Choice(
     "Compare what each fix gains at most.",
     right=_next_fix,
     wrong={
-        "loader": "the loader is left aside here: which comes after it?",
-        "pinned_memory": "the copies of this step are pinned already, and its row of copies is short",
+        "loader": "leave the loader aside: which fix comes after it?",
+        "pinned_memory": "this step's copies are pinned already, and their row is short",
         "no_synchronisation": "waiting for the GPU is a short row here: compare what each fix gains at most",
         "mixed_precision": "much of its work uses Tensor Cores already: compare what each fix gains at most",
-        "cuda_graph": "launches and Python are not what is largest here: compare what each fix gains at most",
+        "cuda_graph": "launches and Python are not largest here: compare what each fix gains at most",
     },
 )
 
@@ -254,10 +254,10 @@ def _try_gain(gain: Callable) -> str | None:
         of = f"{before_s} s and {after_s} s"
         if wanted is None:
             if given is not None:
-                return f"the rounds {of} do not agree which is the faster: None is wanted, not {shown(given)}"
+                return f"the rounds {of} disagree on which is faster: None is wanted, not {shown(given)}"
             continue
         if given is None:
-            return f"the rounds {of} agree which is the faster, and it claims nothing"
+            return f"the rounds {of} agree on which is faster, but it returns None"
         try:
             found = number(given)
         except NotANumber as wrong:
@@ -268,10 +268,10 @@ def _try_gain(gain: Callable) -> str | None:
         for value, why in (
             (1 / wanted, "upside down: 2 means twice as fast"),
             *(
-                (of(before_s) / of(after_s), f"these are {what} divided: divide in each round")
-                for of, what in ((statistics.median, "medians"), (statistics.fmean, "means"), (min, "the best runs"))
+                (of(before_s) / of(after_s), f"that divides {what}: divide in each round")
+                for of, what in ((statistics.median, "medians"), (statistics.fmean, "means"), (min, "best runs"))
             ),
-            (statistics.fmean(times), "the mean of the rounds: one odd round draws it away, take the median"),
+            (statistics.fmean(times), "the mean of the ratios: one odd round skews it, take the median"),
         ):
             if math.isclose(found, value, rel_tol=1e-6):
                 return f"for {of} it says {found:.3g}: {why}"
@@ -297,19 +297,19 @@ def _claimed(middle: Callable = _middle, where: Callable = _agree) -> Callable:
 
 
 GAIN = Code(
-    "zip() gives the two runs of a round; statistics.median is there; all ratios above 1, or all below it, agree.",
+    "zip() pairs each round's runs; use statistics.median; rounds agree if all ratios are above 1, or all below.",
     _try_gain,
     wrong={
-        "do not agree which is the faster": _middle,
+        "disagree on which is faster": _middle,
         "upside down": _claimed(lambda b, a: _middle(a, b)),
-        "these are medians divided": _claimed(lambda b, a: statistics.median(b) / statistics.median(a)),
-        "these are means divided": _claimed(lambda b, a: statistics.fmean(b) / statistics.fmean(a)),
-        "these are the best runs divided": _claimed(lambda b, a: min(b) / min(a)),
-        "the mean of the rounds": _claimed(lambda b, a: statistics.fmean(_ratios(b, a))),
-        "agree which is the faster, and it claims nothing": _claimed(
+        "that divides medians": _claimed(lambda b, a: statistics.median(b) / statistics.median(a)),
+        "that divides means": _claimed(lambda b, a: statistics.fmean(b) / statistics.fmean(a)),
+        "that divides best runs": _claimed(lambda b, a: min(b) / min(a)),
+        "the mean of the ratios": _claimed(lambda b, a: statistics.fmean(_ratios(b, a))),
+        "agree on which is faster, but it returns None": _claimed(
             where=lambda b, a: min(b) > max(a) or max(b) < min(a)
         ),
-        "s and [12.5, 20.0, 16.0] s agree which": _claimed(where=lambda b, a: min(_ratios(b, a)) > 1),
+        "s and [12.5, 20.0, 16.0] s agree on which": _claimed(where=lambda b, a: min(_ratios(b, a)) > 1),
         "is not one number": _claimed(_ratios),
     },
 )

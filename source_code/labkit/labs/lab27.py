@@ -270,7 +270,7 @@ def held_back(found: Counts) -> Iterator[Claim | str]:
 def conflicts(found: Counts) -> Iterator[Claim | str]:
     """What share of the passes through shared memory are conflicts; ``found`` as before."""
     share = {form: found["bank_conflicts"][form] / found["shared_wavefronts"][form] for form in PLACES}
-    yield Claim("in *tile*, over four fifths of the passes are conflicts", share["tile"] > 0.8, share["tile"])
+    yield Claim("in tile, over four fifths of the passes are conflicts", share["tile"] > 0.8, share["tile"])
     rest = max(share["padded"], share["swizzled"])
     yield Claim("padded or swizzled, less than a twentieth are", rest < 0.05, rest)
     yield (

@@ -37,7 +37,7 @@ def seconds(found: Epochs) -> Table:
         for step in course.ladder()
     ]
     older = {(folder, step) for folder, own in found.items() for step in own if recorded.outdated(own[step])}
-    caption = "Seconds an epoch, by machine"
+    caption = "Seconds an epoch (the first left out), by machine"
     if older:
         steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
         on = [course.MACHINES[folder] for folder in found if folder in {folder for folder, _ in older}]
@@ -62,7 +62,7 @@ def mattered_most(found: Epochs) -> Table:
             was, now = _median_s(own[before]), _median_s(own[after])
             rows.append((course.MACHINES[folder], after.label.partition(": ")[2], was, now, was - now))
     columns = ["machine", "what saved most", "epoch before s", "after s", "saved s"]
-    caption = "What mattered most; two rows where the rounds do not agree"
+    caption = "What mattered most; two rows where repeated runs disagree"
     return table(pd.DataFrame(rows, columns=columns), caption, dict.fromkeys(columns[2:], "{:.2f}"))
 
 

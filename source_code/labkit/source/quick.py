@@ -18,6 +18,7 @@ FEWER = {  # benchmarks of minutes: the flag that says how often or how long the
     "bench_sin_fit.py": ("seeds", 2),
     "bench_gan.py": ("seeds", 3),
     "bench_formats.py": ("seeds", 3),
+    "bench_roofs.py": ("seconds", 0.5),
     "bench_startup.py": ("repeats", 1),
     "bench_wmma.py": ("sizes", 5),
     "speedrun_search.py": ("minutes", 0.3),

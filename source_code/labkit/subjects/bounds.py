@@ -45,4 +45,4 @@ def guess(of: str, fix: str, cause: str, *, alone: str, idle: str, over: str) ->
     """A guess of a fix's bound. What is said to who takes away the budget's ``cause`` alone, or all idle time, or who
     divides the window by the cause."""
     wrong = {alone: without(row_ms(cause)), idle: without(idle_ms), over: whole_ms / row_ms(cause)}
-    return Guess(of, " times", at_most(fix), wrong)
+    return Guess(of, "×", at_most(fix), wrong)

@@ -56,7 +56,7 @@ def wall_clock_table(records: Mapping[str, Sequence[dict]], in_turn: bool = True
     formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
     formats |= dict.fromkeys(["× before", "× baseline", frame.columns[-1]], "{:.2f}")
     many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
-    caption = f"{many} epochs: whole process (median and range of n runs), of which training loop and test (medians)"
+    caption = f"{many} epochs: whole process (median and range of n runs), with training loop and test (medians)"
     measured = [column for column in formats if column in frame]
     return WallClock(frame, caption, {column: formats[column] for column in measured}, runs=records)
 

@@ -1,4 +1,4 @@
-"""What is the next bottleneck, and how do we know? One sentence a finding, the costliest first.
+"""What is the next bottleneck, and how do we know? Short sentences, the costliest finding first.
 
 A finding rests on what the report holds. Where something was not recorded, it is listed as not looked at; no finding
 is made up in its place. Who teaches the fixes hands in the name of each one's lab.
@@ -27,13 +27,13 @@ UNTREATED = (
     "unexplained",
 )  # findings of their own
 HOW = {
-    "mpi": "calls that do not block, beside kernels; or let the GPUs talk to one another (NCCL, a CUDA-aware MPI)",
-    "profiler": "what the profiler wrote down of itself, not all that it costs: time the program without it",
-    "cuda_setup": "context, code, memory: once at the start, so look at a later stretch; in a loop, keep what is there",
+    "mpi": "Use calls that don't block, beside kernels. Or let the GPUs talk to one another (NCCL, a CUDA-aware MPI)",
+    "profiler": "The profiler notes only part of what it costs: time the program without it",
+    "cuda_setup": "Context, code, memory: once at the start, so look at a later stretch. In a loop, keep what is there",
 }
 LAYOUT = (
-    "kernels that only change a layout (nchwToNhwc, nhwcToNchw) ran for {ms:,.1f} ms beside Tensor Core kernels, which "
-    "want the channels last: keep model and images that way (memory_format=torch.channels_last)"
+    "kernels that only change a layout (nchwToNhwc, nhwcToNchw) ran for {ms:,.1f} ms beside Tensor Core kernels. "
+    "Those need the channels last: keep model and images that way (memory_format=torch.channels_last)"
 )
 LINE_OF = {  # fix or finding → the cause whose calls tell the line
     "loader": "loader", "pinned_memory": "pageable_copy", "no_synchronisation": "synchronisation",
@@ -77,11 +77,11 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     for fix, bound in bounds(report, budget).items():
         if bound.at_most_ms >= WORTH * whole_ms > 0:
             cause = max(FIXES[fix].causes, key=budget.ms.__getitem__)  # the costliest of those that the fix treats
-            evidence = _evidence(report, budget, fix) + _line(report, budget, fix)
+            evidence = _sentences(_evidence(report, budget, fix), _line(report, budget, fix))
             found.append(Advice(cause, evidence, bound.at_most_ms, (labs or {}).get(fix), budget.label(cause)))
     for cause in UNTREATED:
         if budget.ms[cause] >= WORTH * whole_ms > 0:
-            evidence = _untreated(report, budget, cause) + _line(report, budget, cause)
+            evidence = _sentences(_untreated(report, budget, cause), _line(report, budget, cause))
             at_most_ms = _hidden_ms(report, budget) if cause == "communication" else budget.ms[cause]
             found.append(Advice(cause, evidence, at_most_ms, None, budget.label(cause)))
     layout_ms = min(_layout_ms(report, budget), budget.ms["other_kernels"])
@@ -97,7 +97,8 @@ def advice(report: Report, budget: Budget, labs: Mapping[str, str] | None = None
     same = next((one for one in found if late and (late.gpu, late.cause) == (budget.device, one.cause)), None)
     if same:  # it is this GPU that is late, and the cause is found already: one story, with the fix's bound and lab
         found.remove(same)
-        evidence, at_most_ms = f"{late.evidence}; {same.evidence}", max(late.upper_bound_ms, same.upper_bound_ms)
+        evidence = _sentences(late.evidence, same.evidence)
+        at_most_ms = max(late.upper_bound_ms, same.upper_bound_ms)
         late = replace(late, evidence=evidence, upper_bound_ms=at_most_ms, lab=same.lab)
     found += [late] if late else []
     return sorted(found, key=lambda one: -one.upper_bound_ms)
@@ -122,48 +123,58 @@ def not_looked_at(report: Report, budget: Budget) -> list[str]:
     return missing + report.notes
 
 
+def _sentences(first: str, *others: str) -> str:
+    """The texts as sentences, without the first one's capital and the last one's full stop; empty ones are left out."""
+    return ". ".join([first, *(text[:1].upper() + text[1:] for text in others if text)])
+
+
 def _evidence(report: Report, budget: Budget, fix: str) -> str:
     """What in the report shows that this fix has something to gain."""
     window_ms, ms = budget.window.duration_ms, budget.ms
     held_ms = budget.held_ms
     if fix == "loader":
         waits = budget.spans["loader"]
-        longest = f"; the longest gap {(waits[:, 1] - waits[:, 0]).max() / 1e6:,.1f} ms" if len(waits) else ""
-        return (
-            f"the program waited for data for {held_ms.get('loader', 0.0):,.1f} of {window_ms:,.1f} ms, and the GPU "
-            f"was idle for {ms['loader']:,.1f} ms of it ({len(waits):,} gaps{longest}){_how(budget, 'loader')}"
+        longest = f" of up to {(waits[:, 1] - waits[:, 0]).max() / 1e6:,.1f} ms" if len(waits) else ""
+        gaps = f"{len(waits):,} gap{'s' * (len(waits) != 1)}{longest}"
+        return _sentences(
+            f"the program waited {held_ms.get('loader', 0.0):,.1f} of {window_ms:,.1f} ms for data",
+            f"Meanwhile the GPU idled for {ms['loader']:,.1f} ms, in {gaps}",
+            budget.evidence.get("loader", ""),
         )
     if fix == "pinned_memory":
-        text = (
-            f"copies ran for {ms['copies']:,.1f} ms with no kernel beside them; those of pageable memory held the "
-            f"program for {held_ms.get('pageable_copy', 0.0):,.1f} ms"
+        return _sentences(
+            f"copies ran for {ms['copies']:,.1f} ms with no kernel beside them",
+            f"Those of pageable memory held the program for {held_ms.get('pageable_copy', 0.0):,.1f} ms",
+            *_copied(report, budget),
         )
-        return "; ".join([text, *_copied(report, budget)])
     if fix == "no_synchronisation":
-        return (
-            f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms, and the GPU was idle "
-            f"for {ms['synchronisation']:,.1f} ms because of it"
-        ) + f"{_how(budget, 'synchronisation')}{_drained(report, budget)}"
+        return _sentences(
+            f"the program waited for the GPU for {held_ms.get('synchronisation', 0.0):,.1f} ms",
+            f"Because of that the GPU idled for {ms['synchronisation']:,.1f} ms{_how(budget, 'synchronisation')}",
+            _drained(report, budget),
+        )
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
         parts = [
             f"{found.at_stake_ms:,.1f} ms of kernels in convolutions and matrix products ran without Tensor Cores "
-            f"(judged by {found.by}); of other kernels that work in 32 bits, 16 bits can at best halve the time"
+            f"(judged by {found.by}). 16 bits can at best halve the time of other 32-bit kernels"
         ]
         if ms["unknown_kernels"] >= WORTH * window_ms:
             unknown = (
-                f"of {ms['unknown_kernels']:,.1f} ms the kernels' names do not tell whether they use Tensor Cores: "
-                "sample the counter Tensor Active (--gpu-metrics-devices), or count their instructions with ncu"
+                f"{ms['unknown_kernels']:,.1f} ms of kernels may use Tensor Cores: their names don't tell. Sample the "
+                "counter Tensor Active (--gpu-metrics-devices), or count their instructions with ncu"
             )
             parts.insert(0 if ms["unknown_kernels"] > ms["other_kernels"] else 1, unknown)
-        return "; ".join(parts)
+        return _sentences(*parts)
     verdict = launch.launch(report, budget.window)
-    held = ", ".join(
-        f"{budget.label(cause)} {ms[cause]:,.1f} ms" for cause in FIXES["cuda_graph"].causes if ms[cause] >= 0.05
+    causes = [cause for cause in FIXES["cuda_graph"].causes if ms[cause] >= 0.05]
+    held = ", ".join(f"{budget.label(cause).partition(':')[0]} {ms[cause]:,.1f} ms" for cause in causes)
+    return _sentences(
+        f"the GPU idled while the CPU prepared its work: {held}",
+        _between_nodes(report, budget),
+        f"{verdict.verdict}: {verdict.evidence.rstrip('.')}",
+        _other_code(report, budget),
     )
-    return (
-        f"the GPU was idle while the CPU prepared its work: {held} ({verdict.verdict}: {verdict.evidence.rstrip('.')})"
-    ) + "".join([_between_nodes(report, budget), _other_code(report, budget)])
 
 
 def _between_nodes(report: Report, budget: Budget) -> str:
@@ -171,7 +182,7 @@ def _between_nodes(report: Report, budget: Budget) -> str:
     inside = before_graphs(report, budget.window, within_one=True)
     own = [intervals.intersect(budget.spans[cause], inside) for cause in FIXES["cuda_graph"].causes]
     ms = sum(map(intervals.total, own)) / 1e6
-    return f"; {ms:,.1f} ms of it between the nodes of CUDA graphs, and no launch's" if ms >= 0.05 else ""
+    return f"{ms:,.1f} ms of that lie between the nodes of CUDA graphs, and wait for no launch" if ms >= 0.05 else ""
 
 
 def _other_code(report: Report, budget: Budget) -> str:
@@ -182,9 +193,10 @@ def _other_code(report: Report, budget: Budget) -> str:
     if ms < WORTH * budget.window.duration_ms or not len(long):
         return ""
     inside = where(report, budget.window, long)
-    return (
-        f"; {ms:,.1f} ms of the CPU's code ran in {len(long):,} stretches of more than a millisecond without a launch"
-        f"{f' ({inside})' if inside else ''}: code of another kind, which a CUDA graph leaves as it is"
+    return _sentences(
+        f"{ms:,.1f} ms of CPU code launched nothing, in {len(long):,} stretches of over a millisecond",
+        inside,
+        "A CUDA graph leaves such code as it is",
     )
 
 
@@ -193,10 +205,8 @@ def _drained(report: Report, budget: Budget) -> str:
     found = launch.launch(report, budget.window)
     if found.emptied < launch.LEAST_LAUNCHES:
         return ""
-    return (
-        f"; after {found.emptied:,} of {found.waits:,} waits nothing was queued any more, and the GPU stood idle until "
-        f"the next launch ({found.emptied_us:,.1f} µs, median)"
-    )
+    idled = f"The GPU then idled until the next launch ({found.emptied_us:,.1f} µs, median)"
+    return f"After {found.emptied:,} of {found.waits:,} waits nothing was queued. {idled}"
 
 
 def _copied(report: Report, budget: Budget) -> list[str]:
@@ -214,14 +224,16 @@ def _copied(report: Report, budget: Budget) -> list[str]:
     if faults.any():
         text.append(
             f"{faults.sum():,} migrations of unified memory moved {table.loc[faults, 'bytes'].sum() / 1e6:,.1f} MB "
-            "page by page, as the GPU or the CPU touched it: prefetch it (cudaMemPrefetchAsync), or copy it once"
+            "page by page, as the GPU or the CPU touched it. Prefetch it (cudaMemPrefetchAsync), or copy it once"
         )
     if pinned.any() and not pageable.any():
         size, ns = table.loc[pinned, "bytes"].sum(), table.loc[pinned, "gpu_ns"].sum()
         rate = f" at {size / ns:,.1f} GB/s" if ns else ""
-        text.append(f"{size / 1e6:,.1f} MB were copied from pinned memory{rate}: fewer bytes, or copies beside kernels")
+        text.append(f"{size / 1e6:,.1f} MB were copied from pinned memory{rate}. Copy less, or beside kernels")
     unknown = (table["host_memory"] == "unknown").any()
-    return text or ["which memory they use is not known" if unknown else "none of them uses pageable memory"]
+    return text or [
+        "What memory the copies use isn't known" if unknown else "Apart from results, none uses pageable memory"
+    ]
 
 
 def _layout_ms(report: Report, budget: Budget) -> float:
@@ -237,8 +249,8 @@ def _untreated(report: Report, budget: Budget, cause: str) -> str:
     text = f"{budget.ms[cause]:,.1f} of {budget.window.duration_ms:,.1f} ms"
     missing = [what for what in budget.not_looked_at if "--trace cuda" in what or "--trace osrt" in what]
     if cause == "unexplained" and missing:
-        return f"{text}; not looked at, for want of {'; '.join(missing)}"
-    return text + _how(budget, cause) + (f"; {HOW[cause]}" if cause in HOW else "")
+        return _sentences(text, *(what.replace("): ", ") would tell ") for what in missing))
+    return _sentences(text + _how(budget, cause), HOW.get(cause, ""))
 
 
 def late_rank(found: pd.DataFrame) -> list[str]:
@@ -248,7 +260,7 @@ def late_rank(found: pd.DataFrame) -> list[str]:
         return []
     times = f"{last['last']:,.0f} of {last['matched']:,.0f}"
     rank = f"GPU {last['gpu']:.0f} (process {int(last['process']) & 0xFFFFFF})"
-    return [f"{rank} came last to {times} collectives; the others waited {last['alone_ms']:,.1f} ms for it alone"]
+    return [f"{rank} came last to {times} collectives. The others waited {last['alone_ms']:,.1f} ms for it alone"]
 
 
 def _communicated(report: Report, budget: Budget) -> str:
@@ -257,11 +269,11 @@ def _communicated(report: Report, budget: Budget) -> str:
     own = found[found["gpu"] == budget.device]
     ms = {column: own[column].sum() for column in own if column.endswith("_ms")}
     text = (
-        f"collectives ran for {ms['total_ms']:,.1f} ms, {ms['hidden_ms']:,.1f} of them hidden behind other kernels and "
+        f"collectives ran for {ms['total_ms']:,.1f} ms: {ms['hidden_ms']:,.1f} hidden behind other kernels, "
         f"{ms['exposed_ms']:,.1f} exposed"
     )
     if ms["unmatched_ms"] < ms["total_ms"]:
-        text += f"; {ms['waiting_ms']:,.1f} ms waited for the last rank, {ms['transfer_ms']:,.1f} transferred"
+        text += f". {ms['waiting_ms']:,.1f} ms were waiting for the last rank, {ms['transfer_ms']:,.1f} transfer"
     return text
 
 
@@ -284,18 +296,18 @@ def _late(report: Report, budget: Budget) -> Advice | None:
         return None
     own = last.rank.window
     text = (
-        f"GPU {own.gpu} (process {own.process & 0xFFFFFF}) came last to {last.last:,} of {last.matched:,} collectives, "
-        f"and for {last.exposed_ms:,.1f} ms the others had nothing to run but to wait for it"
+        f"GPU {own.gpu} (process {own.process & 0xFFFFFF}) came last to {last.last:,} of {last.matched:,} collectives. "
+        f"The others waited {last.exposed_ms:,.1f} ms for it with nothing else to run"
     )
     if last.most_ms > last.exposed_ms / 2:
-        text += f", {last.most_ms:,.1f} of them at one collective"
+        text += f", {last.most_ms:,.1f} at one collective"
     if last.at_rest_ms < last.exposed_ms:
-        text += f"; but their CPU was idle for only {last.at_rest_ms:,.1f} ms"
+        text += f". But their CPU was idle for only {last.at_rest_ms:,.1f} ms"
     late = f"GPU {own.gpu} is late"
     if last.cause is None:
-        text += "; no cause held it up so much longer than the others"
+        text += ". No cause held it up so much longer than the others"
         return Advice("communication", text, last.at_most_ms, None, late, LATE, own.gpu)
-    text += f"; before it came, {last.reason} took it {last.reason_ms:,.1f} ms longer than the others"
+    text += f". Before it came, {last.reason} took it {last.reason_ms:,.1f} ms longer than the others"
     what = f"{late}: {last.rank.budget.label(last.cause)}"
     return Advice(last.cause, text, last.at_most_ms, None, what, LATE, own.gpu)
 
@@ -304,23 +316,23 @@ def _fetched(slow: sizes.Misaligned) -> str:
     """What the names of kernels for odd sizes say, and what follows."""
     numbers = "one number" if slow.least == 1 else f"{slow.least} numbers"
     text = (
-        f"{slow.count:,} Tensor Core kernels ran for {slow.gpu_ms:,.1f} ms whose names say that they fetch as little "
-        f"as {numbers} at once (align{slow.least}): libraries take them where the lines of a matrix begin at no "
-        "multiple of 16 bytes"
+        f"{slow.count:,} Tensor Core kernels ran for {slow.gpu_ms:,.1f} ms. By their names, they fetch as little as "
+        f"{numbers} at once (align{slow.least}). Libraries take them where the lines of a matrix begin at no multiple "
+        "of 16 bytes"
     )
     if slow.older is not None and slow.older_ms >= slow.gpu_ms / 2:
         made, own = (".".join(map(str, one)) for one in (slow.older, slow.capability))
-        text += f"; for {slow.older_ms:,.1f} ms they are besides of an older generation ({made}, and the GPU has {own})"
+        text += f". For {slow.older_ms:,.1f} ms they are also of an older generation ({made}, and the GPU has {own})"
     return (
-        f"{text}. Make each layer's width, the vocabulary, the number of channels a multiple of 8 in 16 bits (of 64 is "
-        "better), of 4 in TF32; the products themselves remain"
+        f"{text}. Make layer widths, vocabulary and numbers of channels a multiple of 8 in 16 bits, better of 64. "
+        "In TF32, a multiple of 4 will do. The products themselves remain"
     )
 
 
 def _line(report: Report, budget: Budget, finding: str) -> str:
     """The line of the program that the finding is most about, where a backtrace tells it."""
     line = lines.costliest(report, budget.window, LINE_OF[finding]) if finding in LINE_OF else ""
-    return f"; most at {line}" if line else ""
+    return f"Most at {line}" if line else ""
 
 
 def _how(budget: Budget, cause: str) -> str:

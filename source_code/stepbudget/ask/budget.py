@@ -241,7 +241,7 @@ def _find(report: Report, window: Window) -> Budget:
         evidence["unexplained"] = UNSEEN
     for cause in IDLE:
         if len(spans.get(cause, ())):
-            evidence[cause] = "; ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
+            evidence[cause] = ". ".join(filter(None, [evidence.get(cause), where(report, window, spans[cause])]))
     spans = {cause: spans.get(cause, intervals.EMPTY) for cause in CAUSES}
     held_ms = {cause: intervals.total(intervals.clip(t, window.start, window.end)) / 1e6 for cause, t in held.items()}
     known = _started(report, window), report.program(process)
@@ -292,7 +292,7 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
         np.add.at(filled, owner, intervals.covered(spans, *ran.T))
         ns = int(filled.max(initial=0))
         if ns >= 0.1 * whole > 0:
-            listed.append(f"{what} {names[filled.argmax()]} ({100 * ns / whole:.0f} %)")
+            listed.append(f"{100 * ns / whole:.0f} % {what} {names[filled.argmax()]}")
     samples = _cpu_samples(report, window)
     times = samples["time"].to_numpy(dtype=np.int64)
     inside = samples[intervals.covered(spans, times, times + 1) > 0]
@@ -300,9 +300,8 @@ def where(report: Report, window: Window, spans: np.ndarray) -> str:
         (function, module), count = next(inside.groupby(["function", "module"]).size().nlargest(1).items())
         if count >= 0.1 * len(inside):
             where_of = module.rpartition("/")[2]
-            listed.append(
-                f"the CPU in {function}, {where_of} ({100 * count / len(inside):.0f} % of {len(inside):,} samples)"
-            )
+            share = f"{100 * count / len(inside):.0f} % of {len(inside):,} CPU samples"
+            listed.append(f"{share} in {function} ({where_of})")
     return ", ".join(listed)
 
 
@@ -318,10 +317,10 @@ def told(report: Report, found: Budget) -> dict[str, str]:
 
 def _outside(report: Report, window: Window, spans: np.ndarray) -> str:
     """In words: how much of the times lies outside any phase of the main thread; empty where it has no phases."""
-    _, phases, _ = _ran(report, window)["phase"]
+    _, phases, _ = _ran(report, window)["in phase"]
     inside = intervals.from_edges(*phases.T)
     share = 1 - intervals.total(intervals.intersect(spans, inside)) / max(1, intervals.total(spans))
-    return f"; outside any phase ({100 * share:.0f} %)" if len(phases) and share >= 0.1 else ""
+    return f"; {100 * share:.0f} % outside any phase" if len(phases) and share >= 0.1 else ""
 
 
 @remembered
@@ -332,7 +331,7 @@ def _ran(report: Report, window: Window) -> dict[str, tuple[list[str], np.ndarra
     """
     main = threads.main_thread(report, window)
     found = {}
-    tables = {"phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
+    tables = {"in phase": phase_ranges(report, window), "in": report.api, "asleep in": report.os_calls}
     for what, table in tables.items():
         own = threads.within(table[table["thread"] == main], window)
         own = own[threads.may_sleep(own)] if table is report.os_calls else own

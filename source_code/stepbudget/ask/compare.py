@@ -246,8 +246,8 @@ class Score:
         broken = "" if self.kept else f"; the whole gained {self.gained_ms:,.1f} ms, so more has changed than this fix"
         share = f" ({100 * self.share:.0f} %)" if 0 <= self.share <= 1 else ""
         return (
-            f"{FIXES[self.bound.fix].label}: of at most {self.bound.at_most_ms:,.1f} ms, "
-            f"{signed(f'{self.removed_ms:,.1f}')} are gone from the rows that it treats{share}{broken}"
+            f"{FIXES[self.bound.fix].label}: {signed(f'{self.removed_ms:,.1f}')} of at most "
+            f"{self.bound.at_most_ms:,.1f} ms are gone from the rows that it treats{share}{broken}"
         )
 
 

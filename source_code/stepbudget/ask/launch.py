@@ -43,7 +43,7 @@ class Launch:
 
     window: Window
     verdict: str  # launch-bound, not launch-bound, not looked at
-    evidence: str  # one sentence
+    evidence: str  # in sentences
     launches: int  # calls that launched a kernel or a CUDA graph
     kernels: int  # kernels that those calls launched
     unknown: int  # kernels that run in the window, but whose launch the report does not hold
@@ -321,10 +321,10 @@ def _evidence(report: Report, found: Launch) -> str:
             return f"{found.launches} launches are too few to tell."
         return f"No launch call of a kernel lies in {found.window.name}."
     words = (
-        f"{found.starved:,} of {found.launches:,} launches found the GPU with nothing to do, waits aside "
-        f"({100 * found.starved_share:.0f} %)"
+        f"{found.starved:,} of {found.launches:,} launches found the GPU with nothing to do "
+        f"({100 * found.starved_share:.0f} %, waits aside)"
     )
-    medians = {"a kernel": found.kernel_us, "a launch": found.launch_us}
+    medians = {"A kernel": found.kernel_us, "A launch": found.launch_us}
     told = [f"{what} takes {us:.1f} µs" for what, us in medians.items() if np.isfinite(us)]
-    words += f"; {', '.join(told).replace(', a launch takes', ', a launch')} (medians)" if told else ""
-    return words + (f"; the launches of {found.unknown:,} kernels are unknown." if found.unknown else ".")
+    words += f". {', '.join(told).replace(', A launch takes', ', a launch')} (medians)" if told else ""
+    return words + (f". The launches of {found.unknown:,} kernels are unknown." if found.unknown else ".")

@@ -54,7 +54,7 @@ def test_until_the_last_rank_starts_the_others_wait_and_the_rest_is_transfer(mad
     found = collectives.communication(open_report(made.path))
     assert collectives.late(found)["gpu"] == 1
     assert advice.late_rank(found) == [
-        "GPU 1 (process 22) came last to 1 of 2 collectives; the others waited 0.1 ms for it alone"
+        "GPU 1 (process 22) came last to 1 of 2 collectives. The others waited 0.1 ms for it alone"
     ]
 
 
@@ -151,13 +151,13 @@ def test_communication_is_a_cause_of_its_own_and_no_precision_shortens_it(made):
     assert collectives.NO_SIZES in advice.not_looked_at(report, found)
     (said,) = [one for one in advice.advice(report, found) if one.cause == "communication"]
     assert said.upper_bound_ms == pytest.approx(0.5), "the other GPU has no more of it exposed"
-    assert said.finding is None and "0.1 of them hidden" in said.evidence
+    assert said.finding is None and ": 0.1 hidden behind" in said.evidence
     assert [one for one in advice.advice(report, found) if one.finding] == [], "what GPU 1 did before, nobody saw"
     report = open_report(made.api(50, 51, "cudaGetDevice", process=22).write())
     (late,) = [one for one in advice.advice(report, budget(report)) if one.finding == advice.LATE]
     assert late.gpu == 1 and late.what.startswith("GPU 1 is late") and late.upper_bound_ms == pytest.approx(0.3)
     assert "GPU 1 (process 22) came last to 1 of 1" in late.evidence
-    assert "for 0.3 ms the others had nothing to run but to wait for it" in late.evidence
+    assert "The others waited 0.3 ms for it with nothing else to run" in late.evidence
     shown = terminal.answer(summary.summary(report))
     assert any("communication between GPUs" in line for line in shown)
     (row,) = [line for line in shown if "GPU 1, process 22" in line]

@@ -6,6 +6,7 @@ They came from DALI, Megatron, old PyTorch, C++, Julia and DDP programs, recorde
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -287,7 +288,9 @@ def test_a_gain_that_no_fix_treats_is_named(tmp_path):
 def test_the_fix_that_was_made_is_the_one_that_is_scored(tmp_path):
     before, after = pair(tmp_path, 3500, 1000)
     made = compare.compare(before, after, fix="loader")
-    assert made.likely_fix == "loader" and made.verdict.startswith("enough loader workers, kept alive: of at most ")
+    assert made.likely_fix == "loader" and re.match(
+        r"enough loader workers, kept alive: [\d,.]+ of at most ", made.verdict
+    )
     with pytest.raises(ReportError, match=r"no fix is called 'magic'\. There are: loader"):
         compare.compare(before, after, fix="magic")
     with pytest.raises(ReportError, match=r"no fix is called 'magic'\. There are: loader"):
@@ -381,7 +384,7 @@ def copying(made, **about):
 
 def test_pinned_copies_at_link_speed_need_fewer_bytes(made):
     text = copying(made, memory="pinned")
-    assert "30.0 MB were copied from pinned memory at 50.0 GB/s: fewer bytes" in text and "pageable memory;" not in text
+    assert "30.0 MB were copied from pinned memory at 50.0 GB/s. Copy less" in text and "use pageable" not in text
 
 
 def test_unified_memory_is_to_be_prefetched(made):

@@ -61,8 +61,8 @@ def test_short_kernels_starve_the_gpu(made):
     assert (found.queue_mean, found.queue_0_share, found.queue_1_share) == pytest.approx((0.7, 0.3, 0.7))
     assert table["start_ms"].tolist() == pytest.approx([0.01 * n for n in range(10)])
     assert found.evidence == (
-        "10 of 10 launches found the GPU with nothing to do, waits aside (100 %); "
-        "a kernel takes 2.0 µs, a launch 10.0 µs (medians)."
+        "10 of 10 launches found the GPU with nothing to do (100 %, waits aside). "
+        "A kernel takes 2.0 µs, a launch 10.0 µs (medians)."
     )
 
 

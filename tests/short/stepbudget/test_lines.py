@@ -254,7 +254,7 @@ def test_the_advice_names_the_line_and_only_where_a_backtrace_tells_it(made, tmp
     for marks, named in ((True, True), (False, False)):
         report = open_report(waits(SyntheticReport(tmp_path / f"{marks}.sqlite"), marks).write())
         (one,) = [one for one in advice.advice(report, budget(report)) if one.cause == "synchronisation"]
-        assert one.evidence.endswith("; most at train.py:41 in train: cudaMemcpyAsync, 3 times") == named
+        assert one.evidence.endswith(". Most at train.py:41 in train: cudaMemcpyAsync, 3 times") == named
         assert ("train.py" in one.evidence) == named
 
 
@@ -299,7 +299,7 @@ def test_backtraces_that_the_export_leaves_out_are_said(made):
 def test_the_answer_holds_the_lines_in_words_and_in_json(made, ask, answer):
     path = waits(made).write()
     out = ask(path)[1]
-    (line,) = [line for line in out.splitlines() if "train.py:41" in line and "most at" not in line]
+    (line,) = [line for line in out.splitlines() if "train.py:41" in line and "Most at" not in line]
     assert line.split()[:4] == ["train.py:41", "in", "train", "synchronisation"]
     assert max(map(len, out.splitlines())) <= 120
     (one,) = [one for one in answer(path)["lines"] if one["line"] == 41]

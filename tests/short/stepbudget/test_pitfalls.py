@@ -201,7 +201,7 @@ def test_the_function_that_the_cpu_was_sampled_in_is_the_evidence_of_an_idle_gpu
         made.cpu_sample(at * MS, "ImagingResample" if at % 4 else "memcpy", "main", module="/opt/lib/_imaging.so")
     made.cpu_sample(55 * MS, "busy_gpu_does_not_count")
     found = budget(opened(made))
-    assert "the CPU in ImagingResample, _imaging.so (76 % of 49 samples)" in found.evidence["python"]
+    assert "76 % of 49 CPU samples in ImagingResample (_imaging.so)" in found.evidence["python"]
     few = (
         SyntheticReport(made.path.with_name("few.sqlite")).range(0, 100, "training").kernel(50, 60, GEMM, call=(40, 41))
     )

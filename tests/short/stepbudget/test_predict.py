@@ -265,7 +265,7 @@ def test_waits_behind_a_busy_gpu_are_held_time_and_the_idle_time_bounds_what_the
     assert found.ms["loader"] == 0
     assert predict.bound(report, found, "loader").at_most_ms == pytest.approx(found.idle_ms)
     (one,) = (one for one in advice.advice(report, found) if one.cause == "loader")
-    assert "waited for data for 0.8 of 1.0 ms, and the GPU was idle for 0.0 ms of it" in one.evidence
+    assert "waited 0.8 of 1.0 ms for data. Meanwhile the GPU idled for 0.0 ms" in one.evidence
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_code_in_which_nothing_is_launched_is_told_from_that_around_launches(tmp
     for at in (*range(0, 20_000, 500), *range(60_000, 100_000, 500)):
         made.kernel(at + 20, at + 120, POINTWISE, call=(at + 5, at + 10))
     said = advised(made)["python"].evidence
-    assert "40.4 ms of the CPU's code ran in 1 stretches of more than a millisecond without a launch" in said
-    assert "(phase augment (99 %))" in said and "a CUDA graph leaves as it is" in said
+    assert "40.4 ms of CPU code launched nothing, in 1 stretches of over a millisecond. 99 % in phase augment" in said
+    assert "A CUDA graph leaves such code as it is" in said
     made.kernel(19_900, 60_100, POINTWISE, call=(19_600, 19_605))
     assert "stretches" not in advised(made)["python"].evidence
 
@@ -301,9 +301,7 @@ def test_after_how_many_waits_nothing_was_queued_is_said_of_synchronisation(tmp_
     for at in range(0, 1000, 100):
         made.kernel(at + 10, at + 50, POINTWISE, call=(at + 2, at + 4)).api(at + 5, at + 55, "cudaStreamSynchronize")
     said = advised(made)["synchronisation"].evidence
-    assert (
-        "after 9 of 9 waits nothing was queued any more, and the GPU stood idle until the next launch (60.0 µs" in said
-    )
+    assert "After 9 of 9 waits nothing was queued. The GPU then idled until the next launch (60.0 µs, median)" in said
 
 
 def test_a_pageable_copy_that_begins_at_once_is_no_start_up(tmp_path):

@@ -151,7 +151,7 @@ def runs(name: str, steps: int | None = None) -> list[dict]:
 WAITS_SHARE = 0.1  # of a step: what is worth a look
 NOTHING = "no difference shows"
 NOISE_SHARE = 0.02  # of a step: what two timings of one program may differ by, whatever their spread; see compare.NOISE
-BOUND = "at best, by the report before"
+BOUND = "at best, by the bound"
 
 
 @dataclass(frozen=True)
@@ -311,10 +311,10 @@ def whole_table(found: Whole, name: str) -> Table:
         process, step_ms = spread(records), spread(records, "step_ms").median
         times = (found.process.median, found.step.median) if records is found.after else (None, None)
         rows.append((when, predicted_s, process.median, f"{process.low:.1f}–{process.high:.1f}", step_ms, *times, loss))
-    columns = ["by short runs s", "process s", "rounds s", "step ms", "× process", "× step", "loss"]
-    formats = {"by short runs s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
+    columns = ["extrapolated s", "process s", "rounds s", "step ms", "× process", "× step", "loss"]
+    formats = {"extrapolated s": "{:.1f}", "process s": "{:.1f}", "step ms": "{:.1f}"}
     formats |= {"× process": "{:.2f}", "× step": "{:.2f}", "loss": "{:.4f}"}
-    caption = f"{name}: whole processes of {found.steps:,} steps, medians of {found.process.n} rounds; the last loss"
+    caption = f"{name}: whole processes of {found.steps:,} steps, medians of {found.process.n} rounds; last loss"
     return table(pd.DataFrame(rows, columns=[name, *columns]), caption, formats)
 
 
@@ -356,9 +356,9 @@ def loader_starves(before: Report) -> Iterator[Claim | str]:
     """The first script's GPU waits for the loader."""
     waits = budget(before).fractions["loader"]
     yield Claim(
-        "for a tenth of the time or more, the GPU waits for the loader", waits > 0.1, waits,
-        because="fewer cores decode fewer pictures, and a slower GPU waits less for them",
-        so="read the largest row of your own table; what follows is somebody else's case",
+        "the GPU waits for the loader at least a tenth of the time", waits > 0.1, waits,
+        because="faster cores decode more pictures, and a slower GPU waits less for them",
+        so="read the largest row of your own table; the rest is somebody else's case",
     )  # fmt: skip
 
 
@@ -371,13 +371,13 @@ def whole_process(process: Spread, losses: Sequence[float]) -> Iterator[Claim | 
 def workers_beat_the_bound(scored: Sequence[Scored]) -> Iterator[Claim | str]:
     """The workers alone gained more than their bound, and why; ``scored``: all fixes of the ResNet."""
     broken = [one.mend.word for one in scored if not one.kept]
-    yield Claim("the workers, and they alone, gained more than their bound, in each round", broken == ["workers"])
+    yield Claim("only the workers gained more than their bound, in each round", broken == ["workers"])
     first = report(scripts.before(scored[0].mend.report))
     found = bound(first, budget(first, starved(first)), "loader")
     yield f"The workers' bound from the first long wait on: at most {found.at_most_times:.2f} times as fast."
     names = [scripts.before(scored[0].mend.report), *(one.mend.report for one in scored)]
     waits = ", ".join(f"{budget_of(name).ms['synchronisation']:.0f}" for name in names)
-    yield f"The row 'synchronisation', as it was and fix by fix: {waits} ms of ten steps."
+    yield f"'Synchronisation' in ten steps, at first and after each fix: {waits} ms."
 
 
 def within_bounds(scored: Sequence[Scored]) -> Iterator[Claim | str]:
@@ -386,16 +386,16 @@ def within_bounds(scored: Sequence[Scored]) -> Iterator[Claim | str]:
     log, fused, compiled = scored[1:]
     took = [_optimizer_ms(one.mend.report) for one in (log, fused)]
     cpu, gpu = (f"{old:.1f} → {new:.1f} ms" for old, new in zip(*took, strict=True))
-    yield f"Fused, the optimizer takes in a step: {cpu} of the CPU's time, {gpu} of the GPU's."
+    yield f"A step's optimizer phase, fused: {cpu} on the CPU, {gpu} on the GPU."
     found = {one.mend.report: launch(report(one.mend.report)) for one in scored[1:]}
     counted = ", ".join(f"{own.launches / _steps(name):.0f}" for name, own in found.items())
     verdicts = ", ".join(dict.fromkeys(own.verdict for own in found.values()))
-    yield f"Launches in a step, recorded after each of the last three fixes: {counted}; {verdicts}."
+    yield f"Launches in a step after each of the last three fixes: {counted}; {verdicts}."
     watched_ms = budget_of(compiled.mend.report).window.duration_ms / _steps(compiled.mend.report)
     yield f"Compiled, a step takes {watched_ms:.0f} ms under the profiler, {compiled.after.median:.0f} ms without it."
     later_s = starts_s(compiled.fast) - starts_s(compiled.slow)
     steps = pays_after(compiled.slow, compiled.fast)
-    yield f"Compiled, the short runs start {later_s:.0f} s later; that has paid off after {steps:,.0f} steps."
+    yield f"Compiled, the short runs start {later_s:.0f} s later; that pays off after {steps:,.0f} steps."
 
 
 def _optimizer_ms(name: str) -> tuple[float, float]:
@@ -425,7 +425,7 @@ PREDICTIONS = {
         "×",
         lambda scored: scored[0].ratio.median,
         wrong={
-            "That's the bound of these ten steps. Are they like all others?": lambda scored: scored[0].at_most_times,
+            "That's the bound of these ten steps. Are they typical?": lambda scored: scored[0].at_most_times,
             "Seven times as many workers only shorten the time that the GPU waits for them.": lambda scored: 14 / 2,
         },
     ),
@@ -436,9 +436,7 @@ PREDICTIONS = {
         lambda whole, scored: whole.process.median,
         wrong={
             A_STEP: lambda whole, scored: whole.step.median,
-            "That's the bound of BF16 alone, and of a step: at best, not as a rule.": lambda whole, scored: (
-                scored[0].at_most_times
-            ),
+            "That's the bound of BF16 alone, for one step: a best case.": lambda whole, scored: scored[0].at_most_times,
         },
     ),
 }

@@ -20,17 +20,17 @@ from stepbudget.ask import phases
 
 TROUBLE = Choice(
     READ,
-    "sb.budget says that the GPU is busy; sb.kernels says with what, and whether Tensor Cores take part.",
+    "sb.budget says that the GPU is busy; sb.kernels says with what, and whether on Tensor Cores.",
     right=lambda: "precision",
     wrong={
-        "loader": "the row 'waiting for the loader' would be large: two workers are enough for a few numbers a sample",
-        "copies": "the batches are some kilobytes each: see the row 'copies'",
+        "loader": "then 'waiting for the loader' would be large: two workers are enough for such small samples",
+        "copies": "a batch is only a few kilobytes: see the row 'copies'",
         "waiting": "true, the loss is read in each step; but while the program waits, the GPU works",
-        "launches": "then the GPU would find its queue empty again and again, and it is busy nearly all the time",
-        "cpu work": "then the GPU would be idle while the CPU computes, and it is busy nearly all the time",
+        "launches": "then the GPU would find its queue empty again and again, but it is busy nearly all the time",
+        "cpu work": "then the GPU would be idle while the CPU computes, but it is busy nearly all the time",
         "sizes": "then kernels for badly aligned memory would run on the Tensor Cores: do these run there?",
-        "debugging": "then something would run in each step that no training needs: what are the longest kernels?",
-        "healthy": "the GPU is busy, and busy with products that could be several times as fast",
+        "debugging": "then each step would run something that training never needs: what are the longest kernels?",
+        "healthy": "the GPU is busy, but with products that could be several times as fast",
     },
 )
 
@@ -43,13 +43,13 @@ STEPS = _optimizer("count")
 CPU_MS, GPU_MS = (_optimizer(column) / STEPS for column in ("cpu_ms", "gpu_ms"))  # of one step
 OPTIMIZER_MS = Number(
     BOUND,
-    "Its row in sb.phases: the CPU's time for it, and its kernels' time on the GPU; of one step of the ten.",
+    "In its row of sb.phases, add the CPU's time and the GPU's. The report holds ten steps: take one.",
     right=CPU_MS + GPU_MS,
     wrong={
-        "that is for all captured steps: of one step is asked": STEPS * (CPU_MS + GPU_MS),
+        "that is all captured steps: one step is asked for": STEPS * (CPU_MS + GPU_MS),
         "that is the CPU's time for it: its kernels on the GPU could go, too": CPU_MS,
         "those are its kernels: the CPU's time for them could go, too": GPU_MS,
-        "that is the budget's row: only what the GPU waits for between the launches": row_ms("optimizer") / STEPS,
+        "that is the budget's row: only the GPU's waits between launches": row_ms("optimizer") / STEPS,
         "that is a whole step: forward and backward stay": whole_ms / STEPS,
     },
 )
@@ -105,15 +105,15 @@ def _try_pasted(train: Callable) -> str | None:
     if cuda.captured is None:
         return "the profiler saw nothing: which loader does the loop go through?"
     if trained != list(range(FIRST + CAPTURED)):
-        return f"the batches {trained} were trained on: all that the wrapped loader yields are wanted, each once"
+        return f"it trains on the batches {trained}: train on each that the wrapped loader yields, once"
     if cuda.open:
         return f"the range '{cuda.open[-1][0]}' is never closed: 'with' closes it, whatever happens"
     if max(asked, default=0) > 1:
-        return "batches are fetched before the step before has begun: the loop has to ask for them one by one"
+        return "batches are fetched too early: the loop has to fetch them one by one"
     for phase, _, names in own.calls:
         *_, inner = "none", *(name for name in names if name != WINDOW)
         if inner != phase:
-            return f"the {phase} pass runs under the range '{inner}': a range of its own, '{phase}', is wanted"
+            return f"the {phase} phase runs in the range '{inner}': give it a range of its own, '{phase}'"
     return None
 
 
@@ -173,12 +173,12 @@ PASTED = Code(
     _try_pasted,
     wrong={
         "the profiler saw nothing": _pasted(wrapped=False),
-        "under the range 'none'": _bare,
-        "under the range 'forward'": _one_range,
+        "in the range 'none'": _bare,
+        "in the range 'forward'": _one_range,
         "is never closed": _never_closed,
-        "batches are fetched before": _pasted(first=lambda batches: iter(list(batches))),
-        "a range of its own, 'optimizer', is wanted": _pasted(names=("forward", "backward", "step")),
-        "each once": _every_other,
+        "batches are fetched too early": _pasted(first=lambda batches: iter(list(batches))),
+        "give it a range of its own, 'optimizer'": _pasted(names=("forward", "backward", "step")),
+        "yields, once": _every_other,
     },
 )
 
@@ -188,7 +188,7 @@ def _try_bracket(watched: Callable) -> str | None:
     waits_before = 0
     given = watched(iter(range(BATCHES)), cuda, FIRST, CAPTURED)
     if not isinstance(given, Iterable):
-        return f"it has to yield the loader's batches, one by one, and it returns {shown(given)}"
+        return f"it has to yield the loader's batches, one by one, but it returns {shown(given)}"
     for step, batch in enumerate(given):
         trained.append(batch)
         for _ in range(KERNELS):
@@ -197,23 +197,23 @@ def _try_bracket(watched: Callable) -> str | None:
     if cuda.captured is None:
         return "the profiler is never stopped" if trained else "it yields no batch"
     if trained != list(range(FIRST + CAPTURED)):
-        return f"{len(trained)} batches are trained on: {FIRST} before the capture and {CAPTURED} in it are wanted"
+        return f"it yields {len(trained)} batches, not {FIRST} before the capture and {CAPTURED} in it"
     if waits_before > 1:
-        return f"the program waits {waits_before} times while it trains: so it trains otherwise than without a profiler"
+        return f"the program waits {waits_before} times while it trains, which it would not without a profiler"
     steps = [one.step for one in cuda.seen]
     if 0 in steps:
-        return f"the report begins with the first step: its {FIRST} steps of warm-up are no steps like the others"
+        return f"the report begins with the first step: leave out the {FIRST} steps of warm-up"
     if foreign := sum(step < FIRST for step in steps):
-        return f"{foreign} kernels of the warm-up are in the report: wait for the GPU before the profiler starts"
+        return f"{foreign} warm-up kernels are in the report: wait for the GPU before the profiler starts"
     if len(steps) < KERNELS * CAPTURED:
         return f"{len(steps)} of {KERNELS * CAPTURED} kernels are in the report: the GPU is still at work when it ends"
     training = [one for one in cuda.ranges if one.name == WINDOW]
     if not training:
-        return "there is no range 'training' in the report: it is the window that every table asks about"
+        return "the report has no range 'training', the window that every table covers"
     if training[0].end < max(one.end for one in cuda.seen) - NEAR_MS:
         return "the range 'training' ends while the GPU is at work: wait first, then close it"
     if sum(one.name == "data" for one in cuda.ranges) < CAPTURED:
-        return "the loader's time has no name: a range 'data' around next(…)"
+        return "the loader's time has no name: put next(…) in a range 'data'"
     return _try_short(watched)
 
 
@@ -222,7 +222,7 @@ def _try_short(watched: Callable) -> str | None:
     cuda = Cuda()
     trained = list(watched(iter(range(FIRST + 1)), cuda, FIRST, CAPTURED))
     if len(trained) != FIRST + 1:
-        return f"of a loader with {FIRST + 1} batches it yields {len(trained)}"
+        return f"from a loader with {FIRST + 1} batches it yields {len(trained)}"
     if cuda.captured is None or cuda.open:
         return "a loader that ends early leaves the bracket open: leave the loop, not the function"
     return None
@@ -272,17 +272,17 @@ def _watched(
 
 
 BRACKET = Code(
-    "cuda.synchronize() waits for the GPU: where would work of other steps slip in, or work of these be cut off?",
+    "cuda.synchronize() waits for the GPU: where could kernels of other steps slip in, or the last be cut off?",
     _try_bracket,
     wrong={
         "of 20 kernels are in the report": _watched(after=False),
-        "kernels of the warm-up are in the report": _watched(before=False),
+        "warm-up kernels are in the report": _watched(before=False),
         "ends while the GPU is at work": _watched(late=True),
         "the loader's time has no name": _watched(data=False),
         "times while it trains": _watched(always=True),
         "the report begins with the first step": _watched(at_once=True),
         "leave the loop, not the function": _watched(leave=True),
-        "there is no range 'training'": _watched(window=False),
+        "has no range 'training'": _watched(window=False),
         "is never stopped": lambda loader, cuda, skip, steps: iter(range(skip + steps)),
     },
 )

@@ -37,7 +37,7 @@ def before(report: str) -> str:
         names = list(mends)
         if report in names[1:]:
             return names[names.index(report) - 1]
-    raise LabError(f"no mend led to a report called {report}.")
+    raise LabError(f"no fix led to a report called {report}.")
 
 
 def train(file: str, flags: str, watched: bool = False) -> str:

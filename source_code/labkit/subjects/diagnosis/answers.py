@@ -39,7 +39,7 @@ class Answer:
 
 
 def of_advice(report: Report) -> Answer:
-    """Ours: the first sentence of the advice; where ranks wait for one another, it says which is late, and why."""
+    """Ours: the first finding of the advice; where ranks wait for one another, it says which is late, and why."""
     found = budget(report)
     first = next(iter(advice(report, found)), None)
     if first is None:
