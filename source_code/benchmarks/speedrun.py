@@ -16,7 +16,7 @@ def played(entry, train, judged, device, seeds, what):
     play = referee.Play(entry, train, device)
     print(f"{what}: {len(train):,} digits to train, {len(judged):,} to judge; warm-up {play.warm_up_s:.1f} s")
     rows = []
-    for row in play.seeds(range(1, seeds + 1), judged):
+    for row in play.seeds(seeds, judged):
         rows.append(row)
         print(f"  seed {row['seed']:3}: {row['training_ms']:9.2f} ms  {row['accuracy_pct']:.2f} %", flush=True)
     found = referee.summary(rows)
@@ -67,7 +67,7 @@ def main():
     print(f"{entry.file.name}, track '{entry.track}' | {where} | data: {digits.source}\n{entry.recipe}")
 
     with one_sentence():
-        chosen_by, play = played(entry, train, held_out, device, min(args.seeds, rules.HOLD_OUT_SEEDS), "held out")
+        chosen_by, play = played(entry, train, held_out, device, rules.HOLD_OUT_SEEDS[: args.seeds], "held out")
     parameters, warm_up_s = play.trainer.parameters(), play.warm_up_s  # the second play finds kernels compiled
     del play
     rows, opened = [], 0
@@ -78,7 +78,7 @@ def main():
     else:
         counts = digits.is_mnist and len(digits.test) == rules.TEST_SAMPLES
         opened = open_test_set(entry) if counts else 0
-        rows, _ = played(entry, digits.train, digits.test, device, args.seeds, "test set")
+        rows, _ = played(entry, digits.train, digits.test, device, range(1, args.seeds + 1), "test set")
         if counts:
             log(entry, ended=now(), **referee.summary(rows))
     record = {

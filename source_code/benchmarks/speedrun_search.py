@@ -52,12 +52,13 @@ def main():
     print(f"{entry.file.name} | {where} | {len(tries)} combinations | data: {digits.source}")
 
     rows, seconds, start, combinations = [], 60 * args.minutes, time.monotonic(), len(tries)
-    first = {"seeds": args.seeds, "until": start + 2 / 3 * seconds, "stops": True}
-    second = {"seeds": args.final_seeds, "until": start + seconds}
+    fresh = range(args.seeds + 1, args.seeds + args.final_seeds + 1)  # the first ones chose who goes on
+    first = {"seeds": range(1, args.seeds + 1), "until": start + 2 / 3 * seconds, "stops": True}
+    second = {"seeds": fresh, "until": start + seconds}
     for number, limits in enumerate((first, second), start=1):
         if number == 2:
             tries = [row["settings"] for row in ranking.ranked(rows)[: args.finalists]]
-        print(f"Round {number}: {len(tries)} to try, {limits['seeds']} seeds each", flush=True)
+        print(f"Round {number}: {len(tries)} to try, {len(limits['seeds'])} seeds each", flush=True)
         with one_sentence():
             for row in search.tried(entry, tries, sets, device, **limits):
                 rows.append(row | {"round": number})

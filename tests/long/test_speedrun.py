@@ -50,7 +50,8 @@ def record(**but: object) -> dict:
         for seed in range(1, 31)
     ]
     whole = {
-        "track": "the course's net", "entry": "mine.py", "author": "N. N.", "rows": rows, "hold_out": rows[:10],
+        "track": "the course's net", "entry": "mine.py", "author": "N. N.", "rows": rows,
+        "hold_out": [dict(row, seed=100 + row["seed"]) for row in rows[:10]],
         "data_source": "MNIST", "train_samples": 60_000, "test_samples": 10_000, "device": "cuda",
         "gpu": "NVIDIA H200", "parameters": {name: list(one.shape) for name, one in Net().named_parameters()},
     }  # fmt: skip
@@ -77,13 +78,15 @@ def test_a_good_entry_breaks_no_rule():
         ({"test_samples": 9_999}, "test digits of MNIST"),
         ({"train_samples": 70_000}, "test digits of MNIST"),
         ({"device": "cpu"}, "on the CPU"),
-        ({"rows": record()["rows"][:29]}, "29 seeds of the 30"),
-        ({"rows": rows_but(seed=31)}, "without a gap"),
+        ({"rows": record()["rows"][:29]}, "not 1 to 30, each once: it has 29"),
+        ({"rows": [*record()["rows"], dict(record()["rows"][0], seed=31)]}, "each once: it has 31"),
+        ({"rows": rows_but(seed=31)}, "not 1 to 30"),
         ({"rows": rows_but(training_ms=0.0)}, "a time that is none"),
         ({"rows": rows_but(untrained_pct=98.0)}, "before its training"),
         ({"rows": rows_but(accuracy_pct=97.0)}, "its mean is 98.9"),
-        ({"hold_out": record()["rows"][:9]}, "by 10 seeds"),
-        ({"hold_out": [dict(row, accuracy_pct=98.7) for row in record()["rows"][:10]]}, "stays below 98.8 %"),
+        ({"hold_out": record()["hold_out"][:9]}, "by 10 seeds"),
+        ({"hold_out": record()["rows"][:10]}, "of their own"),
+        ({"hold_out": [dict(row, accuracy_pct=98.7) for row in record()["hold_out"]]}, "stays below 98.8 %"),
         ({"parameters": {"conv1.weight": [24, 1, 5, 5]}}, "not the course's"),
     ],
 )
@@ -186,6 +189,18 @@ def test_a_network_that_goes_on_from_the_last_seed_is_refused(digits):
     assert first["untrained_pct"] < rules.CHANCE_PCT < second["untrained_pct"]
 
 
+@pytest.mark.parametrize("shape", [(-1, 1), (1, -1), (-1, 10)])
+def test_what_names_no_digit_for_each_image_is_refused(digits, shape):
+    """A column of right answers, compared with a row of labels, would be a whole table."""
+
+    class Broad(Seeing):
+        def predict(self, images):
+            return super().predict(images).repeat_interleave(10 if shape == (-1, 10) else 1).view(shape)
+
+    with pytest.raises(LabError, match="predict names a digit for each image"):
+        [*referee.Play(entry(Broad), digits, CPU).seeds(range(1, 2), digits)]
+
+
 @pytest.mark.parametrize("text", ["TRACK = 'any net'", "RECIPE = {}\nprepare = None"])
 def test_a_file_that_is_no_entry_is_named(text, tmp_path):
     file = tmp_path / "mine.py"
@@ -256,10 +271,10 @@ def test_a_search_goes_on_after_what_breaks_and_ends_in_time(digits):
 
     sets = referee.split(digits, 100)
     settings = [{"batch": 1}, {"batch": 2}, {"batch": 3}]
-    rows = [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() + 60)]
+    rows = [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, range(1, 3), time.monotonic() + 60)]
     assert [row.get("failed") for row in rows] == [None, "RuntimeError: out of resources", None]
     assert len(ranking.ranked(rows)) == 2
-    assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, 2, time.monotonic() - 1)]
+    assert not [*search.tried(entry(Breaks, batch=0), settings, sets, CPU, range(1, 3), time.monotonic() - 1)]
 
 
 def test_a_search_gives_up_what_is_far_from_the_goal_or_slower_than_what_reaches_it(digits, monkeypatch):
@@ -273,13 +288,13 @@ def test_a_search_gives_up_what_is_far_from_the_goal_or_slower_than_what_reaches
     sets = referee.split(digits, 100)
     for stops, expected in ((True, [2, 4, 4, 4, 2]), (False, [4] * 5)):
         until = time.monotonic() + 60
-        rows = [*search.tried(entry(Seeing, pct=0, ms=0), settings, sets, CPU, 4, until, stops)]
+        rows = [*search.tried(entry(Seeing, pct=0, ms=0), settings, sets, CPU, range(1, 5), until, stops)]
         assert [row["seeds"] for row in rows] == expected and not any("failed" in row for row in rows)
 
 
 def test_what_reaches_99_percent_comes_first_by_time_then_by_accuracy():
     def row(mean, error, ms):
-        return {"mean_pct": mean, "error_pct": error, "median_ms": ms}
+        return {"mean_pct": mean, "error_pct": error, "median_ms": ms, "seeds": 12}
 
     fast, slow, near, low = row(99.1, 0.02, 5.0), row(99.3, 0.02, 9.0), row(99.01, 0.02, 1.0), row(98.0, 0.0, 0.5)
     assert ranking.ranked([low, near, slow, fast, {"failed": "so"}]) == [fast, slow, near, low]
@@ -511,7 +526,7 @@ def test_a_speedrun_keeps_what_the_rules_ask(run, capsys):
     assert found["recipe"]["batch"] == 32 and found["author"] == "N. N." and found["manifest"]["modules"]
     assert found["parameters"]["linear2"] == [10, 32] and found["test_opened"] == 0, "not MNIST's"
     printed = capsys.readouterr().out
-    assert "seed   2:" in printed and "not yet an entry: it has 2 seeds of the 30 wanted" in printed
+    assert "seed   2:" in printed and "not yet an entry: its seeds are not 1 to 30, each once: it has 2" in printed
     assert set(record()) <= set(found)
 
 
@@ -634,7 +649,7 @@ def test_a_search_ends_with_its_second_round_and_what_broke_is_left_out():
 
 
 def test_of_recipes_as_fast_as_the_fastest_the_most_accurate_is_chosen():
-    rows = [(2, {"a": 1}, 99.03, 0.01, 10.0), (2, {"a": 2}, 99.08, 0.01, 10.09), (2, {"a": 3}, 99.2, 0.01, 10.2)]
+    rows = [(2, {"a": 1}, 99.05, 0.01, 10.0), (2, {"a": 2}, 99.08, 0.01, 10.09), (2, {"a": 3}, 99.2, 0.01, 10.4)]
     found = tries(*rows, (2, {"a": 4}, 99.005, 0.01, 9.0))
     assert [row["settings"]["a"] for row in ranking.ranked(found["rows"])] == [2, 1, 3, 4]
     assert ranking.ranked([]) == []

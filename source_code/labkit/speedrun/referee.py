@@ -150,9 +150,12 @@ class Play:
         self.labels.random_(0, 10, generator=generator)
 
     def _right(self, digits: DigitSet) -> float:
-        """Percent of the digits that the trainer names rightly: the first 10,000 at most."""
+        """Percent of the digits that the trainer names rightly, of the first 10,000. LabError for another shape."""
         images, labels = digits.data[:HELD_OUT], digits.targets[:HELD_OUT]
-        return 100.0 * int((self.trainer.predict(images) == labels).sum()) / len(labels)
+        named = self.trainer.predict(images)
+        if named.shape != labels.shape:
+            raise LabError(f"predict names a digit for each image: {tuple(labels.shape)}, not {tuple(named.shape)}.")
+        return 100.0 * int((named == labels).sum()) / len(labels)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

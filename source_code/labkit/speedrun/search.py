@@ -72,7 +72,7 @@ def tried(
     settings: list[dict],
     sets: tuple[DigitSet, DigitSet],
     device: torch.device,
-    seeds: int,
+    seeds: range,
     until: float,
     stops: bool = False,
 ) -> Iterator[dict]:
@@ -89,7 +89,7 @@ def tried(
         row = {"settings": one}
         try:
             play, rows = Play(entry.but(**one), train, device), []
-            for found in play.seeds(range(1, seeds + 1), judged):
+            for found in play.seeds(seeds, judged):
                 rows.append(found)
                 if stops and len(rows) == FEWEST and hopeless(summary(rows), fastest_ms):
                     break
