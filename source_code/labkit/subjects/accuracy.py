@@ -41,10 +41,14 @@ def gate(baseline: str, steps: Sequence[str]) -> Table:
         rows.append((step, verdict, len(values), mean, min(values), max(values), *compared))
     columns = ["step", "gate", "seeds", "mean %", "lowest %", "highest %", "p (below baseline)", "loses at most"]
     formats = dict.fromkeys(columns[3:], "{:.2f}")
-    _, where = recorded.held(lambda where: recorded.accuracy(baseline, where))
-    records = [record for step in steps for record in recorded.accuracy(step, where)]
-    caption = f"Test accuracy after ten epochs on MNIST ({recorded.origin(where, records)})"
+    caption = f"Test accuracy after ten epochs on MNIST ({origin([baseline, *steps])})"
     return table(pd.DataFrame(rows, columns=columns), caption, formats)
+
+
+def origin(steps: Sequence[str]) -> str:
+    """Where and when the seeds of these steps were trained, in a few words; they are of the machine of the first."""
+    _, where = recorded.held(lambda where: recorded.accuracy(steps[0], where))
+    return recorded.origin(where, [record for step in steps for record in recorded.accuracy(step, where)])
 
 
 def _welch(first: Sequence[float], second: Sequence[float]):
