@@ -110,7 +110,7 @@ def whole_run(runs: Mapping[str, Sequence[dict]], accuracies: Mapping[str, Seque
     yield f"FP16 against FP32: the training loop is {in_rounds(ratio)}"
     baseline, *formats = accuracies.values()
     lowest_p = min(accuracy.below(baseline, own) for own in formats)
-    yield f"Of {len(baseline)} recorded seeds each ({accuracy.origin([*accuracies])}):"
+    yield Note(f"Accuracy over {len(baseline)} seeds each: {accuracy.origin([*accuracies])}.")
     yield Claim(
         "no format's accuracy is significantly below the baseline's", lowest_p >= accuracy.SIGNIFICANCE,
         lowest_p,
