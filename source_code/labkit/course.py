@@ -114,7 +114,7 @@ STEPS = (
 )
 # fmt: on
 
-ON_HOPPER = ("bench_rungs.py", "count_rungs.py")  # whose kernels, too, are for that generation alone
+ON_HOPPER = ("bench_rungs.py", "count_kernels.py", "count_rungs.py")  # whose kernels or sizes are for that generation
 # Benchmarks whose kernels multiply in it, or whose results are put beside such kernels.
 IN_BF16 = ("speedrun.py", "speedrun_search.py", "bench_stages.py", "bench_roofs.py")
 

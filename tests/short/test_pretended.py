@@ -15,7 +15,7 @@ from labkit import source
 from labkit.errors import LabError
 from labkit.paths import RECORDED
 from labkit.pretend import machines
-from labkit.source import command, kinds, quick, recorded
+from labkit.source import command, counting, kinds, quick, recorded
 from labkit.subjects import nvml, roofline, shapes
 from stepbudget.ask import ops, tensor_cores
 from stepbudget.ask.budget import budget
@@ -143,6 +143,9 @@ def test_what_is_for_hopper_alone_comes_from_the_recordings_elsewhere_with_all_b
     with pytest.raises(LabError, match="never recorded"):
         on("turing").get(kinds.runs(["main_opt3.py --epochs 77"]), quiet)
     assert "needs BF16" in said_of(on("turing"), "bench_stages.py")
+    shown = []
+    assert on("turing").get(kinds.counts(counting.KERNELS), shown.append).kernels["phase"].nunique() == 16
+    assert any("count_kernels.py needs a Hopper GPU" in line for line in shown)
 
 
 def said_of(live: source.Live, benchmark: str) -> str:

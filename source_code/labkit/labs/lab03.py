@@ -282,7 +282,7 @@ HIDDEN_COPIES = Number(
         "that is the wait for the loader: a second stream hides copies, not the loader": row_ms("loader"),
         "those are seconds: milliseconds are asked for": row_ms("copies") / 1e3,
         "that is all idle time: the GPU waits for other things than copies, too": bounds.idle_ms,
-        "that is how long the copies held the program: how long does the GPU copy?": (_to_gpu_ms("api_ms")),
+        "that is how long the copies held the program: how long does the GPU copy?": _to_gpu_ms("api_ms"),
         "that is one copy: an epoch has one for each batch": _to_gpu_ms("longest_gpu_us") / 1e3,
         "that is the whole epoch": bounds.whole_ms,
     },

@@ -63,7 +63,8 @@ def rung_by_rung(runs: Mapping[str, Sequence[dict]]) -> Iterator[Claim | str]:
     (_, workers), *others = gains.items()
     most = max(gains, key=gains.__getitem__)
     yield Claim(
-        "the workers gained more than the other two together", workers > math.prod(gain for _, gain in others),
+        "in the loop, the workers gained more than the other two together",
+        workers > math.prod(gain for _, gain in others),
         {name: f"{gain:.2f}" if gain != 1 else "no difference" for name, gain in gains.items()},
         because="on few cores, workers gain little; on a slow GPU, shorter kernels gain much",
         so=f"what matters most here: {most if gains[most] > 1 else 'none of the three'}",

@@ -230,7 +230,6 @@ LAUNCHES_BOUND = Number(
         "that is the share that is left: how many times as fast is the epoch then?": NO_WORK_MS / LAUNCHED_MS,
         "those are milliseconds: how many times as fast?": NO_WORK_MS,
     },
-    within=0.06,  # roughly, says the text: the CPU's pace varies
 )
 
 LIMIT = 1.0

@@ -69,4 +69,4 @@ def page(found: pd.DataFrame, names: Sequence[str], columns: Sequence[str], leas
 
 
 def _plainly(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.2f}"

@@ -195,7 +195,8 @@ def _other_code(report: Report, budget: Budget) -> str:
         return ""
     inside = where(report, budget.window, long)
     return _sentences(
-        f"{ms:,.1f} ms of CPU code launched nothing, in {len(long):,} stretches of over a millisecond",
+        f"{ms:,.1f} ms of CPU code launched nothing, in {len(long):,} stretch{'es' * (len(long) != 1)} of over a "
+        "millisecond",
         inside,
         "A CUDA graph leaves such code as it is",
     )
@@ -219,9 +220,9 @@ def _copied(report: Report, budget: Budget) -> list[str]:
     pinned = ~faults & (table["host_memory"] == "pinned")
     text = []
     if pageable.any():
-        text.append(
-            f"{pageable.sum():,} copies, {table.loc[pageable, 'bytes'].sum() / 1e6:,.1f} MB, use pageable memory"
-        )
+        what, use = ("copy", "uses") if pageable.sum() == 1 else ("copies", "use")
+        size = f"{table.loc[pageable, 'bytes'].sum() / 1e6:,.1f} MB"
+        text.append(f"{pageable.sum():,} {what}, {size}, {use} pageable memory")
     if faults.any():
         text.append(
             f"{faults.sum():,} migrations of unified memory moved {table.loc[faults, 'bytes'].sum() / 1e6:,.1f} MB "

@@ -63,7 +63,8 @@ INSIDE = {  # what a multiprocessor did, and asked of the L2 cache
     "bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "l2_bytes": "lts__t_bytes.sum",
 }
-# Clocks that a warp waits for each reason, an instruction that it issues: Nsight Compute's *Warp State Statistics*.
+# Clocks that a warp waits for each reason before it issues an instruction, on average: Nsight Compute's section *Warp
+# State Statistics*.
 _WAITED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {
     f"stall_{why}": _WAITED.format(why)

@@ -290,7 +290,7 @@ def test_code_in_which_nothing_is_launched_is_told_from_that_around_launches(tmp
     for at in (*range(0, 20_000, 500), *range(60_000, 100_000, 500)):
         made.kernel(at + 20, at + 120, POINTWISE, call=(at + 5, at + 10))
     said = advised(made)["python"].evidence
-    assert "40.4 ms of CPU code launched nothing, in 1 stretches of over a millisecond. 99 % in phase augment" in said
+    assert "40.4 ms of CPU code launched nothing, in 1 stretch of over a millisecond. 99 % in phase augment" in said
     assert "A CUDA graph leaves such code as it is" in said
     made.kernel(19_900, 60_100, POINTWISE, call=(19_600, 19_605))
     assert "stretches" not in advised(made)["python"].evidence
