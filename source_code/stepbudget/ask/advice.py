@@ -155,10 +155,10 @@ def _evidence(report: Report, budget: Budget, fix: str) -> str:
         )
     if fix == "mixed_precision":
         found = ops.summary(report, budget.window)
-        without = f"{found.at_stake_ms:,.1f} ms" if found.at_stake_ms >= 0.05 else "none"
+        of = f"{found.at_stake_ms:,.1f} ms of the kernels" if found.at_stake_ms >= 0.05 else "no kernel"
         parts = [
-            f"{without} of the kernels in convolutions and matrix products ran without Tensor Cores (judged by "
-            f"{found.by}). 16 bits can at best halve the time of other 32-bit kernels"
+            f"{of} in convolutions and matrix products ran without Tensor Cores (judged by {found.by}). "
+            "16 bits can at best halve the time of other 32-bit kernels"
         ]
         if ms["unknown_kernels"] >= WORTH * window_ms:
             unknown = (
