@@ -318,7 +318,7 @@ def test_the_table_of_switches_says_what_was_refused_and_what_came_from_outside(
     assert found.caption.endswith("PyTorch 2.11.0's switches")
     first, second, third = found.cells()
     assert first == ["nothing", "TF32", "3.0e-04", "TF32", "3.0e-04", "–"]
-    assert second == ["fp32_precision = 'ieee'", "refused", "–", "FP32", "3.0e-04", "matmul"]
+    assert second == ["fp32_precision = 'ieee'", "refused", "–", "FP32", "3.0e-04", "no product"]
     assert third[0] == "NVIDIA_TF32_OVERRIDE=0: cuda.matmul.allow_tf32 = True; cudnn.allow_tf32 = True"
 
 

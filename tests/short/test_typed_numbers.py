@@ -56,7 +56,6 @@ NOT_MEASURED = {
         "its gradients are 2,000 times smaller",  # the mean of 2,000 points instead of their sum
     ],
     "the runs of main_opt8.py in reports/recorded/h100": ["takes 0.101 s for all ten"],
-    "their profiles on an H200 with 16 cores of 22 November 2026, kept in the history": ["grew from 407 to 964 ms"],
     "conv_backward as of commits e898bcac and the one before, in turn on an H100, batches of 1,024, November 2026": [
         "from 101 to 86 µs",
     ],

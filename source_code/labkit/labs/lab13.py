@@ -210,12 +210,12 @@ def epochs(runs: Mapping[str, Sequence[dict]]) -> Table:
 
 
 def moves(reports: Mapping[str, Report]) -> Table:
-    """Kernel time of what moves images or reads each of their numbers once, a column a report."""
-    frame = pd.DataFrame({"kernels": list(MOVES)})
+    """Kernel time of what moves images or reads each of their numbers once, and of all kernels; a column a report."""
+    frame = pd.DataFrame({"kernels": [*MOVES, "all kernels"]})
     for name, report in reports.items():
         own = kernels(report)
         found = [own["kernel"].astype(str).str.contains(pattern) for pattern in MOVES.values()]
-        frame[name] = [own.loc[hit, "gpu_ms"].sum() for hit in found]
+        frame[name] = [*(own.loc[hit, "gpu_ms"].sum() for hit in found), own["gpu_ms"].sum()]
     return table(frame, "Kernel time of an epoch, ms", dict.fromkeys(reports, "{:.1f}"))
 
 
@@ -242,6 +242,7 @@ SETTINGS = (  # environment, statements: one switch, then two, then from outside
     ("NVIDIA_TF32_OVERRIDE=1", OLD_OFF),
     ("NVIDIA_TF32_OVERRIDE=0", OLD_ON),
 )
+REFUSED = {"set": "a statement was refused", "matmul": "no product", "conv": "no convolution"}
 
 
 def switches(record: Mapping) -> Table:
@@ -255,7 +256,7 @@ def switches(record: Mapping) -> Table:
         line = {"setting": _setting(row)}
         for name, words in (("matmul", "product"), ("conv", "convolution")):
             line |= {words: row[name] or "refused", f"{words}'s error": row[f"{name}_error"]}
-        lines.append(line | {"complaint": ", ".join(row["refused"]) or "–"})
+        lines.append(line | {"complaint": ", ".join(REFUSED[what] for what in row["refused"]) or "–"})
     errors = dict.fromkeys(["product's error", "convolution's error"], "{:.1e}")
     version = record["versions"]["torch"].partition("+")[0]
     return table(pd.DataFrame(lines), f"Which type FP32 becomes, by PyTorch {version}'s switches", errors)

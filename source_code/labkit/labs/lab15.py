@@ -210,7 +210,7 @@ def layers(record: dict, every: int = 4) -> Table:
         found[f"zero %: {WORDS[name]}"] = 100 * middle["zero_share"][name]
     found = found.iloc[::-1].iloc[::every].reset_index()
     numbers = list(found.columns[1:])
-    caption = "Gradients of the weights in the first step, from the layer next to the loss to the first one"
+    caption = "Gradients of the weights in the first step: every fourth layer, from the one next to the loss back"
     return table(found, caption, dict.fromkeys(numbers, "{:.0f}"))
 
 
@@ -334,7 +334,8 @@ def gradients_lost(lost_pct: Mapping[str, Mapping[str, float]]) -> Iterator[Clai
         "so": "the first iteration's table, above, is the same on any machine, or nearly so",
     }
     yield Claim("unscaled, more than 10 % of the generator's gradients become zero", zero > 10, zero, **other)
-    yield Claim("and behind the first layer, more than 95 % are zero or subnormal", small > 95, small, **other)
+    behind = "in every layer but the one next to the loss, more than 95 % are zero or subnormal"
+    yield Claim(behind, small > 95, small, **other)
     yield Claim("a scale of 65,536 leaves fewer than 1 % of them zero", kept < 1, kept, **other)
 
 

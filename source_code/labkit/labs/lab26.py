@@ -400,7 +400,7 @@ PREDICTIONS = {
         },
     ),
     "attention": Guess(
-        "attention in one kernel against three", " times", lambda times, floors: _gain(times),
+        "attention in one kernel against the naive form", " times", lambda times, floors: _gain(times),
         wrong={
             "That compares only bytes. The fused kernel is bound by arithmetic.": (
                 lambda times, floors: _at(floors, "naive memory") / _at(floors, "memory")

@@ -24,8 +24,8 @@ class WallClock(Table):
 def wall_clock_table(records: Mapping[str, Sequence[dict]], in_turn: bool = True) -> WallClock:
     """The wall-clock table: whole process and training loop, median and range, speedups, test accuracy.
 
-    ``records`` maps a step's name, or its command, to its records; the first is the baseline. ``in_turn=False`` is for
-    alternatives, which do not build on one another: no speedup over the row before is shown.
+    ``records`` maps a step's name, or its command, to its records; all are compared with the first. ``in_turn=False``
+    is for alternatives, which do not build on one another: no speedup over the row before is shown.
     """
     found = {_label(name): own for name, own in records.items()}
     names = list(found)
@@ -33,7 +33,7 @@ def wall_clock_table(records: Mapping[str, Sequence[dict]], in_turn: bool = True
     epochs = {len(record["epochs"]) for records in found.values() for record in records}
     least, most = min(epochs), max(epochs)
     after = "" if least == quick.FULL_EPOCHS else f" after {least} epochs"  # never beside a claim on ten epochs
-    rows = []
+    rows, against = [], "× baseline" if names[0] == _label("main_baseline.py") else "× first"
     for i, name in enumerate(names):
         whole, before, first = process[name], process[names[max(0, i - 1)]], process[names[0]]
         mnist = all(record["data_source"] == "MNIST" for record in found[name])
@@ -47,14 +47,14 @@ def wall_clock_table(records: Mapping[str, Sequence[dict]], in_turn: bool = True
                 "training s": spread(found[name], "training_s").median,
                 "test s": spread(found[name], "test_s").median,
                 "× before": before.median / whole.median if i else None,
-                "× baseline": first.median / whole.median if i else None,
+                against: first.median / whole.median if i else None,
                 f"accuracy %{after}{digits}": spread(found[name], "test_accuracy_pct").median,
             }
         )
     frame = pd.DataFrame(rows)
-    frame = frame.drop(columns=["× before", "× baseline"] if len(names) == 1 else [] if in_turn else ["× before"])
+    frame = frame.drop(columns=["× before", against] if len(names) == 1 else [] if in_turn else ["× before"])
     formats = dict.fromkeys(["process s", "training s", "test s"], "{:.1f}")
-    formats |= dict.fromkeys(["× before", "× baseline", frame.columns[-1]], "{:.2f}")
+    formats |= dict.fromkeys(["× before", against, frame.columns[-1]], "{:.2f}")
     many = _in_words(most) if least == most else f"{_in_words(least)} to {most}"
     caption = f"{many} epochs: whole process (median and range of n runs), with training loop and test (medians)"
     measured = [column for column in formats if column in frame]

@@ -100,10 +100,11 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
     times = kernels["api_start"].where(known, kernels["start"])
     inside = (times >= window.start) & (times < window.end)
     kernel_us = ((kernels["end"] - kernels["start"]) / 1e3)[inside].to_numpy(dtype=float)
-    first_after_loader, interrupted = own["after"] == "loader", own["after"] != ""
+    first_after_loader = own["after"] == "loader"
     drained, starved = own["drained"].astype(bool), own["starved"].astype(bool)
     launch_us = calls["interval_us"].median() if len(calls) and calls["interval_us"].notna().any() else np.nan
-    share = _share(int(starved.sum()), int((~interrupted).sum())) if len(own) else np.nan
+    in_turn = int((own["after"] == "").sum())
+    share = _share(int(starved.sum()), in_turn) if len(own) else np.nan
     p10, median, p90 = np.percentile(kernel_us, [10, 50, 90]) if len(kernel_us) else (np.nan,) * 3
     verdict = BOUND if len(own) and share > MOST else NOT_BOUND
     unseen = missing(report, about(report, window, gpu))
@@ -136,7 +137,7 @@ def _launch(report: Report, window: Window, gpu: int | None) -> Launch:
         shorter_share=_share(int((kernel_us < launch_us).sum()), len(kernel_us)) if launch_us > 0 else np.nan,
         **queue,
     )
-    evidence = f"{'; '.join(unseen.kinds.values())}." if unseen.kinds else _evidence(report, found)
+    evidence = f"{'; '.join(unseen.kinds.values())}." if unseen.kinds else _evidence(report, found, in_turn)
     return Launch(**{**vars(found), "evidence": evidence})
 
 
@@ -310,8 +311,8 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-def _evidence(report: Report, found: Launch) -> str:
-    """The numbers behind the verdict, or what is missing."""
+def _evidence(report: Report, found: Launch, in_turn: int) -> str:
+    """The numbers behind the verdict, or what is missing; ``in_turn``: the launches that ``starved_share`` is of."""
     if found.verdict == NOT_LOOKED_AT:
         if report.kernels.empty and report.graphs.empty:
             return "The report holds no kernels."
@@ -321,7 +322,7 @@ def _evidence(report: Report, found: Launch) -> str:
             return f"{found.launches} launches are too few to tell."
         return f"No launch call of a kernel lies in {found.window.name}."
     words = (
-        f"{found.starved:,} of {found.launches:,} launches found the GPU with nothing to do "
+        f"{found.starved:,} of {in_turn:,} launches found the GPU with nothing to do "
         f"({100 * found.starved_share:.0f} %, waits aside)"
     )
     medians = {"A kernel": found.kernel_us, "A launch": found.launch_us}

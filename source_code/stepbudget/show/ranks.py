@@ -160,7 +160,10 @@ def _split(said: dict) -> list[Block]:
 def _late_words(said: dict) -> Words:
     last = said["late_rank"]
     if last is None:
-        told = "no rank kept the others waiting for longer than the clocks may be off, and for 1 % of the time"
+        told = (
+            "no rank kept the others waiting, with nothing else to run, for 1 % of the time and longer than the clocks "
+            "may be off"
+        )
         return Words(told if said["clock"]["waiting_told"] else "who kept the others waiting is not told")
     text = (
         f"rank {last['rank']} came last to {last['last']:,} of {last['matched']:,} collectives; the others waited "

@@ -20,6 +20,7 @@ from stepbudget.window import Window
 
 CAUSES, RANGES, CALLS, OS_CALLS, WORK = "causes", "ranges", "calls", "os_calls", "work"
 
+A_FILL, A_GRAPH = "memory fill", "CUDA graph"  # the names of GPU work that has none of its own
 COPYING = re.compile("Memcpy")
 OF_WORK = ["start", "end", "name", "look", "gpu", "stream", "process", "api_start", "api_thread", "bytes"]
 
@@ -63,8 +64,8 @@ def work(report: Report, found: Budget, window: Window) -> pd.DataFrame:
     parts = [
         kernels.assign(look=kernels["name"].map(looks)),
         copies.assign(name=copies["direction"] + ", " + copies["host_memory"], look="copies"),
-        within(report.memsets, window).assign(name="memory fill", look=FILL),
-        within(report.graphs, window).assign(name="CUDA graph", look="cuda_graph"),
+        within(report.memsets, window).assign(name=A_FILL, look=FILL),
+        within(report.graphs, window).assign(name=A_GRAPH, look="cuda_graph"),
     ]
     parts = [part.reindex(columns=OF_WORK) for part in parts if len(part)]  # empty tables have no types of their own
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=OF_WORK)

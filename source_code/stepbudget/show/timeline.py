@@ -231,7 +231,10 @@ def _kernels(asked: Asked) -> Iterator[Row]:
         shown.append((f"{len(rest)} other streams", pd.concat(rest).sort_values(["start", "end"], kind="stable")))
     for name, own in shown:
         labels = own["name"].map({name: kernel_names.nickname(name) for name in own["name"].unique()})
-        yield _row(asked, "GPU kernels", name, own.assign(label=labels, detail=_in(asked.phases(own))), 28, "kernels")
+        row = _row(asked, "GPU kernels", name, own.assign(label=labels, detail=_in(asked.phases(own))), 28, "kernels")
+        fills, graphs = int((own["name"] == kinds.A_FILL).sum()), int((own["name"] == kinds.A_GRAPH).sum())
+        counts = {"kernels": len(own) - fills - graphs, "CUDA graphs": graphs, "memory fills": fills}
+        yield replace(row, said=", ".join(_counted(n, what) for what, n in counts.items() if n))
     if not shown:
         yield Row("GPU kernels", "", 28, nothing="no kernels in this stretch")
 
@@ -334,8 +337,11 @@ def _row(
         key += [("", f"and {len(lasted) - IN_KEY} other names")] if len(lasted) > IN_KEY else []
     else:
         key = [(str(look), asked.meaning(str(look))) for look in own["look"].unique()]
-    said = f"{len(own):,} {what if len(own) != 1 else svg.one(what)}"
-    return Row(title, note, high, events=own, said=said, key=key, what=what)
+    return Row(title, note, high, events=own, said=_counted(len(own), what), key=key, what=what)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what if count != 1 else svg.one(what)}"
 
 
 def _since(times: pd.Series, window: Window) -> np.ndarray:

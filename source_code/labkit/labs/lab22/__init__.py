@@ -157,7 +157,7 @@ def fullest(measured: pd.DataFrame) -> Table:
             rows.append(
                 {"way": f"{NAMES[share]} on {ranks}"}
                 | sizes
-                | {"MB a sequence": found.a_sequence / 1e6, "GB without": found.network / 1e9}
+                | {"MB a sequence": found.a_sequence / 1e6, "GB with none": found.network / 1e9}
             )
     frame = pd.DataFrame(rows)
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}

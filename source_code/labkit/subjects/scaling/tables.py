@@ -92,11 +92,11 @@ def predictions(found: pd.DataFrame, caption: str) -> Table:
     """Predicted against measured: what ``scored`` found."""
     labels = [PROGRAMS[program].label for program in found["program"]]
     frame = pd.DataFrame({"program": labels, "scaling": found["scaling"], "GPUs": found["ranks"]})
-    frame["binds"], frame["GPU alone ms"] = found["binds"], found["gpu_ms"]
+    frame["binds"], frame["GPU's time ms"] = found["binds"], found["gpu_ms"]
     frame["predicted ms"], frame["measured ms"] = found["predicted_ms"], found["measured_ms"]
     frame["range ms"] = [f"{one.low_ms:.2f}–{one.high_ms:.2f}" for one in found.itertuples()]
     frame["off %"] = found["off_pct"]
-    formats = dict.fromkeys(["GPU alone ms", "predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
+    formats = dict.fromkeys(["GPU's time ms", "predicted ms", "measured ms"], "{:,.2f}") | {"off %": "{:+.0f}"}
     return table(frame, caption, formats)
 
 
