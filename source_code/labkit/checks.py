@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from labkit import source
@@ -117,5 +117,9 @@ def finish() -> None:
 
 
 def _shown(found: object) -> str:
+    if isinstance(found, Mapping):
+        return ", ".join(f"{name}: {_shown(one)}" for name, one in found.items())
+    if isinstance(found, list | tuple):
+        return ", ".join(map(_shown, found))
     text = f"{found:.3g}" if isinstance(found, float) else str(found)
     return "no number" if NO_NUMBER.search(text) else text

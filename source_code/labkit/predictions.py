@@ -24,6 +24,7 @@ from stepbudget.signs import signed
 FILE = "predictions.jsonl"
 FEW = 6  # predictions, with fewer of which no trend is read
 RIGHT = 1.25  # a factor by which one may be off and still be right
+ALIKE = 0.03  # a mistake so near to the answer is not told apart from it
 RATIOS = ("×", "times")  # "as fast as before": what counts is how far it lies from 1
 LONGEST = 80  # characters of what was predicted
 ASKED = "no prediction made (next time, write one into its cell first: a miss teaches, too)"
@@ -86,11 +87,13 @@ class Guess:
         right, off = self.measured(*context), {}
         if isinstance(right, str):
             return ""
+        edges = right if isinstance(right, tuple) else (right,)
         for words, mistake in self.wrong.items():
             with suppress(ZeroDivisionError):
-                off[words] = abs(float(mistake(*context)) - said)
+                value = float(mistake(*context))
+                if not any(math.isclose(value, edge, rel_tol=ALIKE) for edge in edges):
+                    off[words] = abs(value - said)
         nearest = min(off, key=off.__getitem__, default="")
-        edges = right if isinstance(right, tuple) else (right,)
         near = nearest and off[nearest] <= (RIGHT - 1) * abs(said) and off[nearest] < min(abs(e - said) for e in edges)
         return nearest if near else ""
 

@@ -68,7 +68,7 @@ class Number:
         return found
 
     def _same(self, said: float, right: float) -> bool:
-        return math.isclose(said, right, rel_tol=self.within, abs_tol=1e-12)
+        return math.isclose(said, right, rel_tol=self.within, abs_tol=0.0 if right else 1e-12)
 
     def _word(self, said: float, right: float, context: tuple) -> str:
         near = {why: abs(value - said) for why, value in self.usual(*context).items() if self._same(said, value)}

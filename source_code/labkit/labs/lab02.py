@@ -149,12 +149,15 @@ def waits(after: Report, clock: WallClock) -> Iterator[Claim | str]:
         because="with one worker or two, every step waits about as long",
         so="there are no rounds to see, and the mean step tells no more than the median one",
     )  # fmt: skip
-    first_ms, round_ms = (found.iloc[:number].sum() for number in (1, workers))
-    batches = f", {round_ms:.0f} in the first {workers}, a batch of each worker" if workers > 1 else ""
+    round_steps = min(workers, len(found))
+    first_ms, round_ms = (found.iloc[:number].sum() for number in (1, round_steps))
+    batches = f", {round_ms:.0f} in the first {round_steps}, a batch of each worker" if workers > 1 else ""
     yield f"Waiting: {found.sum():.0f} ms, {first_ms:.0f} in the first step{batches}."
     halves = f"after the first step, {early_ms:.0f} ms in the first half of the epoch, {late_ms:.0f} in the second"
     if found.empty:
         yield "No range of this report marks the loader: nothing is known of the waits."
+    elif early_ms + late_ms < 0.05 * after.window().duration_ms:
+        yield f"Next to no waits after the first step ({halves}): the workers keep ahead of the GPU."
     elif late_ms < early_ms / 2:
         yield f"The waits fade ({halves}): the workers get ahead of the GPU."
     else:
@@ -169,7 +172,7 @@ def workers(tried: Sweep) -> Iterator[Claim | str]:
     yield Claim(
         "the workers that the cores allow are at least three times as fast as one", times > 3, times,
         because="there are few cores for them to share, or the training sets the pace, not the loader",
-        so=f"your {tried.cores} cores feed at most {images:,.0f} images a second (--workers {best}): "
+        so=f"of the numbers tried, none trains more than {images:,.0f} images a second (--workers {best}): "
         "if the GPU still waits for the loader, the next fix is lab 6, not more workers",
     )  # fmt: skip
     if most > tried.spare:

@@ -154,6 +154,8 @@ def kernels_gained(before: Report, after: Report) -> Iterator[Claim | str]:
         yield f"{epoch}, more than the kernels saved: {fell} fell by {-grew[fell]:.0f} ms"
     elif made.gained_ms < saved_ms / 2:
         yield f"{epoch}: the kernels' saving went into waiting, so they did not set the pace"
+    elif _busy_ms(before) < made.before.window.duration_ms / 2:
+        yield f"{epoch}, about what the kernels saved; but the GPU mostly idled, so other rows may have done it"
     else:
         yield f"{epoch}: it kept most of what the kernels saved, so they set the pace"
 
@@ -168,7 +170,7 @@ def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[
     )  # fmt: skip
     own = ops.summary(fp16).instances
     yield Claim(
-        "in FP16, more than half of the eligible operations use Tensor Cores",
+        "in FP16, more than half of the kernels in convolutions and matrix products use Tensor Cores",
         own["using"] > 0.5 * (sum(own.values()) - own["other"]), own,
         because="this GPU has none, or its kernels' names match no rule yet",
         so=_here(fp32, "mixed precision gains only what fewer bytes gain"),
@@ -179,9 +181,11 @@ def formats(fp32: Report, tf32: Report, fp16: Report, bf16: Report) -> Iterator[
         so=_here(fp32, "ignore the BF16 rows; train in FP16 with a scaler"),
     )  # fmt: skip
     used = tensor_cores.verdicts(fp16).query("tensor_core == 'yes'")
+    if used.empty:
+        return
     longest_us = (1e3 * used["gpu_ms"] / used["count"]).max()
     yield Claim(
-        f"in FP16 the longest Tensor Core kernel takes less than the {SAMPLED_US:.0f} µs that a sample needs",
+        f"in FP16 no kernel on Tensor Cores takes, on average, the {SAMPLED_US:.0f} µs that a sample needs",
         longest_us < SAMPLED_US, longest_us,
         because="a slower GPU takes longer for the same product",
         so=_here(fp32, "sb.sampled shows what the counter reads inside those kernels"),

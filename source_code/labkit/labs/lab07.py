@@ -248,7 +248,7 @@ def _try_clipped_step(clipped_step: Callable) -> str | None:
         return "a capture refuses it: it reads a number off a tensor (item, float, or an if over a tensor)"
     for norm, new_rate, wrong in (
         (10.0, 0.5, "a gradient of norm 10 is not clipped to 1"),
-        (0.1, 0.5, "right for the gradient of the capture, wrong for a small one: its choice was made once"),
+        (0.1, 0.5, "right for a large gradient, wrong for a small one: it was scaled up to the limit"),
         (0.1, 0.25, "a new learning rate changes nothing: the number was fixed at the capture"),
         (5.0, 0.25, "wrong for another large gradient: its norm was fixed at the capture"),
     ):
@@ -284,7 +284,7 @@ CLIPPED_STEP = Code(
     _try_clipped_step,
     wrong={
         "a capture refuses it": _moved(lambda norm, rate, limit: rate * min(1.0, limit / norm.item())),
-        "its choice was made once": _moved(lambda norm, rate, limit: rate * limit / norm),
+        "it was scaled up to the limit": _moved(lambda norm, rate, limit: rate * limit / norm),
         "is not clipped to 1": _moved(lambda norm, rate, limit: rate),
         "a new learning rate changes nothing": _moved(lambda norm, rate, limit: 0.5 * (limit / norm).clamp(max=1.0)),
         "its norm was fixed at the capture": _moved(
@@ -296,9 +296,11 @@ CLIPPED_STEP = Code(
 )
 
 
-def _longest_idle(report: Report) -> str:
+def _longest_idle(report: Report) -> list[str]:
+    """The name of the row, and the parts of it that a reader may take for one."""
     found = budget(report)
-    return CAUSES[max(IDLE, key=lambda cause: found.ms[cause])]
+    name = CAUSES[max(IDLE, key=lambda cause: found.ms[cause])]
+    return [name, *name.split(": ")]
 
 
 HELD_UP = Choice(

@@ -394,16 +394,19 @@ def _try_fixed_scale_step(step: Callable) -> str | None:
         return "the loss is divided by the factor: multiply it"
     if not torch.allclose(seen[0], SCALE * expected.weight.grad, rtol=1e-4):
         return "the backward pass starts from a loss that is not scaled by the factor given"
-    moved = model.weight.detach() - (expected.weight - 0.5 * expected.weight.grad)
+    pairs = list(zip(model.parameters(), expected.parameters(), strict=True))
+    wrong = [(own.detach() - (other - 0.5 * other.grad)).abs().max() > 1e-5 for own, other in pairs]
     if torch.equal(model.weight, expected.weight):
         return "the weights do not move at all: the optimizer's step is missing"
-    if moved.abs().max() > 1e-5:
-        return "the weights do not move as they would without scaling: are the gradients divided before the step?"
+    if any(wrong):
+        return "the weights do not move as they would without scaling: is each gradient divided before the step?"
     before = model.weight.detach().clone()
     optimizer.zero_grad()
-    step(model, model(data).square().mean() * math.inf, optimizer, SCALE)
+    overflow = model.bias.register_hook(lambda gradient: gradient * math.inf)
+    step(model, model(data).square().mean(), optimizer, SCALE)
+    overflow.remove()
     if not torch.equal(before, model.weight):
-        return "a step with gradients that are not finite must be left out"
+        return "a step must be left out when any gradient is not finite: here the bias's was, and the loss was not"
     optimizer.zero_grad()
     step(model, model(data).square().mean(), optimizer, SCALE)
     if torch.equal(before, model.weight):
@@ -434,8 +437,25 @@ def _fixed_scale(
 
 def _gives_up(model, loss, optimizer, scale):
     """Once a step was left out, none is taken any more."""
-    model.gave_up = getattr(model, "gave_up", False) or not loss.isfinite()
-    _fixed_scale(steps=not model.gave_up)(model, loss, optimizer, scale)
+    gave_up = getattr(model, "gave_up", False)
+    _fixed_scale(steps=not gave_up)(model, loss, optimizer, scale)
+    model.gave_up = gave_up or not all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def _by_loss(model, loss, optimizer, scale):
+    _fixed_scale(looks=False, steps=bool(loss.isfinite()))(model, loss, optimizer, scale)
+
+
+def _by_first(model, loss, optimizer, scale):
+    first = next(model.parameters())
+    _fixed_scale(looks=False, steps=False)(model, loss, optimizer, scale)
+    if first.grad.isfinite().all():
+        optimizer.step()
+
+
+def _divides_one(model, loss, optimizer, scale):
+    model.bias.register_hook(lambda gradient: gradient * scale)
+    _fixed_scale()(model, loss, optimizer, scale)
 
 
 FIXED_SCALE_STEP = Code(
@@ -445,8 +465,11 @@ FIXED_SCALE_STEP = Code(
         "there is no backward pass": lambda model, loss, optimizer, scale: optimizer.step(),
         "the loss is divided by the factor": _fixed_scale(scaled=lambda loss, scale: loss / scale),
         "not scaled by the factor given": _fixed_scale(scaled=lambda loss, scale: loss),
-        "are the gradients divided before the step?": _fixed_scale(unscaled=lambda gradient, scale: gradient),
+        "is each gradient divided before the step?": _fixed_scale(unscaled=lambda gradient, scale: gradient),
+        "the weights do not move as they would": _divides_one,
         "must be left out": _fixed_scale(looks=False),
+        "here the bias's was": _by_first,
+        "and the loss was not": _by_loss,
         "the optimizer's step is missing": _fixed_scale(steps=False),
         "the next one must be taken again": _gives_up,
     },
@@ -474,7 +497,7 @@ LARGEST_SCALE = Number(
         "that is for the sum: the mean's gradients are smaller by the number of points": lambda first: largest_scale(
             first, 1
         ),
-        "that is the next power of two: one seed's gradient overflows there": lambda first: 2 * largest_scale(first),
+        "that is the next power of two: some seed's gradient overflows there": lambda first: 2 * largest_scale(first),
         "that is the factor itself: which power of two is not above it?": lambda first: _room(first, POINTS),
         "that is the exponent: the scale is two to that power": lambda first: math.log2(largest_scale(first)),
         "that is right for the seed with the smallest gradient, and the others overflow": lambda first: largest_scale(

@@ -271,9 +271,9 @@ def busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterato
     baseline_pct, sms = meanings[BASELINE][SAID], meanings[THREAD][SMS]
     if pd.notna(baseline_pct):
         yield Claim(
-            "a starving GPU is seen: the baseline stays below 30 %", baseline_pct < 30, baseline_pct,
+            "a starving GPU is seen: the baseline's mean is below 30 %", baseline_pct < 30, baseline_pct,
             because="a slower GPU starves less, and faster cores feed it better",
-            so=f"of {baseline_pct:.0f} % it cannot rise as far as in lab 2: more workers gain less",
+            so=f"from {baseline_pct:.0f} % it can't rise as far as from 5 %: more workers gain less than in lab 2",
         )  # fmt: skip
     if thread.gpu is not None and pd.notna(sms):
         yield Claim(
@@ -330,7 +330,8 @@ def energy_floor(said: Table, joules: Table) -> Iterator[Claim | str]:
     if _has_energy(joules):
         yield (
             f"an epoch of step 2 takes {_rows(joules).loc[STEP_2, 'an epoch J']:.0f} J, an idle GPU "
-            f"{_floor_j(said, joules):.0f} J in that time: faster kernels alone can't get below that"
+            f"{_floor_j(said, joules):.0f} J in that time: while the loader sets the pace, "
+            "faster kernels can't get below that"
         )
 
 
@@ -344,7 +345,7 @@ def energy_saved(said: Table, joules: Table) -> Iterator[Claim | str]:
         "mixed precision takes less energy for an epoch, and not below the bound",
         _floor_j(said, joules) < after["an epoch J"] < before["an epoch J"],
         f"{100 * after['an epoch J'] / before['an epoch J']:.0f} %",
-        because="each program ran once, and a loader that is late makes an epoch dear",
+        because="each program ran once, a late loader makes an epoch dear, or the GPU sets step 2's pace",
         so="energy and time went together here: run both steps again before you conclude",
     )
 

@@ -90,7 +90,9 @@ def beside(report: Report, theirs: Mapping[str, pd.DataFrame]) -> Table:
         columns=["of", "nsys stats --report", "count", "nsys stats: ns", "here: ns"],
     )
     counts = pd.Series([len(own) for *_, own in rows])
-    frame["differ by"] = (frame["nsys stats: ns"] - frame["here: ns"]).abs() + (frame["count"] - counts).abs()
+    frame["differ by: ns + count"] = (frame["nsys stats: ns"] - frame["here: ns"]).abs() + (
+        frame["count"] - counts
+    ).abs()
     return table(frame, f"{CHECKED}: the whole capture, summed by both")
 
 
@@ -233,7 +235,7 @@ def tells_little(variables: Sequence[str], homes: Sequence[str]) -> Iterator[Cla
 def sums_agree(found: Table) -> Iterator[Claim | str]:
     """The sums of ``nsys stats`` beside this reader's; ``found``: of ``beside()``."""
     frame = found.frame
-    same = bool((frame["nsys stats: ns"] == frame["here: ns"]).all() and (frame["differ by"] == 0).all())
+    same = bool((frame["nsys stats: ns"] == frame["here: ns"]).all() and (frame["differ by: ns + count"] == 0).all())
     yield Claim("both count the same, and agree to the nanosecond", same)
 
 
@@ -266,13 +268,16 @@ def cost_of_the_sleeps(before: Report, after: Report) -> Iterator[Claim | str]:
     change_ms = made.second.duration_ms - made.first.duration_ms
     loader_ms = made.causes["loader"].ms
     changed = f"epoch {change_ms:+,.0f} ms; wait for data {loader_ms:+,.0f} ms"
+    if not long_ms:
+        yield f"No sleep was seen in this report; {changed}."
+        return
     yield f"The sleeps last {long_ms:,.0f} ms, and change: {changed}."
-    explained = (change_ms - loader_ms) / long_ms if long_ms else float("nan")
+    explained = (change_ms - loader_ms) / long_ms
     yield Claim(
         "what the epoch grew by and what the wait shrank by are the sleeps, to a tenth", abs(explained - 1) < 0.1,
         explained,
         because="the GPU worked through more of them, or other rows changed, too: compare them above",
-        so=f"the sleeps cost you {change_ms:.0f} ms an epoch",
+        so=f"the sleeps cost you {max(0, change_ms):.0f} ms an epoch",
     )  # fmt: skip
 
 
@@ -282,7 +287,8 @@ def _lasting_ms(when: np.ndarray) -> float:
 
 def blamed_rows(found: Table) -> Iterator[Claim | str]:
     """To which row each view of one report lays the same sleeps; ``found``: of ``blamed()``."""
-    taken = found.frame.set_index("row of the budget").idxmax()
+    idle_ms = found.frame.set_index("row of the budget")
+    taken = idle_ms.idxmax().where(idle_ms.max() > 0, "none: no sleep was seen")
     for view, row in taken.items():
         yield f"{view}: the sleep goes to '{row}'."
     rows = [CAUSES[cause] for cause in ("optimizer", "os_wait", "loader", "unexplained")]
@@ -380,6 +386,8 @@ def _wrong(seen: list, batches: int) -> str | None:
         return "every batch is trained on, once and in order: `step(batch)`"
     starts, stops = seen.count("start"), seen.count("stop")
     if batches <= FIRST:
+        if starts:
+            return f"with {batches} batches it starts a capture: nothing is to be captured"
         return f"with {batches} batches it stops a capture that never began" if stops else None
     if starts != 1:
         return (
@@ -435,6 +443,14 @@ def _skips(batches, step, start, stop):
     stop()
 
 
+def _begins_at_once_if_short(batches, step, start, stop):
+    if len(batches) > FIRST:
+        return _capturing()(batches, step, start, stop)
+    start()
+    for batch in batches:
+        step(batch)
+
+
 CAPTURE = Code(
     "Count the steps: start before step 10, stop after step 19, and remember whether a capture is open at the end.",
     _try_capture,
@@ -445,6 +461,7 @@ CAPTURE = Code(
         "the capture never ends": _capturing(last=-1, at_end="never"),
         "and the capture is still open": _capturing(at_end="never"),
         "it stops a capture that never began": _capturing(at_end="soon"),
+        "it starts a capture: nothing is to be": _begins_at_once_if_short,
         "it starts 20 times": _capturing(again=True),
         "every batch is trained on": _skips,
         "`start` is never called": _capturing(first=-1),

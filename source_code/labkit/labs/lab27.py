@@ -261,7 +261,8 @@ def held_back(found: Counts) -> Iterator[Claim | str]:
     held = found["stall_dispatch_stall"]
     yield Claim(
         "a ready warp is held back for over a clock with one chain and with two, and not with four",
-        min(held["chains 1"], held["chains 2"]) > 1 > 10 * held["chains 4"], held["chains 1"],
+        min(held["chains 1"], held["chains 2"]) > 1 > 10 * held["chains 4"],
+        ", ".join(f"{held[f'chains {n}']:.1f}" for n in (1, 2, 4)),
         because="this GPU's registers lie in other banks",
         so=f"with one chain, a ready warp is held back for {held['chains 1']:.1f} clocks here",
     )  # fmt: skip
@@ -274,7 +275,8 @@ def conflicts(found: Counts) -> Iterator[Claim | str]:
     rest = max(share["padded"], share["swizzled"])
     yield Claim("padded or swizzled, less than a twentieth are", rest < 0.05, rest)
     yield (
-        f"Copy and direct count {found['shared_wavefronts']['copy']:,.0f} passes without using shared memory; "
+        f"Copy and direct count {found['shared_wavefronts']['copy']:,.0f} and "
+        f"{found['shared_wavefronts']['direct']:,.0f} passes without using shared memory; "
         "what these are, we don't know."
     )
 

@@ -122,7 +122,7 @@ def lines_queue(found: Counts) -> Iterator[Claim | str]:
     busy = found["l1_pct"][NAIVE]
     yield Claim(
         "L1 is busy over 95 % of the time, and the schedulers issue in less than a tenth",
-        busy > 95 and found["issue_pct"][NAIVE] < 10, busy,
+        busy > 95 and found["issue_pct"][NAIVE] < 10, f"{busy:.0f} and {found['issue_pct'][NAIVE]:.0f} %",
         because="another L1 gets through more lines at once",
         so=f"L1 is busy {busy:.0f} % of the time here",
     )  # fmt: skip
@@ -180,9 +180,9 @@ def last_gains(found: Counts) -> Iterator[Claim | str]:
     """The last rung reads less from L2, and its tensor pipe hardly waits."""
     less = 1 - found["l2_bytes"][CLUSTER] / found["l2_bytes"][SPECIALISED]
     yield Claim(
-        "with B shared by two blocks, L2 moves less", less > 0.03, less,
+        "with B shared by two blocks, L2 moves at least 3 % less", less > 0.03, less,
         because="the L2 answers two blocks at once anyway",
-        so=f"it moves {100 * less:.0f} % less here",
+        so=f"it moves {1 - less:.2f} times as much here",
     )  # fmt: skip
     active = found["tensor_pct"][CLUSTER]
     yield Claim(

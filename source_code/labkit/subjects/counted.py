@@ -64,7 +64,7 @@ def page(found: pd.DataFrame, names: Sequence[str], columns: Sequence[str], leas
     longest = kernels[[*STALLS]].max().sort_values(ascending=False)
     chosen = kernels[[*columns, *longest[longest >= least].index]].T
     frame = chosen.set_axis([ALL[name] for name in chosen.index]).rename_axis("counter").reset_index()
-    caption = "From ncu --page raw, the longest waits first"
+    caption = f"From ncu --page raw, the longest waits first; left out are those under {least:g} clocks"
     return table(frame, caption, dict.fromkeys(names, _plainly), names=["counter"])
 
 

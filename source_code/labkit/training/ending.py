@@ -175,6 +175,8 @@ def _end_what_hangs() -> None:
         while ENDING.isdisjoint(heard.recv(64)):
             pass
         time.sleep(PATIENCE_S)
+        if _asked:  # heard in Python, so it is on its way out: on a busy machine that may take as long again
+            time.sleep(PATIENCE_S)
         if os.getpid() == main:
             os.kill(main, signal.SIGKILL)
 

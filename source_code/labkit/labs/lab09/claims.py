@@ -82,8 +82,8 @@ def shapes_are_right(counted: Mapping[str, pd.DataFrame]) -> Iterator[Claim | st
     ratio = pd.Series({rung: kernels["bytes"].sum() / moved[rung] for rung, kernels in counted.items()})
     known = ratio[[rung for rung in counted if rung in KNOWN]]
     differs = {
-        "because": "the L2 cache is smaller, or a library chose kernels that need more space",
-        "so": f"by shapes alone you would be off by {ratio.max():.1f} times at most: count",
+        "because": "the L2 cache is larger or smaller, or a library chose kernels that need more space",
+        "so": f"by shapes alone you would be off by {max(ratio.max(), 1 / ratio.min()):.1f} times at most: count",
     }
     yield Claim(
         "for the two steps whose kernels we know, shapes are right to a fifth",
@@ -104,7 +104,7 @@ def under_the_roof(machine: Machine, found: Counted, points: Sequence[Point], pe
         f"to the plan of attack, is of one {machine.gpu}: its counts, roofs and runs",
     )  # fmt: skip
     highest = max(point.share(peaks) for point in points)
-    yield Claim("no step is faster than its roof allows", highest < 1.1, highest)
+    yield Claim("no step is over a tenth faster than its roof allows", highest < 1.1, highest)
 
 
 def factors(distances: Table, gpu: str) -> Iterator[Claim | str]:

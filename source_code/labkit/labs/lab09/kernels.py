@@ -28,7 +28,7 @@ def plan(limits: pd.DataFrame, top: int = 4) -> Table:
     columns = {"#": first["number"], "kernel": first["kernel"]}
     frame = pd.DataFrame(columns | {"saves at most µs": first["over_us"], "step then µs": then})
     formats = {"kernel": lambda name: short_kernel(name, 28)} | dict.fromkeys(frame.columns[2:], "{:.0f}")
-    return table(frame, "If each were at its roof", formats)
+    return table(frame, "If each, and those above it, were at their roofs", formats)
 
 
 # conv2's three products, by the words in cuDNN's names for their kernels; and in kernel_traffic.

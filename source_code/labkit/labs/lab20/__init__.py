@@ -24,7 +24,8 @@ def healthy_is_busy(healthy: Report) -> Iterator[Claim | str]:
     """The GPU of a healthy program hardly idles."""
     idle_share = idle(healthy).idle_share
     yield Claim(
-        "the healthy program keeps the GPU busy for more than four fifths of the time", idle_share < 0.2, idle_share,
+        "the healthy program keeps the GPU busy for more than four fifths of the time", idle_share < 0.2,
+        f"{100 * (1 - idle_share):.0f} % busy",
         because="without a GPU there are no kernels, and a slow CPU is late even with a graph",
         so="take the recorded report (LAB_MODE=recorded) as the picture of health",
     )  # fmt: skip

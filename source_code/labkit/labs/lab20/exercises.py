@@ -42,7 +42,7 @@ ALMOST = {  # patient → a word that comes near → what speaks against it
         "healthy": "the GPU looks busy, but its collectives only wait for the other GPU",
     },
     8: {
-        "waiting": "true as far as it goes: after each operation a result is fetched. Who would want that?",
+        "waiting": "true as far as it goes: all through the backward pass, results are fetched. Who would want that?",
         "launches": "there are many, yes: which kernels run as often as results are fetched?",
     },
     10: {"healthy": "the Tensor Cores are busy, but with what kind of kernels? See sb.kernels"},
@@ -215,7 +215,10 @@ def _try_norms(step: Callable) -> str | None:
         return "these are not the norms of all gradients, in the order of model.parameters()"
     fetched = sum(name == READS for name, _ in operations)
     if fetched > 1:
-        return f"{fetched} numbers are fetched one by one, and the program waits for each: fetch them together"
+        return (
+            f"{fetched} numbers are fetched one by one, and the program waits for each: fetch them together, with "
+            ".tolist() (in this trial, on a CPU, .cpu() fetches nothing)"
+        )
     return None
 
 
@@ -288,7 +291,9 @@ def _try_precision(step: Callable) -> str | None:
         return None
     if any(own & {*SIXTEEN_BITS} for own in types):
         return "some products still run in FP32: the whole forward pass belongs under autocast"
-    return "all products still run in FP32 (autocast is for one type of device, and this trial runs on a CPU)"
+    return (
+        "all products still run in FP32 (turn TF32 on inside the step; autocast is for one type of device, here a CPU)"
+    )
 
 
 def _autocast_step(dtype: str | None = "bfloat16", device: str = "", only_loss: bool = False, backward: bool = True):

@@ -120,9 +120,9 @@ def second_gpu(gains: Mapping[str, Spread]) -> Iterator[Claim | str]:
     """What the batch of one GPU gains by being shared out between two, by program."""
     times = {name: gain.median for name, gain in gains.items()}
     yield Claim(
-        "a second GPU gains the small network less than a quarter, the transformer over a half",
+        "a second GPU gains the digits on the GPU less than a quarter, the transformer over a half",
         times["ddp_on_gpu"] < 1.25 and times["text_ddp"] > 1.5,
-        times,
+        f"{times['ddp_on_gpu']:.2f} and {times['text_ddp']:.2f} times as fast",
         because="a faster CPU launches the small steps sooner; a slow link holds up the transformer",
         so="the next sections show which of the two it is on your host",
     )
@@ -226,7 +226,7 @@ THEN = {
     "cpu": "then the late rank's GPU would idle for CPU code, far longer than the other's",
     "computation": "then the late rank's own kernels would take longer: compare the rows of kernels, without the "
     "communication",
-    "link": "a transfer has two ends: both ranks' transfers take as long, whoever is late",
+    "link": "a transfer has two ends: both ranks' transfers take nearly as long, whoever is late",
     "launches": "then the row 'launch overhead' would be what sets the late rank apart: how much of its delay is it?",
 }
 

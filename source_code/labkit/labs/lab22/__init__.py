@@ -157,9 +157,13 @@ def fullest(measured: pd.DataFrame) -> Table:
             rows.append(
                 {"way": f"{NAMES[share]} on {ranks}"}
                 | sizes
-                | {"MB a sequence": found.a_sequence / 1e6, "GB with none": found.network / 1e9}
+                | {"MB a sequence": found.a_sequence / 1e6, "GB, none": found.network / 1e9}
             )
     frame = pd.DataFrame(rows)
+    of_sizes = sorted(
+        (name for name in frame if name.startswith("GB with ")), key=lambda name: name.split()[-1].zfill(3)
+    )
+    frame = frame[["way", *of_sizes, "MB a sequence", "GB, none"]].rename(columns={"GB, none": "GB with none"})
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
     return table(frame, "Fullest moment of a rank, by its sequences a step", formats)
 
@@ -233,10 +237,11 @@ def fits_only_shared_out(wide: pd.DataFrame, network: Network) -> Iterator[Claim
     shared, peak = wide.iloc[0], wide["peak"].max()
     paper = Way("fsdp", 2).moments(_as_deep(shared, network), shared.forward - shared.before)
     for when, size in paper.items():
-        yield f"On paper, as the backward pass {when}: {size / 1e9:.1f} GB."
+        yield f"On paper, with the activations as measured, as the backward pass {when}: {size / 1e9:.1f} GB."
     near = abs(max(paper.values()) / peak - 1) < 0.05
     yield Claim("the fuller one is what was measured, to a twentieth", near, peak)
-    yield Claim("by DDP it ran out of memory, as recorded", wide["fits"].tolist() == [True, False])
+    fits = dict(zip(wide["share"], wide["fits"], strict=True))
+    yield Claim("by DDP it ran out of memory, as recorded", fits == {"fsdp": True, "ddp": False})
 
 
 def messages_are_blocks(moved: pd.DataFrame, network: Network) -> Iterator[Claim | str]:
@@ -246,7 +251,7 @@ def messages_are_blocks(moved: pd.DataFrame, network: Network) -> Iterator[Claim
         for function in ("AllGather", "ReduceScatter")
     )
     yield Claim(
-        "the report's messages are a block's weights, two bytes and four",
+        "the report's largest messages are a block's weights, two bytes and four",
         (gathered.bytes, scattered.bytes) == (2 * network.block, 4 * network.block),
     )
     yield Claim("each block is gathered twice a step", bool(gathered["count"] == 2 * network.depth))
@@ -256,7 +261,8 @@ def ddp_is_faster(runs: pd.DataFrame, by_fsdp: Spread) -> Iterator[Claim | str]:
     """The batch of one GPU shared out between two: what DDP gains, by the ``runs``, and what FSDP does."""
     by_ddp, by_fsdp = gained(runs, "text_ddp", "strong", 2).median, by_fsdp.median
     yield Claim(
-        "shared out, the batch of one GPU is faster by DDP than by FSDP", by_ddp > by_fsdp, (by_ddp, by_fsdp),
+        "shared out, the batch of one GPU gains more by DDP than by FSDP", by_ddp > by_fsdp,
+        f"{by_ddp:.2f} and {by_fsdp:.2f} times as fast",
         because="a faster CPU keeps ahead of the GPU also where a step is short",
         so="FSDP costs little here: see how much of the transfer is hidden",
     )  # fmt: skip
@@ -274,9 +280,9 @@ def cpu_is_late(pair: Ranks) -> Iterator[Claim | str]:
     yield Claim(
         "the late rank's GPU idles for its own CPU over three times as long as bytes travel",
         cpu_ms > 3 * move_ms,
-        (cpu_ms, move_ms),
+        f"{cpu_ms:.1f} and {move_ms:.1f} ms",
         because="the CPU is faster, or the link between the GPUs slower (PCIe in place of NVLink)",
-        so="the transfer is a larger part of your step: prefetching can hide it",
+        so="the transfer is a larger part of your step: see how much of it is hidden",
     )
 
 
@@ -286,7 +292,7 @@ def full_batches_scale(runs: pd.DataFrame) -> Iterator[Claim | str]:
     yield Claim(
         "with full batches, FSDP on two keeps over nine tenths of two single GPUs", weak > 1.8, weak,
         because="the link is slower, and a block's kernels too short to hide its messages",
-        so="gather more ahead (--prefetch 2), or give each GPU more samples",
+        so="give each GPU more samples, if they fit",
     )  # fmt: skip
 
 

@@ -29,8 +29,9 @@ def gate(found: pd.DataFrame) -> Iterator[Claim | str]:
     """Which formats fail the gate, and that the accuracy shows none of it; ``found``: of ``trainings``."""
     failing = fails_gate(found)
     yield f"may be worse than FP32 by more than the margin: {'; '.join(failing) or 'none'}"
+    has_fp8 = "fp8 linear" in set(found["variant"])
     yield Claim(
-        "short products alone, down to FP8, pass the gate",
+        f"short products alone{', down to FP8,' if has_fp8 else ''} pass the gate",
         not {WORDS[name] for name in SHORT_PRODUCTS} & set(failing),
         failing,
         because="with few seeds, or on another GPU's kernels, chance is larger",
@@ -80,7 +81,7 @@ def pays_in_large_layers(times: Mapping[str, float]) -> Iterator[Claim | str]:
     yield Claim(
         "FP8 loses with small layers, wins with large ones, and by less than the rates promise",
         times["small"] < 1 < times["large"] < times["limit"],
-        times["large"],
+        f"{times['small']:.2f} and {times['large']:.2f} times as fast, of {times['limit']:.2f}",
         because="this CPU launches faster, or BF16 stays further below its rate",
         so="measure at the width of your own layers",
     )
@@ -90,10 +91,12 @@ def attention_gains(best: Mapping[str, float]) -> Iterator[Claim | str]:
     """What 16 bits are worth to attention: the fastest kernel's time by type."""
     short = narrow(list(best))
     yield f"in {short.upper()}, {best['fp32'] / best[short]:.1f} times as fast as in FP32"
+    if "tf32" not in best:
+        return
     yield Claim(
         "16 bits are worth more to attention than to a product: more than twice TF32",
-        "tf32" not in best or best["tf32"] > 2 * best[short],
-        dict(best),
+        best["tf32"] > 2 * best[short],
+        f"{best['tf32'] / best[short]:.2f} times",
         because="this PyTorch has fused kernels for FP32, too",
         so="leave the choice of the kernel to PyTorch",
     )

@@ -113,7 +113,7 @@ def errors(given: dict[str, torch.Tensor], own_mxfp8: Callable[[torch.Tensor], t
         rows.append(row)
     frame = pd.DataFrame(rows)
     formats = {"bits a number": "{:g}"} | dict.fromkeys(frame.columns[2:], "{:.1f}")
-    return table(frame, "Rounded and back: the median number's error, and what became zero", formats)
+    return table(frame, "Rounded and back: the median of the relative errors, and what became zero", formats)
 
 
 def zeros(found: Table) -> tuple[dict[str, float], dict[str, float]]:

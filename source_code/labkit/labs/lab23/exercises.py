@@ -123,7 +123,7 @@ def _try_step(step: Callable) -> str | None:
     if scaler.seen["step"] == 0:
         return "the optimizer stepped without the scaler, which then leaves out no bad step"
     moved = float((model.weight.detach() - before).norm()) / LR
-    if scaler.seen["unscale_"] == 0 and moved < MAX_NORM / 100:
+    if moved < MAX_NORM / 100:
         return "clipped were gradients that are still scaled: `unscale_` comes before it"
     if moved > 1.05 * MAX_NORM:
         return f"the gradients are not clipped to {MAX_NORM:g}: they came to {moved:.2g}"
@@ -209,13 +209,20 @@ def _step(
     return step
 
 
-def _clipped_before(model, loss_of, parts, optimizer, scaler):
-    optimizer.zero_grad()
-    for part in parts:
-        scaler.scale(loss_of(model, part) / len(parts)).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-    scaler.step(optimizer)
-    scaler.update()
+def _clipped_before(unscaled: bool = False) -> Callable:
+    """A step that clips what is still scaled, and then calls ``unscale_``, or leaves it out."""
+
+    def step(model, loss_of, parts, optimizer, scaler):
+        optimizer.zero_grad()
+        for part in parts:
+            scaler.scale(loss_of(model, part) / len(parts)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        if unscaled:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
 
 
 def _nothing(model, loss_of, parts: Sequence, optimizer, scaler):
@@ -227,7 +234,8 @@ STEP_IN_ORDER = Code(
     _try_step,
     wrong={
         "the weights do not move": _nothing,
-        "are still scaled": _clipped_before,
+        "are still scaled": _clipped_before(),
+        "`unscale_` comes before it": _clipped_before(unscaled=True),
         "are not clipped to": _step(max_norm=1e9),
         "steps were taken: one for all parts": _step(each=True),
         "stepped without the scaler": _step(stepped="optimizer"),

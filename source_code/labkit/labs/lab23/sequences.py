@@ -39,7 +39,11 @@ def attention(record: dict, length: int) -> Table:
     frame["type"] = frame["type"].str.upper()
     formats = dict.fromkeys(names.values(), "{:.2f}")
     formats |= {"plain: extra GB": "{:.2f}", "fastest: extra GB": "{:.2f}", "fastest: error": "{:.0e}"}
-    return table(frame, f"Attention, length {length:,}, forward and back: ms", formats)
+    return table(
+        frame,
+        f"Attention, length {length:,}, forward and back: ms; error: of the result, relative, against FP64",
+        formats,
+    )
 
 
 def cases(record: dict) -> pd.DataFrame:

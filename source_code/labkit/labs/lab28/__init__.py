@@ -404,7 +404,7 @@ def honest(search: dict, own: dict, records: Sequence[dict], knew: Sequence[floa
 
     ``knew``: per cent right before each training.
     """
-    most, best = max(knew), chosen(search)
+    most, best = max(knew, default=0.0), chosen(search)
     yield Claim(
         "no network knew more than chance allows before its training", most <= rules.CHANCE_PCT, f"{most:.1f} %"
     )  # fmt: skip
@@ -419,7 +419,7 @@ def honest(search: dict, own: dict, records: Sequence[dict], knew: Sequence[floa
         because="an accuracy near the goal, or MNIST not at hand, leaves too little",
         so="what broke a rule is no entry, however fast",
     )  # fmt: skip
-    held, test = rules.mean_pct(own["hold_out"]), rules.mean_pct(own["rows"])
+    held, test = rules.mean_pct(own["hold_out"]), line(own).mean_pct
     yield f"own_kernels: {held:.3f} % of the held-out digits, {test:.3f} % of the test digits"
 
 
