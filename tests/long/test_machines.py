@@ -73,7 +73,7 @@ NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so
         "the whole process is at least twice as fast",
     ],
     "cpu": [
-        "in FP16, more than half of the eligible operations use Tensor Cores",
+        "in FP16, more than half of the kernels in convolutions and matrix products use Tensor Cores",
         "in BF16, kernels run on Tensor Cores",
         "the GPU is busy for a larger part than in the profiles before",
         "no fix against idleness can make this epoch 1.3 times as fast",

@@ -252,6 +252,7 @@ def test_ranges_by_push_and_pop_and_ranges_of_ones_own_are_as_good(capsys):
                 nvtx.range_pop()
                 with nvtx.range("optimizer"):
                     optimizer.step()
+                    optimizer.zero_grad()
 
     number = next(number for number, one in asked.EXERCISES.items() if one is asked.PASTED)
     assert exercises.exercise(number, train)

@@ -133,8 +133,8 @@ class Code:
             return say(exercise, f"the function itself is wanted, not {shown(given)}")
         try:
             return say(exercise, self.trial(given) or "")
-        except NotImplementedError:
-            return say(exercise, None)
+        except NotImplementedError as error:  # what an exercise raises says nothing; PyTorch's says what it lacks
+            return say(exercise, f"it raises NotImplementedError: {error}" if str(error) else None)
         except (NotWanted, NotANumber) as wrong:
             return say(exercise, str(wrong))
         except ModuleNotFoundError as error:

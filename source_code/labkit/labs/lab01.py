@@ -180,6 +180,7 @@ def _try_stopwatch(measure: Callable) -> str | None:
         nonlocal launched
         launched += 1
         gpu.launch(0.05)
+        time.sleep(0.02)  # to launch it takes the CPU some time
 
     gpu.launch(0.2)  # somebody else's work is still running
     given = measure(work, gpu.synchronize)
@@ -192,7 +193,7 @@ def _try_stopwatch(measure: Callable) -> str | None:
     if not math.isfinite(seconds) or seconds < 0:
         return f"it says {seconds:g} s: the reading after the work, less the one before it"
     if seconds < 0.04:
-        return f"it says {seconds:.3f} s for 0.05 s of work: the clock stops before the GPU has finished"
+        return f"it says {seconds:.3f} s for 0.05 s: the clock stops before the GPU has finished, or starts late"
     if seconds > 40:
         return f"it says {seconds:.0f} for 0.05 s of work: did you return milliseconds?"
     if seconds > 0.15:

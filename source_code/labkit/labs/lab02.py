@@ -22,6 +22,7 @@ from labkit.display.runs import compared, in_rounds
 from labkit.display.spread import Spread, paired
 from labkit.exercises.kinds import BOUND, READ, Code, Number
 from labkit.predictions import Guess
+from labkit.pretend.loader import PretendLoader
 from labkit.source import kinds, sweep
 from labkit.source.sweep import spare
 from labkit.subjects import bounds
@@ -315,25 +316,12 @@ LOADER_BOUND = Number(
 )
 
 
-class PretendLoader:
-    """Takes what ``torch.utils.data.DataLoader`` takes, refuses what it refuses, and starts nothing."""
-
-    def __init__(self, dataset, batch_size=1, shuffle=False, *, num_workers=0, persistent_workers=False, **others):
-        if num_workers == 0 and persistent_workers:
-            raise ValueError("persistent_workers option needs num_workers > 0")
-        if shuffle and others.get("sampler") is not None:
-            raise ValueError("sampler option is mutually exclusive with shuffle")
-        self.dataset, self.batch_size, self.shuffle = dataset, batch_size, shuffle
-        self.workers, self.kept, self.others = num_workers, persistent_workers, others
-
-
 def _shuffles(loader: PretendLoader) -> bool:
-    """By itself, or by a sampler: each digit once, and in another order than theirs."""
-    sampler = loader.others.get("sampler")
-    if sampler is None:
+    """By itself, or by a sampler: each digit once, in another order than theirs, and in another one each epoch."""
+    if loader.sampler is None:
         return bool(loader.shuffle)
-    order, own = list(sampler), list(range(len(loader.dataset)))
-    return order != own and sorted(order) == own
+    order, again, own = list(loader.sampler), list(loader.sampler), list(range(len(loader.dataset)))
+    return order not in (own, again) and sorted(order) == own
 
 
 def _try_loader(make_loader: Callable) -> str | None:
@@ -349,7 +337,7 @@ def _try_loader(make_loader: Callable) -> str | None:
         if loader.dataset is not digits or loader.batch_size != 1024:
             return "it changes what is trained: the same digits, in batches of 1,024"
         if not _shuffles(loader):
-            return "it changes what is trained: the digits are no longer shuffled"
+            return "it changes what is trained: the digits are no longer shuffled, each once and anew in each epoch"
         if loader.workers == 0:
             return f"with {cores} cores it has no worker: the training loop itself fetches every digit"
         if loader.workers > most:
@@ -359,7 +347,7 @@ def _try_loader(make_loader: Callable) -> str | None:
             return f"with {cores} cores it starts {loader.workers}, and {most} workers have a core to themselves"
         if not loader.kept:
             return "its workers end with each epoch and start anew: keep them alive"
-        if loader.others.get("drop_last"):
+        if loader.drop_last:
             return "it changes what is trained: the last, short batch is dropped"
     return None
 

@@ -29,6 +29,7 @@ from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number
 from labkit.numbers import Quantity
 from labkit.paths import RECORDED
 from labkit.predictions import Guess
+from labkit.pretend.loader import PretendLoader
 from labkit.recording import plan
 from labkit.source import recorded
 from labkit.subjects import bounds, windows
@@ -306,18 +307,21 @@ class PretendBatch:
         return self.to(device, non_blocking=non_blocking)
 
 
-class PretendLoader:
-    """A DataLoader of three batches, pinned ahead of time if it is told so; ``made`` are all that were."""
+class PretendBatches(PretendLoader):
+    """A loader of three batches, pinned ahead of time if it is told so; ``made`` are all that were."""
 
-    made: list[PretendLoader]
+    made: list[PretendBatches]
 
-    def __init__(self, dataset: Sequence, batch_size: int = 1, shuffle: bool = False, pin_memory: bool = False, **_):
-        self.dataset, self.batch_size, self.shuffle, self._pinned = dataset, batch_size, shuffle, pin_memory
+    def __init__(self, *given, **named) -> None:
+        super().__init__(*given, **named)
         self.made.append(self)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
 
     def __iter__(self) -> Iterator[tuple[PretendBatch, PretendBatch]]:
         for said in self.dataset:
-            yield tuple(PretendBatch(said[part], self._pinned) for part in ("data", "target"))
+            yield tuple(PretendBatch(said[part] | {"part": part}, self.pinned) for part in ("data", "target"))
 
 
 def _says_that_there_is_a_gpu(epoch: Callable) -> ExitStack:
@@ -339,7 +343,7 @@ class PretendDevice(str):
 
 def _try_epoch(epoch: Callable) -> str | None:
     batches, trained, device = [{"data": {}, "target": {}} for _ in range(3)], [], PretendDevice("cuda:1")
-    loader = type("DataLoader", (PretendLoader,), {"made": []})
+    loader = type("DataLoader", (PretendBatches,), {"made": []})
     with _says_that_there_is_a_gpu(epoch):
         epoch(loader, batches, device, lambda data, target: trained.append((data, target)))
     for own in loader.made:
@@ -347,12 +351,18 @@ def _try_epoch(epoch: Callable) -> str | None:
             return "it changes what is trained: the same digits, in batches of 1,024"
         if not own.shuffle:
             return "it changes what is trained: the digits are no longer shuffled"
+        if own.drop_last:
+            return "it changes what is trained: the last, short batch is dropped"
+        if not own.workers:
+            return "without a worker no thread pins ahead of time: the loop itself pins each batch"
     if len(trained) != len(batches):
         return f"train_step is called {len(trained)} times for {len(batches)} batches"
     for data, target in trained:
         for name, given in (("data", data), ("target", target)):
             if not isinstance(given, PretendBatch):
                 return f"train_step gets no batch as {name}: hand it the copies"
+            if given.said["part"] != name:
+                return f"train_step gets the {given.said['part']} as {name}"
             if given.device == "cpu":
                 return f"train_step gets the {name} that still lies with the CPU: hand it the copy"
             if given.device != device:
@@ -371,7 +381,7 @@ def _try_epoch(epoch: Callable) -> str | None:
 
 def _epoch(pin: bool = True, copy: Callable | None = None, labels: Callable | None = None, **changed) -> Callable:
     copy = copy or (lambda batch, device: batch.to(device, non_blocking=True))
-    options = {"batch_size": 1024, "shuffle": True, "pin_memory": pin} | changed
+    options = {"batch_size": 1024, "shuffle": True, "num_workers": 2, "pin_memory": pin} | changed
 
     def epoch(DataLoader, digits, device, train_step):
         for data, target in DataLoader(digits, **options):
@@ -381,9 +391,13 @@ def _epoch(pin: bool = True, copy: Callable | None = None, labels: Callable | No
 
 
 def _copies_and_trains_on_the_old(DataLoader, digits, device, train_step):
-    for data, target in DataLoader(digits, batch_size=1024, shuffle=True, pin_memory=True):
+    for data, target in DataLoader(digits, batch_size=1024, shuffle=True, num_workers=2, pin_memory=True):
         data.to(device, non_blocking=True), target.to(device, non_blocking=True)
         train_step(data, target)
+
+
+def _swapped(DataLoader, digits, device, train_step):
+    _epoch()(DataLoader, digits, device, lambda data, target: train_step(target, data))
 
 
 UNNOTICED_COPIES = Code(
@@ -400,6 +414,9 @@ UNNOTICED_COPIES = Code(
         "still lies with the CPU": _copies_and_trains_on_the_old,
         "the same digits, in batches of 1,024": _epoch(batch_size=1),
         "the digits are no longer shuffled": _epoch(shuffle=False),
+        "the last, short batch is dropped": _epoch(drop_last=True),
+        "the loop itself pins each batch": _epoch(num_workers=0),
+        "gets the target as data": _swapped,
         "gets no batch as data": _epoch(copy=lambda batch, device: None),
         "is called 0 times": lambda DataLoader, digits, device, train_step: None,
     },

@@ -340,7 +340,12 @@ class StepTrial:
         if torch.bfloat16 in self.types:
             return "autocast computes in BF16, which needs no scaler: pass torch.float16"
         if "scale" not in self.asked:
-            return "the loss is never scaled"
+            return "scaler.scale(loss), of the scaler that was given, is never called"
+        asked = list(self.asked)
+        if "update" in asked and "step" not in asked[: asked.index("update")]:
+            if "step" in asked or not self.moved.any():
+                return "scaler.update() comes before scaler.step(optimizer)"
+            return "scaler.step(optimizer) is missing: it skips steps that overflow"
         cleared = "there are no gradients at the step: is zero_grad() called after backward()?"
         if self.error:
             if self.asked.keys() & {"unscale_", "step"} and list(self.asked.values())[-1] is None:
@@ -438,7 +443,7 @@ AMP_STEP = Code(
     wrong={
         "the forward pass runs in FP32": _amp_step(kind="float32"),
         "autocast computes in BF16": _amp_step(kind="bfloat16"),
-        "the loss is never scaled": _amp_step(scaled=False),
+        "of the scaler that was given, is never called": _amp_step(scaled=False),
         "backward() starts from the unscaled loss": _amp_step(scaled="and thrown away"),
         "optimizer.zero_grad() is missing": _amp_step(zero="never"),
         "is zero_grad() called after backward()?": _amp_step(zero="after backward"),

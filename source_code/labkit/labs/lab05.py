@@ -241,12 +241,14 @@ NEXT_AFTER_LOADER = Choice(
 )
 
 ROUNDS = (  # seconds before and after, and what is to be said of them
-    ([10.0, 12.0, 30.0], [8.0, 10.0, 20.0], 1.25),  # one round of a busy hour
+    ([10.0, 30.0, 12.0], [8.0, 20.0, 10.0], 1.25),  # one round of a busy hour
     ([10.0, 20.0, 30.0], [5.0, 10.0, 15.0], 2.0),  # ranges that overlap, ratios that agree
     ([10.0, 10.0, 10.0], [9.0, 11.0, 9.5], None),  # faster, slower, faster
-    ([10.0, 10.0, 10.0], [12.5, 20.0, 16.0], 0.625),  # slower each time
+    ([10.0, 10.0, 10.0], [20.0, 12.5, 16.0], 0.625),  # slower each time
     ([10.0, 9.0, 11.0], [10.0, 8.0, 9.0], None),  # one round knows no difference
+    ([10.0, 9.0, 11.0], [10.0, 10.0, 12.0], None),  # nor here
     ([10.0, 10.0, 10.0, 10.0, 10.0], [8.0, 5.0, 4.0, 2.5, 2.0], 2.5),  # five rounds
+    ([10.0, 10.0, 10.0, 10.0], [8.0, 5.0, 4.0, 2.5], 2.25),  # four: the mean of the two in the middle
 )
 
 
@@ -256,7 +258,7 @@ def _try_gain(gain: Callable) -> str | None:
         of = f"{before_s} s and {after_s} s"
         if wanted is None:
             if given is not None:
-                return f"the rounds {of} disagree on which is faster: None is wanted, not {shown(given)}"
+                return f"the rounds {of} disagree on which is faster, or have a tie: None is wanted, not {shown(given)}"
             continue
         if given is None:
             return f"the rounds {of} agree on which is faster, but it returns None"
@@ -277,7 +279,8 @@ def _try_gain(gain: Callable) -> str | None:
         ):
             if math.isclose(found, value, rel_tol=1e-6):
                 return f"for {of} it says {found:.3g}: {why}"
-        return f"for {of} it says {found:.3g}: the median of the rounds' ratios is wanted"
+        of_four = ", and of four that is the mean of the two in the middle" if len(times) == 4 else ""
+        return f"for {of} it says {found:.3g}: the median of the rounds' ratios is wanted{of_four}"
     return None
 
 
@@ -311,7 +314,7 @@ GAIN = Code(
         "agree on which is faster, but it returns None": _claimed(
             where=lambda b, a: min(b) > max(a) or max(b) < min(a)
         ),
-        "s and [12.5, 20.0, 16.0] s agree on which": _claimed(where=lambda b, a: min(_ratios(b, a)) > 1),
+        "s and [20.0, 12.5, 16.0] s agree on which": _claimed(where=lambda b, a: min(_ratios(b, a)) > 1),
         "is not one number": _claimed(_ratios),
     },
 )

@@ -261,15 +261,22 @@ def _try_epoch_batches(epoch_batches: Callable) -> str | None:
     images = torch.arange(50, dtype=torch.uint8).view(50, 1, 1).expand(50, 2, 2).contiguous()
     labels = torch.arange(50)
     torch.manual_seed(0)
+    given = images.clone(), labels.clone()
     batches = "batches, each of them a pair of images and labels, are"
     first, second = (each_of(epoch_batches(images, labels, 16), batches) for _ in range(2))
     if not all(isinstance(pair, tuple | list) and [*map(torch.is_tensor, pair)] == [True, True] for pair in first):
         return "each batch is a pair: images and labels"
+    if not (torch.equal(images, given[0]) and torch.equal(labels, given[1])):
+        return "it changes the data set itself: gather the batches, and leave the tensors as they are"
+    if any(data.ndim != 3 or own.ndim != 1 for data, own in first):
+        return "each batch is a pair of several images, as they were, and their labels"
     sizes = [len(own) for _, own in first]
     if max(sizes, default=0) > 16:
         return f"a batch of {max(sizes)} where 16 were asked for"
     if sum(sizes) < 50:
         return f"{sum(sizes)} of 50 digits come: the last batch is short, and belongs to the epoch"
+    if 0 in sizes or not all(len(own) for _, own in epoch_batches(images[:48], labels[:48], 16)):
+        return "its last batch is empty where the size divides the number of digits"
     if (short := next((size for size in sizes[:-1] if size != 16), None)) is not None:
         return f"a batch of {short} where 16 were asked for: only the last one may be short"
     order, again = (torch.cat([own for _, own in epoch]).tolist() for epoch in (first, second))
@@ -279,6 +286,9 @@ def _try_epoch_batches(epoch_batches: Callable) -> str | None:
         return "images and labels are not in the same order"
     if order == sorted(order):
         return "the digits come in the order of the data set: shuffle them"
+    full = [own.tolist() for _, own in first if len(own) == 16]
+    if any({(one + place) % 50 for place in range(16)} == {*own} for own in full for one in own):
+        return "each batch holds neighbours of the data set: shuffle all digits, not the batches, or within one"
     if order == again:
         return "the second epoch has the order of the first: shuffle anew in each"
     return None
@@ -302,6 +312,17 @@ def _images_alone(images, labels, size):
     return [images[part] for part in _randomly(len(labels)).split(size)]
 
 
+def _whole_batches_shuffled(images, labels, size):
+    pairs = list(zip(images.split(size), labels.split(size), strict=True))
+    return [pairs[place] for place in [*_randomly(len(pairs) - 1).tolist(), len(pairs) - 1]]
+
+
+def _one_batch_too_many(images, labels, size):
+    order = _randomly(len(labels))
+    parts = [order[start : start + size] for start in range(0, len(order) + 1, size)]
+    return [(images[part], labels[part]) for part in parts]
+
+
 EPOCH_BATCHES = Code(
     "torch.randperm(n) is an order, order.split(size) its parts, and a tensor can be indexed with one.",
     _try_epoch_batches,
@@ -316,6 +337,8 @@ EPOCH_BATCHES = Code(
         "a batch of 50 where 16": lambda images, labels, size: [(images, labels)],
         "each batch is a pair": _images_alone,
         "not in the same order": _shuffled_apart,
+        "each batch holds neighbours": _whole_batches_shuffled,
+        "its last batch is empty": _one_batch_too_many,
     },
 )
 

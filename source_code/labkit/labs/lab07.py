@@ -232,7 +232,7 @@ LAUNCHES_BOUND = Number(
     },
 )
 
-LIMIT = 1.0
+LIMIT = 2.0
 
 
 def _try_clipped_step(clipped_step: Callable) -> str | None:
@@ -241,16 +241,19 @@ def _try_clipped_step(clipped_step: Callable) -> str | None:
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(8, generator=generator)
     direction /= direction.norm()
-    weight, gradient, rate = torch.ones(8), 10 * direction, torch.tensor(0.5)
+    weight, gradient, rate = torch.ones(8), 10 * direction, torch.tensor(0.25)
+    place = weight.data_ptr()
     try:
         launch = captured(lambda: clipped_step(weight, gradient, rate, LIMIT))
     except CaptureError:
         return "a capture refuses it: it reads a number off a tensor (item, float, or an if over a tensor)"
+    if weight.data_ptr() != place:
+        return "it puts another tensor in the place of the weights: a graph has to change them where they lie"
     for norm, new_rate, wrong in (
-        (10.0, 0.5, "a gradient of norm 10 is not clipped to 1"),
-        (0.1, 0.5, "right for a large gradient, wrong for a small one: it was scaled up to the limit"),
-        (0.1, 0.25, "a new learning rate changes nothing: the number was fixed at the capture"),
+        (10.0, 0.25, "a gradient of norm 10 is not clipped to 2"),
         (5.0, 0.25, "wrong for another large gradient: its norm was fixed at the capture"),
+        (0.1, 0.25, "right for a large gradient, wrong for a small one: below the limit it stays as it is"),
+        (0.1, 0.5, "a new learning rate changes nothing: the number was fixed at the capture"),
     ):
         gradient.copy_(norm * direction)
         rate.fill_(new_rate)
@@ -260,6 +263,11 @@ def _try_clipped_step(clipped_step: Callable) -> str | None:
             return "the weights did not move: a graph has to change them in their place"
         if not torch.allclose(gradient, norm * direction):
             return "it changes the gradient itself: whoever reads it after the step finds another"
+        moved, wanted = before - weight, min(norm, LIMIT) * direction
+        if norm == 10 and torch.allclose(moved, wanted, atol=1e-6):
+            return "the rate is missing, or clipped away"
+        if torch.allclose(moved, -new_rate * wanted, atol=1e-6):
+            return "the weights go the wrong way: subtract"
         if not torch.allclose(weight, before - new_rate * min(norm, LIMIT) * direction, atol=1e-6):
             return wrong
     return None
@@ -274,6 +282,10 @@ def _another_weight(weight, gradient, rate, limit):
     weight = weight - rate * (limit / gradient.norm()).clamp(max=1.0) * gradient
 
 
+def _another_place(weight, gradient, rate, limit):
+    weight.data = weight.data - rate * (limit / gradient.norm()).clamp(max=1.0) * gradient
+
+
 def _gradient_in_place(weight, gradient, rate, limit):
     gradient.mul_((limit / gradient.norm()).clamp(max=1.0))
     weight.sub_(rate * gradient)
@@ -284,13 +296,16 @@ CLIPPED_STEP = Code(
     _try_clipped_step,
     wrong={
         "a capture refuses it": _moved(lambda norm, rate, limit: rate * min(1.0, limit / norm.item())),
-        "it was scaled up to the limit": _moved(lambda norm, rate, limit: rate * limit / norm),
-        "is not clipped to 1": _moved(lambda norm, rate, limit: rate),
-        "a new learning rate changes nothing": _moved(lambda norm, rate, limit: 0.5 * (limit / norm).clamp(max=1.0)),
+        "below the limit it stays as it is": _moved(lambda norm, rate, limit: rate * limit / norm),
+        "is not clipped to 2": _moved(lambda norm, rate, limit: rate),
+        "a new learning rate changes nothing": _moved(lambda norm, rate, limit: 0.25 * (limit / norm).clamp(max=1.0)),
         "its norm was fixed at the capture": _moved(
             lambda norm, rate, limit: rate * (limit / (norm * 0 + 10)) ** (norm > limit)
         ),
         "in their place": _another_weight,
+        "where they lie": _another_place,
+        "the rate is missing": _moved(lambda norm, rate, limit: (limit / norm).clamp(max=1.0)),
+        "go the wrong way": _moved(lambda norm, rate, limit: -rate * (limit / norm).clamp(max=1.0)),
         "it changes the gradient itself": _gradient_in_place,
     },
 )

@@ -498,6 +498,8 @@ def _try_padded(padded: Callable) -> str | None:
         (10, torch.float32),
         (10, torch.float8_e4m3fn),
         (1, torch.float16),
+        (20, torch.float8_e4m3fn),
+        (3, torch.float64),
     ):
         found, name = padded(size, dtype), str(dtype).removeprefix("torch.")
         numbers = BYTES // dtype.itemsize  # in so many bytes

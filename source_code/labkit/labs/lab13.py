@@ -397,10 +397,10 @@ def _places(x) -> list:
 
 
 def _passes(call: Callable, x) -> tuple[object, int]:
-    """What a call returns, and how many times it wrote as many numbers as ``x`` has, or more."""
+    """What a call returns, and how many times as many numbers as ``x`` has it wrote, in whole."""
     made, seen = operations(lambda: call(x))
     written = [result for func, _, result in seen if func.overloadpacket.__name__ in WHOLE_PASSES]
-    return made, sum(one.numel() >= x.numel() for one in written)
+    return made, sum(one.numel() for one in written) // x.numel()
 
 
 def _try_with_places(mended: Callable) -> str | None:
@@ -413,10 +413,10 @@ def _try_with_places(mended: Callable) -> str | None:
     wanted = with_places(x)
     if found.shape != wanted.shape:
         return f"its result has the sizes {list(found.shape)}, not {list(wanted.shape)}"
-    if not torch.allclose(found, wanted):
+    if not torch.allclose(found.to(wanted.dtype), wanted):
         return "it hands on other numbers: the channels of x first, then each pixel's row, then its column"
     if not found.is_contiguous(memory_format=last):
-        return "it still hands on NCHW: of which of the joined tensors are the channels of a pixel not side by side?"
+        return "it still hands on NCHW: which of the joined tensors isn't channels-last (an expanded one never is)?"
     if passes > 1:
         return f"the layout is right, but all of the image is written {passes} times: convert only what is new"
     return None
@@ -431,7 +431,7 @@ KEEPS_LAYOUT = Code(
     _try_with_places,
     wrong={
         "it still hands on NCHW": with_places,
-        "it still hands on NCHW: of which": lambda x: torch.cat([x.contiguous(), _new_alone(x)], 1),
+        "it still hands on NCHW: which": lambda x: torch.cat([x.contiguous(), _new_alone(x)], 1),
         "all of the image is written 2 times": lambda x: with_places(x).contiguous(memory_format=torch.channels_last),
         "it hands on other numbers": lambda x: torch.cat([_new_alone(x), x], 1),
         "it hands on other numbers: the channels of x first": lambda x: torch.cat([x, _new_alone(x).flip(1)], 1),

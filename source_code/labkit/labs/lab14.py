@@ -6,13 +6,16 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from unittest import mock
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.checks import Claim
 from labkit.display import charts
-from labkit.exercises.kinds import BOUND, READ, Choice, Code, Number, quietly
+from labkit.exercises.kinds import BOUND, READ, Choice, Code, NotWanted, Number, quietly
 from labkit.lazily import torch
 from labkit.predictions import Guess
 from labkit.subjects import accuracy
@@ -372,7 +375,7 @@ def mixed_is_slower(iteration: Mapping[str, Sequence]) -> Iterator[Claim | str]:
 # --- its exercises ------------------------------------------------------------------------------------------
 
 
-SCALE = 2.0**10
+SCALE = 2.0**24
 POINTS = 2000  # over which the cubic's loss is a sum
 
 
@@ -380,14 +383,16 @@ POINTS = 2000  # over which the cubic's loss is a sum
 def _try_fixed_scale_step(step: Callable) -> str | None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.1)  # a step without gradients shows
     seen = []
     model.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
     data = torch.randn(8, 4)
     expected = torch.nn.Linear(4, 1)
     expected.load_state_dict(model.state_dict())
     expected(data).square().mean().backward()
-    step(model, model(data).square().mean(), optimizer, SCALE)
+    refused = NotWanted("a step without GradScaler is wanted")
+    with mock.patch.object(torch.amp.GradScaler, "scale", side_effect=refused):
+        step(model, model(data).square().mean(), optimizer, SCALE)
     if not seen:
         return "there is no backward pass"
     if torch.allclose(seen[0], expected.weight.grad / SCALE, rtol=1e-4):
@@ -395,23 +400,31 @@ def _try_fixed_scale_step(step: Callable) -> str | None:
     if not torch.allclose(seen[0], SCALE * expected.weight.grad, rtol=1e-4):
         return "the backward pass starts from a loss that is not scaled by the factor given"
     pairs = list(zip(model.parameters(), expected.parameters(), strict=True))
-    wrong = [(own.detach() - (other - 0.5 * other.grad)).abs().max() > 1e-5 for own, other in pairs]
+    wrong = [(own.detach() - (other - 0.5 * (other.grad + 0.1 * other))).abs().max() > 1e-5 for own, other in pairs]
     if torch.equal(model.weight, expected.weight):
-        return "the weights do not move at all: the optimizer's step is missing"
+        return "the weights do not move at all, though each gradient is finite in FP32: the optimizer's step is missing"
     if any(wrong):
         return "the weights do not move as they would without scaling: is each gradient divided before the step?"
     before = model.weight.detach().clone()
-    optimizer.zero_grad()
-    overflow = model.bias.register_hook(lambda gradient: gradient * math.inf)
-    step(model, model(data).square().mean(), optimizer, SCALE)
-    overflow.remove()
-    if not torch.equal(before, model.weight):
-        return "a step must be left out when any gradient is not finite: here the bias's was, and the loss was not"
+    for (name, parameter), bad in product(model.named_parameters(), (math.inf, math.nan)):
+        spoilt = parameter.register_hook(partial(_with_a_last, bad))
+        optimizer.zero_grad()
+        step(model, model(data).square().mean(), optimizer, SCALE)
+        spoilt.remove()
+        if not torch.equal(before, model.weight):
+            where = f"here the {name}'s was {bad} in one place, and the loss was finite"
+            return f"a step must be left out when any gradient is not finite: {where}"
     optimizer.zero_grad()
     step(model, model(data).square().mean(), optimizer, SCALE)
     if torch.equal(before, model.weight):
         return "after a step that was left out, the next one must be taken again"
     return None
+
+
+def _with_a_last(number: float, gradient):
+    gradient = gradient.clone()
+    gradient.view(-1)[-1] = number
+    return gradient
 
 
 def _fixed_scale(
@@ -469,7 +482,7 @@ FIXED_SCALE_STEP = Code(
         "the weights do not move as they would": _divides_one,
         "must be left out": _fixed_scale(looks=False),
         "here the bias's was": _by_first,
-        "and the loss was not": _by_loss,
+        "and the loss was finite": _by_loss,
         "the optimizer's step is missing": _fixed_scale(steps=False),
         "the next one must be taken again": _gives_up,
     },

@@ -461,7 +461,7 @@ def _as_grad_scaler(overflows: str, interval: int, scale: float) -> list[float]:
 
 @quietly
 def _try_next_scale(next_scale: Callable) -> str | None:
-    for first in (8.0, 0.5):
+    for first in (8.0, 0.5, 2.0**16):
         wanted = _as_grad_scaler(OVERFLOWS, INTERVAL, first)
         scale, good = first, 0
         for step, (overflow, right) in enumerate(zip(OVERFLOWS, wanted, strict=True)):

@@ -309,16 +309,16 @@ def learns_as_well(gates: Sequence[tuple[float, float]]) -> Iterator[Claim | str
 
 # --- its exercises ------------------------------------------------------------------------------------------
 
-CHANNELS, SIDE, OUTPUTS = 3, 4, 5  # a small fc1
+CHANNELS, ROWS, COLUMNS, OUTPUTS = 3, 4, 2, 5  # a small fc1
 
 
 def _try_fc1_for_keras(fc1_for_keras: Callable) -> str | None:
     rng = np.random.default_rng(0)
-    images = rng.standard_normal((2, CHANNELS, SIDE, SIDE))
-    weight = rng.standard_normal((OUTPUTS, CHANNELS * SIDE * SIDE))
+    images = rng.standard_normal((2, CHANNELS, ROWS, COLUMNS))
+    weight = rng.standard_normal((OUTPUTS, CHANNELS * ROWS * COLUMNS))
     expected = images.reshape(2, -1) @ weight.T
-    kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, SIDE, SIDE))
-    if kernel.shape != (CHANNELS * SIDE * SIDE, OUTPUTS):
+    kernel = np.asarray(fc1_for_keras(weight.copy(), CHANNELS, ROWS, COLUMNS))
+    if kernel.shape != (CHANNELS * ROWS * COLUMNS, OUTPUTS):
         return f"its shape is {kernel.shape}: Keras wants a row for each input and a column for each output"
     if np.allclose(images.transpose(0, 2, 3, 1).reshape(2, -1) @ kernel, expected):
         return None
@@ -343,10 +343,10 @@ FC1_FOR_KERAS = Code(
     "Give the matrix its four axes with reshape, put them in Keras's order with transpose, and reshape again.",
     _try_fc1_for_keras,
     wrong={
-        "its shape is (5, 48): Keras wants": _weights(None, transposed=False),
+        "its shape is (5, 24): Keras wants": _weights(None, transposed=False),
         "its rows still come channel by channel": _weights(None),
         "the products differ": _weights((3, 2, 1, 0)),
-        "its shape is (5, 48)": _weights((0, 2, 3, 1), transposed=False),
+        "its shape is (5, 24)": _weights((0, 2, 3, 1), transposed=False),
     },
 )
 

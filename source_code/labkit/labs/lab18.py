@@ -491,6 +491,8 @@ PRETEND_TRACE = [
 ]
 
 BUSY_SHARE = 0.45
+BEFORE = ((900.0, 5.0), (995.0, 25.0), (1012.0, 2.0))  # more kernels: when they begin, how long they last
+OTHERS = (("gpu_memset", 1080.5, 3.5), ("gpu_user_annotation", 1000.0, 100.0))
 
 
 def _without_tensor_cores(profile: Profile) -> str:
@@ -518,7 +520,7 @@ def _try_busy_share(busy_share: Callable) -> str | None:
     except NotANumber:
         return f"it returns {shown(given)}, not a number"
     said = {
-        0.55: "overlapping kernels count twice: merge their times first",
+        0.55: "overlapping kernels count twice: merge their times first (or is 0.55 the idle share?)",
         0.4: "overlapping kernels count twice, and the copy is missing",
         0.3: "the copy is missing: it keeps the GPU busy, too",
         0.2: "that is one kernel: all of them, and the copy, keep the GPU busy",
@@ -535,6 +537,13 @@ def _try_busy_share(busy_share: Callable) -> str | None:
     outside = [*PRETEND_TRACE, {"ph": "X", "cat": "kernel", "name": "next", "ts": 1095.0, "dur": 15.0}]
     if not isclose(cut := number(busy_share(outside)), BUSY_SHARE + 0.05, abs_tol=1e-6):
         return f"a kernel goes on after the step: only the part inside counts (0.5, and it says {cut:.3g})"
+    before = [*outside, *({"ph": "X", "cat": "kernel", "name": "k", "ts": ts, "dur": dur} for ts, dur in BEFORE)]
+    if not isclose(more := number(busy_share(before)), BUSY_SHARE + 0.15, abs_tol=1e-6):
+        where = "one kernel ends before the step, one begins before it, one runs inside another"
+        return f"{where}: 0.6, and it says {more:.3g}"
+    filled = [*before, *({"ph": "X", "cat": cat, "name": "k", "ts": ts, "dur": dur} for cat, ts, dur in OTHERS)]
+    if not isclose(more := number(busy_share(filled)), BUSY_SHARE + 0.185, abs_tol=1e-6):
+        return f"a gpu_memset is work, too, a gpu_user_annotation is not: 0.635, and it says {more:.3g}"
     return None
 
 
@@ -559,6 +568,21 @@ def _merged(categories: tuple[str, ...] = GPU_WORK, factor: float = 1.0, in_orde
     return busy_share
 
 
+def _inside(begin: Callable, categories: tuple[str, ...] = GPU_WORK) -> Callable:
+    """The union within a step, but for what is said: ``begin`` of an event's start and the step's."""
+
+    def busy_share(events):
+        step = next(one for one in events if one["name"].startswith("ProfilerStep"))
+        busy, until = 0.0, 0.0
+        for one in sorted((one for one in events if one["cat"] in categories), key=lambda one: one["ts"]):
+            start = max(begin(one["ts"], step["ts"]), until)
+            end = min(one["ts"] + one["dur"], step["ts"] + step["dur"])
+            busy, until = busy + max(0.0, end - start), max(until, end)
+        return busy / step["dur"]
+
+    return busy_share
+
+
 def _from_first_to_last(events):
     own = [event for event in events if event["cat"] in GPU_WORK]
     return (max(one["ts"] + one["dur"] for one in own) - min(one["ts"] for one in own)) / 100
@@ -576,6 +600,8 @@ BUSY_SHARE_OF_A_TRACE = Code(
         "it counts from the first event to the last": _from_first_to_last,
         "in another order": _merged(in_order=False),
         "only the part inside counts": _merged(),
+        "one kernel ends before the step": _inside(lambda start, step: start),
+        "a gpu_memset is work, too": _inside(max, ("kernel", "gpu_memcpy")),
         "that is one kernel": lambda events: next(one["dur"] for one in events if one["cat"] == "kernel") / 100,
         "it returns nan, not a number": lambda events: float("nan"),
         "it returns '40 %', not a number": lambda events: "40 %",

@@ -490,8 +490,8 @@ def _try_joules(joules: Callable) -> str | None:
             return why
     if not isclose(found, JOULES, rel_tol=1e-6):
         return f"{found:g} is not it: from 10 s to 13.5 s, at 100 to 300 W, it is {JOULES:g} J"
-    if not isclose(once := number(joules([4.0, 6.0], [50.0, 70.0])), 120.0, rel_tol=1e-6):
-        return f"two readings, 50 and 70 W, two seconds apart, are 120 J: it says {once:g}"
+    if not isclose(once := number(joules([4.0, 5.5], [50.0, 71.0])), 90.75, rel_tol=1e-6):
+        return f"two readings, 50 and 71 W, 1.5 seconds apart, are 90.75 J: it says {once:g}"
     return None
 
 
@@ -520,7 +520,7 @@ JOULES_FROM_POWER = Code(
             times_s, power_w
         ),
         "from 10 s to 13.5 s": lambda times_s, power_w: max(power_w) * (times_s[-1] - times_s[0]),
-        "are 120 J": lambda times_s, power_w: JOULES,
+        "are 90.75 J": lambda times_s, power_w: JOULES,
         "it returns nan, not a number": lambda times_s, power_w: float("nan"),
     },
 )

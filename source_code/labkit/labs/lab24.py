@@ -370,10 +370,13 @@ FIRST, AFTER = 10, 20  # captured are steps 10 to 19
 
 
 def _try_capture(train: Callable) -> str | None:
-    for batches in (30, AFTER, 15, 5):
+    for batches in (30, AFTER, 19, 15, 11, FIRST, 5, 0):
         seen: list = []
         train(
-            range(batches), seen.append, lambda seen=seen: seen.append("start"), lambda seen=seen: seen.append("stop")
+            range(100, 100 + batches),
+            lambda batch, seen=seen: seen.append(batch - 100),
+            lambda seen=seen: seen.append("start"),
+            lambda seen=seen: seen.append("stop"),
         )
         if wrong := _wrong(seen, batches):
             return wrong

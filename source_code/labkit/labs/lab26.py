@@ -427,6 +427,7 @@ PIECES = [  # two pieces of a row
     ([3.0], [-2.0, 7.0, 0.0]),
     ([1000.0, 998.0], [1001.5]),
     ([-900.0], [-901.0, -905.0]),
+    ([2.0, 1.0], [2.0, 0.5]),
 ]
 
 
@@ -435,21 +436,28 @@ def known(piece: Sequence[float]) -> tuple[float, float]:
     return max(piece), sum(math.exp(one - max(piece)) for one in piece)
 
 
+TOO_LARGE = "with numbers around 1,000 it overflows: take powers of differences only, none of which is positive"
+
+
 def _try_merge(merge: Callable) -> str | None:
     for one, other in PIECES:
+        right, whole = known([*one, *other])
         try:
             parts = each_of(merge(known(one), known(other)), "two numbers, the largest and the total, are")
         except OverflowError:
-            return "with numbers around 1,000 it overflows: take powers of differences only, none of which is positive"
+            return TOO_LARGE
         if len(parts) != 2:
             raise NotWanted(f"two numbers are wanted, the largest and the total, not {len(parts)}")
+        if any(bool(part != part) for part in parts):  # inf / inf: NumPy and PyTorch raise nothing
+            return TOO_LARGE
         largest, total = (number(part) for part in parts)
-        right, whole = known([*one, *other])
+        if largest != right and total == right:
+            return "first the largest, then the total"
         if largest != right:
             return "the largest of both pieces is the larger of their largest"
         if math.isclose(total, sum(known(part)[1] for part in (one, other))) and not math.isclose(total, whole):
             return "the totals are added as they are: each is relative to its own piece's largest number"
-        if total > sum(known(part)[1] for part in (one, other)):
+        if total > (1 + 1e-6) * sum(known(part)[1] for part in (one, other)):
             return "a total grows: its factor is exp(its own largest - the larger one), which is 1 at most"
         if not math.isclose(total, whole, rel_tol=1e-6):
             return "one of the two totals is not right: both get a factor, and that of one of them is 1"

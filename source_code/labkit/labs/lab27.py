@@ -452,8 +452,8 @@ def _try_place(place: Callable) -> str | None:
         return f"a row takes {count} passes to write"
     if (count := column_passes(checked, BANKS)) > 1:
         return f"a column takes {count} passes to read: its words should lie in {BANKS} banks"
-    if all(checked(row, column) == row ^ column for row in range(BANKS) for column in range(BANKS)):
-        return "that is the XOR of the listing: is there another way?"
+    if all(checked(row, column) == checked(row, 0) ^ column for row in range(BANKS) for column in range(BANKS)):
+        return "that is the XOR of the listing, or one like it: is there another way?"
     return None
 
 

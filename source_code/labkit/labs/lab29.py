@@ -290,6 +290,10 @@ def _try_ring(write: Callable) -> str | None:
         raise NotWanted(str(error)) from None
     if wrong:
         return wrong
+    if "step" in said[1]:
+        return "PENDING is a template's argument, known when it is compiled: it can't depend on step"
+    if ring.trouble(said[0], "1", said[2], stages=5, steps=30):
+        return "that holds for four stages only: with STAGES 5 it doesn't"
     if ring.value(said[1], {"step": 1, "STAGES": 4}) == 0:
         return "that is right, but slow: with PENDING 0 the Tensor Cores wait between two steps"
     return _on_gpu(*said) if "H100" in (gpu := machine.gpu_name() or "") or "H200" in gpu else None

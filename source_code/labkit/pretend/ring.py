@@ -21,6 +21,8 @@ def value(expression: str, names: Mapping[str, int]) -> int:
     def of(node: ast.expr) -> int:
         if isinstance(node, ast.BinOp) and type(node.op) in _TWO:
             return _TWO[type(node.op)](of(node.left), of(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            return -of(node.operand) if isinstance(node.op, ast.USub) else of(node.operand)
         if isinstance(node, ast.Name) and node.id in names:
             return names[node.id]
         if isinstance(node, ast.Constant) and type(node.value) is int:

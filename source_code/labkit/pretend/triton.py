@@ -31,6 +31,7 @@ class Work:
     programs: int = 0
     loaded: int = 0
     stored: int = 0
+    most_stored: int = 0  # by one program
     multiplications: int = 0  # in ``tl.dot``
     places: list[tuple[str, torch.Tensor]] = field(default_factory=list)  # per store: the tensor's name, the elements
 
@@ -75,7 +76,9 @@ def launch(kernel: Callable, grid: tuple[int, ...], *arguments: object, **consta
     for number in range(math.prod(grid)):
         _running.update(grid=grid, program=number, work=work)
         work.programs += 1
+        before = work.stored
         function(*pointers, **constants)
+        work.most_stored = max(work.most_stored, work.stored - before)
     _running.clear()
     return work
 
@@ -90,6 +93,8 @@ def _pointer(value: object, name: str) -> object:
 
 def _program_id(axis: int) -> int:
     grid, number = _running["grid"], _running["program"]
+    if axis >= len(grid):
+        return 0  # a grid has three axes, of one program each where nothing else is said
     return number // math.prod(grid[:axis]) % grid[axis]
 
 

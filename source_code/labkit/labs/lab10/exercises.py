@@ -14,14 +14,16 @@ def _try_bias_relu(bias_relu: Callable) -> str | None:
     from labkit.pretend.triton import PretendError, launch
 
     generator = torch.Generator().manual_seed(0)
-    for rows, columns in ((8, 8), (7, 10), (1, 100), (33, 3)):
+    for rows, columns, block in ((8, 8, 16), (7, 10, 16), (1, 100, 32), (33, 3, 8)):
         x, bias = torch.randn(rows, columns, generator=generator), torch.randn(columns, generator=generator)
-        y, count, block = torch.full_like(x, torch.nan), x.numel(), 16
+        y, count = torch.full_like(x, torch.nan), x.numel()
+        right, given = torch.relu(x + bias), (x.clone(), bias.clone())
         try:
             work = launch(bias_relu, (-(-count // block),), x, bias, y, count, columns, BLOCK=block)
         except PretendError as error:
             return str(error)
-        right = torch.relu(x + bias)
+        if not (torch.equal(x, given[0]) and torch.equal(bias, given[1])):
+            return "it writes into x or bias: only y is written"
         if y.isnan().any():
             return f"of {count} numbers of y, {int(y.isnan().sum())} were never written, or are not a number"
         late = torch.relu(x) + bias
@@ -35,8 +37,12 @@ def _try_bias_relu(bias_relu: Callable) -> str | None:
             of_any = torch.relu(x.unsqueeze(-1) + bias).isclose(y.unsqueeze(-1)).any(dim=-1).all()
             why = ": number i of x belongs to column i % columns" if of_any else ""
             return f"with {columns} columns some results are wrong{why}"
-        if work.loaded > 2 * count:
+        if work.loaded > 2 * block * -(-count // block):  # whole blocks: the bias needs no mask
             return f"it reads {work.loaded} numbers where {2 * count} are enough: each of x once, and its bias"
+        if work.stored > count:
+            return f"it writes {work.stored} numbers where {count} are enough: each of y once"
+        if work.most_stored > block:
+            return f"a program writes {work.most_stored} numbers: each does BLOCK, here {block}"
     return None
 
 

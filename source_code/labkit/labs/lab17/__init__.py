@@ -434,6 +434,7 @@ def _try_pause_bounds(pause_bounds: Callable) -> str | None:
         ([50, 50, 50], 0.0, 0.5),
         ([0, 0, 0, 20], 0.75, 0.95),
         ([100] * 4, 0.0, 0.0),
+        ([0.4, 99.6], 0.0, 0.5),
     ):
         found = each_of(pause_bounds(list(samples)), "two shares are wanted, the least and the most: two numbers are")
         if len(found) != 2:

@@ -299,6 +299,8 @@ def _try_epochs(epochs: Callable) -> str | None:
             return f"in epoch {number} the ranks together train on {len(together)} samples of {SAMPLES}"
     if len({tuple(epoch) for epoch in found[0]}) < EPOCHS:
         return "some epochs have the same order: who tells the sampler that another epoch begins?"
+    if len({frozenset(epoch) for epoch in found[0]}) < EPOCHS:
+        return "a rank has the same samples in each epoch, in another order: who tells the sampler of a new epoch?"
     return None
 
 
@@ -386,19 +388,22 @@ class _Pretended:
     """A DistributedDataParallel model on one of RANKS ranks: it notes which forward passes end in an average."""
 
     def __init__(self, network) -> None:
-        self.network, self.averages, self._averages = network, [], True
+        self.network, self.averages, self.require_backward_grad_sync = network, [], True
 
     def __call__(self, data):
-        self.averages.append(self._averages)
+        self.averages.append(self.require_backward_grad_sync)
         return self.network(data)
 
     @contextmanager
     def no_sync(self):
-        before, self._averages = self._averages, False
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
-            self._averages = before
+            self.require_backward_grad_sync = before
+
+    def __getattr__(self, name: str):
+        return getattr(self.network, name)
 
 
 def _watched(optimizer, network) -> list:

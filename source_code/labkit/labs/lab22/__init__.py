@@ -7,7 +7,7 @@ leaves for no sequence at all is what the network itself takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -385,6 +385,14 @@ class Module:
     layers: list[Module] = field(default_factory=list)
     blocks: list[Module] = field(default_factory=list)
 
+    def children(self) -> list[Module]:
+        return [*self.layers, *self.blocks]
+
+    def set_modules_to_forward_prefetch(self, modules: Sequence[Module]) -> None:
+        """As FSDP2's, on whose units nothing here depends; the same holds for the backward pass."""
+
+    set_modules_to_backward_prefetch = set_modules_to_forward_prefetch
+
     def parts(self) -> list[Module]:
         return [self, *(one for child in (*self.layers, *self.blocks) for one in child.parts())]
 
@@ -397,6 +405,7 @@ def _network() -> Module:
 def _try_share(share: Callable) -> str | None:
     model, units, kept = _network(), {}, []
     taken: set[Module] = set()
+    late: list[str] = []
 
     def fully_shard(module: Module | list[Module], *_: object, reshard_after_forward: bool = True, **__: object):
         """As FSDP2's: what lies in a module, or in several, and belongs to no unit yet becomes a unit."""
@@ -405,9 +414,10 @@ def _try_share(share: Callable) -> str | None:
             if not isinstance(one, Module):
                 raise TypeError(f"fully_shard wants modules, not {type(one).__name__}")
         first = modules[0]
+        late.extend(one.name for one in modules if one in taken)
         units[first] = [part for one in modules for part in one.parts() if part not in taken]
         taken.update(units[first])
-        kept.extend([first] * (not reshard_after_forward and first is not model))
+        kept.extend([first] * (not reshard_after_forward and first not in (model, model.blocks[-1])))
         return module
 
     share(model, fully_shard)
@@ -426,6 +436,10 @@ def _try_share(share: Callable) -> str | None:
         return f"one unit holds {largest} of {whole} weights: they are gathered at once, and little can overlap"
     if len(units) > BLOCKS + 1:
         return f"{len(units)} units: each is a message with a latency of its own, and code on the CPU"
+    if late:
+        return (
+            f"{late[0]} is shared out when it belongs to a unit already: from the inside out, each once, the model last"
+        )
     if kept:
         return "what was gathered is kept after the forward pass: soon a rank holds all of it"
     return None

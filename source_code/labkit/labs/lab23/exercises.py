@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number
+from labkit.exercises.kinds import BOUND, READ, Code, NothingToAnswer, Number, quietly
 from labkit.labs.lab23.fp8 import us
 from labkit.lazily import torch
 from labkit.numbers import Quantity
@@ -88,6 +88,7 @@ MAX_NORM, LR, PARTS = 0.5, 0.1, 4
 SMALL = 1e-3
 
 
+@quietly
 def _try_step(step: Callable) -> str | None:
     torch.manual_seed(0)
     data = list(torch.randn(PARTS, 8, 6))
@@ -113,7 +114,7 @@ def _try_step(step: Callable) -> str | None:
             torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), exact.parameters(), strict=True)
         )
 
-    before = model.weight.detach().clone()
+    before, before_bias = model.weight.detach().clone(), model.bias.detach().clone()
     assert right(data) > 2 * MAX_NORM  # so that clipping shows
     step(model, loss_of, data, optimizer, scaler)
     if torch.equal(model.weight, before):
@@ -122,13 +123,19 @@ def _try_step(step: Callable) -> str | None:
         return f"{scaler.seen['step']} steps were taken: one for all parts together"
     if scaler.seen["step"] == 0:
         return "the optimizer stepped without the scaler, which then leaves out no bad step"
-    moved = float((model.weight.detach() - before).norm()) / LR
+    if scaler.early:
+        return "`update` comes after `step`, not before it"
+    moved = (
+        float(torch.cat([(model.weight.detach() - before).flatten(), model.bias.detach() - before_bias]).norm()) / LR
+    )
     if moved < MAX_NORM / 100:
         return "clipped were gradients that are still scaled: `unscale_` comes before it"
     if moved > 1.05 * MAX_NORM:
         return f"the gradients are not clipped to {MAX_NORM:g}: they came to {moved:.2g}"
     if scaler.seen["update"] != 1:
         return "the scaler wants one `update` a step: without it its scale never changes"
+    if moved < 0.95 * MAX_NORM:
+        return f"the gradients came to {moved:.2g} and not to {MAX_NORM:g}: clip to that, and change nothing afterwards"
     if differs():
         return "the weights moved in a direction that is not that of all parts' mean: is every part's gradient kept?"
     before, old = model.weight.detach().clone(), exact.weight.detach().clone()
@@ -136,6 +143,10 @@ def _try_step(step: Callable) -> str | None:
     step(model, lambda net, part: SMALL * loss_of(net, part), data, optimizer, scaler)
     if torch.allclose(model.weight - before, PARTS * (exact.weight - old), rtol=1e-3):
         return "the loss of a part counts once: divide it by how many parts there are"
+    way, wanted = model.weight.detach() - before, exact.weight.detach() - old
+    if differs() and torch.allclose(way / way.norm(), wanted / wanted.norm(), atol=1e-3):
+        times = float(way.norm() / wanted.norm())
+        return f"the second step, too short to clip, is {times:.2g} times the mean's: what is the loss divided by?"
     if differs():
         return "the second step went wrong: are gradients of the first one left?"
     kept, scale = model.weight.detach().clone(), scaler.get_scale()
@@ -153,6 +164,7 @@ def _Counted(*given, **named):
     class Scaler(torch.amp.GradScaler):
         def __init__(self):
             super().__init__(*given, **named)
+            self.early = False
             self.seen = {"unscale_": 0, "step": 0, "update": 0}
 
         def unscale_(self, optimizer):
@@ -164,6 +176,7 @@ def _Counted(*given, **named):
             return super().step(optimizer, *args, **more)
 
         def update(self, new_scale=None):
+            self.early |= self.seen["update"] >= self.seen["step"]
             self.seen["update"] += 1
             return super().update(new_scale)
 

@@ -75,6 +75,7 @@ class _Training:
 
     def __init__(self, cuda: Cuda) -> None:
         self.cuda, self.calls, self.step_number = cuda, [], 0
+        self.zeroed: list[int] = []  # how many calls came before each zero_grad
 
     def model(self, batch: object) -> _Training:
         self._called("forward", batch)
@@ -87,8 +88,9 @@ class _Training:
         self._called("optimizer")
         self.step_number += 1
 
-    def zero_grad(self) -> None:
-        """Nothing to do on a pretended GPU."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing to do on a pretended GPU, but to note when."""
+        self.zeroed.append(len(self.calls))
 
     def _called(self, phase: str, batch: object = None) -> None:
         self.calls.append((phase, batch, tuple(name for name, _ in self.cuda.open)))
@@ -100,20 +102,26 @@ def _try_pasted(train: Callable) -> str | None:
     own = _Training(cuda)
     asked: list[int] = []
     watched = template(cuda)
-    train(_loader(asked, own), own.model, own, lambda loader: watched(loader, FIRST, CAPTURED), cuda.nvtx)
+    train(_loader(asked, own), own.model, own, lambda loader, *_, **__: watched(loader, FIRST, CAPTURED), cuda.nvtx)
     trained = [batch for phase, batch, _ in own.calls if phase == "forward"]
     if cuda.captured is None:
         return "the profiler saw nothing: which loader does the loop go through?"
     if trained != list(range(FIRST + CAPTURED)):
         return f"it trains on the batches {trained}: train on each that the wrapped loader yields, once"
+    if [phase for phase, *_ in own.calls] != [*PHASES] * len(trained):
+        return "each batch takes model, backward and step, once and in this order: only names are to be added"
     if cuda.open:
         return f"the range '{cuda.open[-1][0]}' is never closed: 'with' closes it, whatever happens"
     if max(asked, default=0) > 1:
         return "batches are fetched too early: the loop has to fetch them one by one"
     for phase, _, names in own.calls:
         *_, inner = "none", *(name for name in names if name != WINDOW)
+        if inner == phase and (other := {*names} & {*PHASES} - {phase}):
+            return f"the {phase} phase runs in the range '{other.pop()}', too: close that first"
         if inner != phase:
             return f"the {phase} phase runs in the range '{inner}': give it a range of its own, '{phase}'"
+    if len(own.zeroed) != len(trained) or any(calls % len(PHASES) for calls in own.zeroed):
+        return "the gradients are set to zero once a step, not between backward and step"
     return None
 
 
@@ -191,6 +199,8 @@ def _try_bracket(watched: Callable) -> str | None:
         return f"it has to yield the loader's batches, one by one, but it returns {shown(given)}"
     for step, batch in enumerate(given):
         trained.append(batch)
+        if any(name != WINDOW for name, _ in cuda.open):
+            return f"the range '{cuda.open[-1][0]}' is still open while the batch is trained on: close it before yield"
         for _ in range(KERNELS):
             cuda.work(KERNEL_MS, step)
         waits_before = len(cuda.waits)
@@ -212,19 +222,24 @@ def _try_bracket(watched: Callable) -> str | None:
         return "the report has no range 'training', the window that every table covers"
     if training[0].end < max(one.end for one in cuda.seen) - NEAR_MS:
         return "the range 'training' ends while the GPU is at work: wait first, then close it"
-    if sum(one.name == "data" for one in cuda.ranges) < CAPTURED:
+    if sum(one.name != WINDOW and WINDOW in one.within for one in cuda.ranges) < CAPTURED:
         return "the loader's time has no name: put next(…) in a range 'data'"
     return _try_short(watched)
 
 
 def _try_short(watched: Callable) -> str | None:
     """A loader that ends within the capture."""
-    cuda = Cuda()
-    trained = list(watched(iter(range(FIRST + 1)), cuda, FIRST, CAPTURED))
+    cuda, trained = Cuda(), []
+    for step, batch in enumerate(watched(iter(range(FIRST + 1)), cuda, FIRST, CAPTURED)):
+        trained.append(batch)
+        for _ in range(KERNELS):
+            cuda.work(KERNEL_MS, step)
     if len(trained) != FIRST + 1:
         return f"from a loader with {FIRST + 1} batches it yields {len(trained)}"
     if cuda.captured is None or cuda.open:
         return "a loader that ends early leaves the bracket open: leave the loop, not the function"
+    if len(cuda.seen) < KERNELS:
+        return f"where the loader ends early, {len(cuda.seen)} of {KERNELS} kernels are in the report: wait there, too"
     return None
 
 
