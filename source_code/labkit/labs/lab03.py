@@ -376,6 +376,8 @@ def _try_epoch(epoch: Callable) -> str | None:
                 return f"the {name} is copied from pageable memory: the loader can pin its batches"
             if not given.said["non_blocking"]:
                 return f"the copy of the {name} still waits: the call has to be told not to block"
+    if len({id(data.said) for data, _ in trained}) < len(trained):
+        return "train_step gets one batch more than once"
     return None
 
 
@@ -400,6 +402,11 @@ def _swapped(DataLoader, digits, device, train_step):
     _epoch()(DataLoader, digits, device, lambda data, target: train_step(target, data))
 
 
+def _the_first_each_time(DataLoader, digits, device, train_step):
+    trained = []
+    _epoch()(DataLoader, digits, device, lambda *batch: (trained.append(batch), train_step(*trained[0])))
+
+
 UNNOTICED_COPIES = Code(
     "Two switches: one for the DataLoader, one for the copies; both tensors are copied.",
     _try_epoch,
@@ -417,6 +424,7 @@ UNNOTICED_COPIES = Code(
         "the last, short batch is dropped": _epoch(drop_last=True),
         "the loop itself pins each batch": _epoch(num_workers=0),
         "gets the target as data": _swapped,
+        "one batch more than once": _the_first_each_time,
         "gets no batch as data": _epoch(copy=lambda batch, device: None),
         "is called 0 times": lambda DataLoader, digits, device, train_step: None,
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from numbers import Integral
 
 
 class PretendLoader:
@@ -34,7 +35,7 @@ class PretendLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        if not isinstance(num_workers, int) or num_workers < 0:
+        if not isinstance(num_workers, Integral) or num_workers < 0:
             raise ValueError("num_workers option should be a whole number, and not negative")
         if num_workers == 0 and prefetch_factor is not None:
             raise ValueError("prefetch_factor option needs num_workers > 0")

@@ -37,7 +37,7 @@ def _try_bias_relu(bias_relu: Callable) -> str | None:
             of_any = torch.relu(x.unsqueeze(-1) + bias).isclose(y.unsqueeze(-1)).any(dim=-1).all()
             why = ": number i of x belongs to column i % columns" if of_any else ""
             return f"with {columns} columns some results are wrong{why}"
-        if work.loaded > 2 * block * -(-count // block):  # whole blocks: the bias needs no mask
+        if work.loaded > count + block * -(-count // block):  # of whole blocks: the bias needs no mask
             return f"it reads {work.loaded} numbers where {2 * count} are enough: each of x once, and its bias"
         if work.stored > count:
             return f"it writes {work.stored} numbers where {count} are enough: each of y once"

@@ -157,13 +157,11 @@ def fullest(measured: pd.DataFrame) -> Table:
             rows.append(
                 {"way": f"{NAMES[share]} on {ranks}"}
                 | sizes
-                | {"MB a sequence": found.a_sequence / 1e6, "GB, none": found.network / 1e9}
+                | {"MB a sequence": found.a_sequence / 1e6, "GB with none": found.network / 1e9}
             )
     frame = pd.DataFrame(rows)
-    of_sizes = sorted(
-        (name for name in frame if name.startswith("GB with ")), key=lambda name: name.split()[-1].zfill(3)
-    )
-    frame = frame[["way", *of_sizes, "MB a sequence", "GB, none"]].rename(columns={"GB, none": "GB with none"})
+    of_sizes = sorted((name for name in frame if name[-1].isdigit()), key=lambda name: int(name.split()[-1]))
+    frame = frame[["way", *of_sizes, "MB a sequence", "GB with none"]]
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
     return table(frame, "Fullest moment of a rank, by its sequences a step", formats)
 
