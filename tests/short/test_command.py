@@ -413,6 +413,18 @@ def test_of_a_progress_bar_only_the_last_state_is_shown(reports, nsys, gpu):
     assert said == ["| [1/1] [100%] demo", "| Generated:"]
 
 
+def test_of_events_that_the_importer_cannot_read_the_reader_sees_that_not_its_insides(reports, nsys, gpu):
+    dump = ["Status: TargetProfilingFailed", "Props {", "  Items {", '    Value: "Local (CLI)"', "  }", "}", "Error {"]
+    dump += ["  Type: RuntimeError", "}"]
+    ends = "**** Errors occurred while processing the raw events. ****"
+    said = ["  a program may", "Error { like this", "Importer error status: Importation succeeded with errors."]
+    printed = "\n".join([*said, "**** Analysis failed with:", *dump, *dump, ends, "  indent"])
+    nsys(f"cat <<'END'\n{printed}\nEND\n{MAKES}")
+    shown: list[str] = []
+    make(reports, shown)
+    assert shown == [f"| {line}" for line in [*said, ends, "  indent", "Generated:"]]
+
+
 def test_output_is_shown_as_it_comes_and_not_at_the_end(tmp_path):
     """The program says its second line only once its first was seen; after a minute it gives up and says another."""
     seen = tmp_path / "seen"

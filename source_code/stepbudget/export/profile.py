@@ -17,6 +17,8 @@ CAPTURED = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
 METRICS_DENIED = re.compile(r"ERR_NVGPUCTRPERM|[Ii]nsufficient privilege|GPU Metrics.*(not supported|failed)")
 # nsys that starts while another one starts: once in a hundred times, four at a time (2022.4.2). Nothing has run yet.
 NOT_BEGUN = re.compile(r"Local Endpoint is not available|\bsem_open\b")
+# What the importer prints of its own insides, a screen for each event that it can't read; one line says so anyway.
+DUMP_BEGINS, DUMP = "**** Analysis failed", re.compile(r"Status: |(Props|Error) \{|[ }]")
 
 
 def command(
@@ -43,6 +45,19 @@ def without_metrics(words: list[str]) -> list[str]:
     return words if at is None else words[:at] + words[at + 2 :]
 
 
+def without_dumps(show: Callable[[str], None]) -> Callable[[str], None]:
+    """``show``, for all lines but those of the importer's dumps."""
+    inside = False
+
+    def shown(line: str) -> None:
+        nonlocal inside
+        inside = line.startswith(DUMP_BEGINS) or (inside and DUMP.match(line) is not None)
+        if not inside:
+            show(line)
+
+    return shown
+
+
 def record(
     words: list[str],
     report: Path,
@@ -54,13 +69,14 @@ def record(
 ) -> None:
     """Run a profiling command in a folder; afterwards ``report`` exists. ReportError with nsys's own words if not.
 
-    ``show`` gets each line of its output as it comes; ``environment``: variables beside those of this process;
-    ``limit_s``: for a program that is known to be short (a training may take any time, as long as it does anything).
+    ``show`` gets each line of its output as it comes, but for the importer's dumps; ``environment``: variables beside
+    those of this process; ``limit_s``: for a program that is known to be short (a training may take any time, as long
+    as it does anything).
     """
 
     def run(words: list[str]) -> tuple[int, str]:
         try:
-            return stream(words, show, folder, environment, limit_s)
+            return stream(words, without_dumps(show), folder, environment, limit_s)
         except OSError as error:
             raise ReportError(f"{words[0]} cannot be started: {error.strerror}.") from error
         except BaseException:  # what there is by now may be half a report
