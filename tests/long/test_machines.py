@@ -57,9 +57,9 @@ FALSE_ON = {
         r"Tensor Active|counter.* differ",
     ],
     "no-counters": [r"Tensor Active|SMs Active \(", r"driver and Nsight differ"],
-    "mig": [r"utilisation less any work, in points: [^n]"],
+    "mig": [r"utilisation minus any work, in points: [^n]"],
     "h200-2cores": [r"(?<!not )(?<!nor )\b(?:more|enough) workers (?:gain|pay|help)", r"the workers get ahead"],
-    "cpu": [GPU_SPOKEN_OF, r"launch-bound", r"utilisation less any work, in points: [^n]", r"Tensor Active"],
+    "cpu": [GPU_SPOKEN_OF, r"launch-bound", r"utilisation minus any work, in points: [^n]", r"Tensor Active"],
 }
 FALSE_ON["no-nsys"] = [*FALSE_ON["turing"], r"The sleeps last 0|\bNsight counted|SMs Active \("]
 NOT_TRUE = {  # claims that cannot hold on a machine: it has to say so

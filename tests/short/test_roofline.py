@@ -470,4 +470,4 @@ def test_the_table_of_floors_has_multiples_of_the_last_one():
     frame = lab11.floors_table({"slow": slow, "fast": fast}, {"main_opt8": 200.0}).frame
     assert frame["the floor"].tolist() == ["all at once", "one after another", "through shared memory"]
     assert (frame["µs, slow"] > frame["µs, fast"])[:2].all()
-    assert frame["main_opt8 ÷ it"].tolist() == pytest.approx((200 / frame["µs, fast"]).tolist())
+    assert frame["main_opt8 ×"].tolist() == pytest.approx((200 / frame["µs, fast"]).tolist())

@@ -87,7 +87,7 @@ def epoch_shorter(opt4: Report, runs: Mapping[str, Sequence[dict]]) -> Iterator[
     more = [f"{ms:.0f} ms more" if ms >= 1 else "hardly more" for ms in longer_ms]
     yield (
         f"A training epoch without the profiler: {took_ms[0]:.0f} ms before, {took_ms[1]:.0f} ms after. "
-        f"The first one, left out here, takes {more[0]} before, {more[1]} after."
+        f"The first, left out here, takes opt4 {more[0]}, opt5 {more[1]}."
     )
     faster = epoch_times(before, after)
     yield Claim(

@@ -153,7 +153,7 @@ def investment(costs: Mapping[str, Cost], runs: Mapping[str, Sequence[dict]]) ->
     end_more_s = end_s(compiled_runs) - end_s(first_runs)
     ends_alike = Cost(compiled.fixed_s - end_more_s, compiled.epoch_s)
     without, now = (in_words(epochs_until_even(first, own)) for own in (ends_alike, compiled))
-    sooner = f": without them opt6 had caught up {without}, not {now}" if without != now else ""
+    sooner = f": without them opt6 catches up {without}, not {now}" if without != now else ""
     if end_more_s > 0.1:
         yield f"{end_more_s:.1f} s of the {dearer_s:.1f} s are a longer end, not compilation{sooner}."
     else:
@@ -169,8 +169,8 @@ def products_stay(stranger: Report) -> Iterator[str]:
     """What of a program's kernels a compiler could fuse, and what it leaves alone."""
     own = budget(stranger)
     yield (
-        f"Without Tensor Cores, or unknown: {_others_ms(own):.0f} of {own.window.duration_ms:.0f} ms. No products "
-        f"among them: {_fusable_ms(stranger):.0f} ms."
+        f"Without Tensor Cores, or unknown: {_others_ms(own):.0f} of {own.window.duration_ms:.0f} ms. Not products: "
+        f"{_fusable_ms(stranger):.0f} ms of them."
     )
 
 
@@ -359,8 +359,8 @@ def lines_table(costs: Mapping[str, Cost]) -> Table:
     crossings = {other: epochs_until_even(first, own) for other, own in costs.items()} | {name: None}
     rows = [(other, own.fixed_s, 1e3 * own.epoch_s, crossings[other]) for other, own in costs.items()]
     caught_up = f"caught up with {name.partition(':')[0]} after epochs"
-    columns = ["step", "anyway s", "ms an epoch, with its test", caught_up]
-    formats = {"anyway s": "{:.1f}"} | dict.fromkeys(columns[2:], "{:.0f}")
+    columns = ["step", "fixed s", "ms an epoch, with its test", caught_up]
+    formats = {"fixed s": "{:.1f}"} | dict.fromkeys(columns[2:], "{:.0f}")
     return table(pd.DataFrame(rows, columns=columns), "Each step as a line", formats)
 
 

@@ -164,11 +164,11 @@ def floors_table(roofs: Mapping[str, Roofs], steps_us: Mapping[str, float]) -> T
     found = pd.DataFrame({f"µs, {words}": floors.floors(own) for words, own in roofs.items()})
     last = found.iloc[:, -1]
     for step, us in steps_us.items():
-        found[f"{step} ÷ it"] = us / last
+        found[f"{step} ×"] = us / last
     numbers = list(found.columns)
     formats = dict.fromkeys(numbers[: len(roofs)], "{:.0f}") | dict.fromkeys(numbers[len(roofs) :], "{:.2f}")
     gpu = next(iter(roofs.values())).gpu
-    caption = f"What a step's dense products and bytes need, on one {gpu} (÷: by the last µs)"
+    caption = f"What a step's dense products and bytes need, on one {gpu} (×: against the last µs)"
     return table(found.rename_axis("the floor").reset_index(), caption, formats)
 
 
@@ -202,11 +202,11 @@ def stages_table(records: Sequence[dict]) -> Table:
     """The three large kernels of ``main_opt7``, with so many stages of loads and 4 or 8 warps a block."""
     found = stages(records)
     names = {"kernel": "kernel", "stages": "stages", "shared_bytes": "shared memory kB"}
-    names["programs"] = "blocks per multiprocessor"
+    names["programs"] = "blocks, of 4 warps, per multiprocessor"
     names |= {"us_4": "4 warps: µs", "us_8": "8 warps: µs"}
     frame = found.assign(shared_bytes=found["shared_bytes"] / 1e3)[list(names)].rename(columns=names)
     numbers = list(names.values())[2:]
-    caption = "Loads in so many stages, 4 or 8 warps a block, on one {gpu} (–: refused)".format(**records[0])
+    caption = "By stages of loads and warps a block, on one {gpu} (–: refused)".format(**records[0])
     return table(frame, caption, dict.fromkeys(numbers, "{:.0f}"))
 
 

@@ -392,7 +392,7 @@ def with_places(x):
 
 
 def _places(x) -> list:
-    rows, columns = (torch.linspace(-1, 1, size) for size in x.shape[2:])
+    rows, columns = (torch.linspace(-1, 1, size).to(x) for size in x.shape[2:])
     return [own.expand(len(x), 1, *x.shape[2:]) for own in (rows.view(-1, 1), columns)]
 
 

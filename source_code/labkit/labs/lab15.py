@@ -364,7 +364,7 @@ def sums_arrive(weights_lost: Sequence[float]) -> Iterator[Claim | str]:
     """Without scaling, hardly any of the generator's weights gets a gradient of zero; per cent at worst, one a seed."""
     zero_pct = max(weights_lost)
     yield Claim(
-        "even without scaling, in no step looked at is the gradient of 1 % of the generator's weights zero",
+        "even without scaling, under 1 % of the generator's weights have a zero gradient, in each step looked at",
         zero_pct < 1, zero_pct,
         because="a smaller batch adds up fewer gradients, and a longer training has smaller ones",
         so=f"{zero_pct:.1f} % are zero at worst: look whether that share grows",

@@ -242,7 +242,7 @@ def overflowed_steps(steps: pd.DataFrame) -> Iterator[Claim | str]:
     overflow, good = (steps[steps["steps"] == kind].set_index("scale") for kind in ("1 overflowed", "1 good"))
     overflow, good = (rows.reindex(["dynamic", "fixed 1024", "none"]) for rows in (overflow, good))
     dynamic, ruined = overflow.loc["dynamic"], set(overflow.loc[["fixed 1024", "none"], "weight"])
-    yield Claim("under a dynamic scale an overflow costs no weight", dynamic["weight"] == 1)
+    yield Claim("under a dynamic scale an overflow changes no weight", dynamic["weight"] == 1)
     yield Claim("under a fixed scale, or none, it ruins the weights", ruined == {"inf"})
     yield Claim("the scale never shows in the weights", set(good["weight"]) == {0.5})
     yield Claim(

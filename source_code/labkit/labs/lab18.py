@@ -348,7 +348,7 @@ def mixed(before: Profile, after: Profile) -> Iterator[Claim | str]:
     left = kernel_time_left(before, after)
     uses = set(torch_profiler.kernels(after.report, after.window)["tensor_cores"])
     yield Claim(
-        "mixed precision: kernels on Tensor Cores, and a quarter of all kernel time gone",
+        "mixed precision: kernels on Tensor Cores, and over a quarter of kernel time gone",
         left < 75 and "yes" in uses,
         because="the GPU has no Tensor Cores for FP16, or its kernels' names are new to our rules",
         so=f"{left:.0f} % of the kernel time is left: mixed precision saves no more here",

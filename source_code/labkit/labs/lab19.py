@@ -60,7 +60,7 @@ def driver(programs: Sequence[dict]) -> Table:
     """
     names = {
         "gpu_pct": "utilisation %", "memory_pct": "memory %", "used_mb": "MB in use", "sm_mhz": "SM MHz",
-        "temperature_c": "°C", "to_gpu_mb_s": "PCIe to GPU MB/s",
+        "temperature_c": "°C",
     }  # fmt: skip
     rows = []
     for program in programs:
@@ -267,7 +267,7 @@ def busy(meanings: Mapping[str, Mapping[str, float]], thread: Report) -> Iterato
     points = {name: said[SAID] - said[WORKED] for name, said in meanings.items()}
     told = {name: own for name, own in points.items() if thread.gpu is not None and pd.notna(own)}
     listed = ", ".join(f"{name} {own:+.0f}" for name, own in told.items())
-    yield f"utilisation less any work, in points: {listed or 'not told here'}"
+    yield f"utilisation minus any work, in points: {listed or 'not told here'}"
     baseline_pct, sms = meanings[BASELINE][SAID], meanings[THREAD][SMS]
     if pd.notna(baseline_pct):
         yield Claim(

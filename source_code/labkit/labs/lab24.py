@@ -90,7 +90,7 @@ def beside(report: Report, theirs: Mapping[str, pd.DataFrame]) -> Table:
         columns=["of", "nsys stats --report", "count", "nsys stats: ns", "here: ns"],
     )
     counts = pd.Series([len(own) for *_, own in rows])
-    frame["differ by: ns + count"] = (frame["nsys stats: ns"] - frame["here: ns"]).abs() + (
+    frame["differ by: ns or counts"] = (frame["nsys stats: ns"] - frame["here: ns"]).abs() + (
         frame["count"] - counts
     ).abs()
     return table(frame, f"{CHECKED}: the whole capture, summed by both")
@@ -229,13 +229,13 @@ def tells_little(variables: Sequence[str], homes: Sequence[str]) -> Iterator[Cla
     """The report that ships holds no variables and no home but those that it was given."""
     passed = {*anonymous.KEPT, *anonymous.GIVEN, *anonymous.ADDED}
     yield Claim("it holds only variables that the program was given", {*variables} <= passed)
-    yield Claim("it holds no home but the pretended one", [*homes] == [anonymous.HOME])
+    yield Claim("its only home folder is a made-up one", [*homes] == [anonymous.HOME])
 
 
 def sums_agree(found: Table) -> Iterator[Claim | str]:
     """The sums of ``nsys stats`` beside this reader's; ``found``: of ``beside()``."""
     frame = found.frame
-    same = bool((frame["nsys stats: ns"] == frame["here: ns"]).all() and (frame["differ by: ns + count"] == 0).all())
+    same = bool((frame["nsys stats: ns"] == frame["here: ns"]).all() and (frame["differ by: ns or counts"] == 0).all())
     yield Claim("both count the same, and agree to the nanosecond", same)
 
 
@@ -274,7 +274,7 @@ def cost_of_the_sleeps(before: Report, after: Report) -> Iterator[Claim | str]:
     yield f"The sleeps last {long_ms:,.0f} ms, and change: {changed}."
     explained = (change_ms - loader_ms) / long_ms
     yield Claim(
-        "what the epoch grew by and what the wait shrank by are the sleeps, to a tenth", abs(explained - 1) < 0.1,
+        "growth of the epoch plus what the wait shrank by equal the sleeps, to a tenth", abs(explained - 1) < 0.1,
         explained,
         because="the GPU worked through more of them, or other rows changed, too: compare them above",
         so=f"the sleeps cost you {max(0, change_ms):.0f} ms an epoch",

@@ -136,7 +136,7 @@ def floors_table(records: Sequence[dict], peaks: Peaks) -> Table:
     frame = found[[*names]].rename(columns=names).rename_axis("length").reset_index()
     shapes = kernels.rows(records, "attention").drop_duplicates("length").sort_values("length")
     (few, most), first = shapes["length"].iloc[[0, -1]], shapes.iloc[0]
-    caption = f"What attention needs at each roof of one {peaks.gpu}: {first['heads']} heads of {first['width']}, "
+    caption = f"Unmasked attention at each roof of one {peaks.gpu}: {first['heads']} heads of {first['width']}, "
     caption += f"batch × length from {first['batch']} × {few:,} to {shapes['batch'].iloc[-1]} × {most:,} tokens"
     return table(frame, caption, {"length": "{:,}"})
 
@@ -271,8 +271,8 @@ def one_kernel(shares: pd.DataFrame, timed: Sequence[dict]) -> Iterator[Claim | 
     )
     errors = _errors(timed, "softmax")
     yield (
-        f"Against FP64, ours errs by at most {errors['triton']:.2f} of its error bound, and operator by operator by "
-        f"{errors['operators']:.1f} times that bound."
+        f"Against FP64, ours errs by at most {errors['triton']:.2f} of its error bound; the operators, by "
+        f"{errors['operators']:.1f} times it."
     )
 
 
@@ -386,7 +386,7 @@ def tuning_pays(timed: Sequence[dict]) -> Iterator[Claim | str]:
         yield "The tuner's choice is no faster than the first of SPACE: tuning never pays off here."
         return
     yield (
-        f"Over the first of SPACE, the tuner's choice saves {saved:.0f} µs a call, and has paid off after "
+        f"Compared with SPACE's first choice, the tuner's saves {saved:.0f} µs a call and pays off after "
         f"{cost['pays_after']:,.0f} calls."
     )
 

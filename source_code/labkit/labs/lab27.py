@@ -118,7 +118,7 @@ def banks_model(records: Sequence[dict]) -> Table:
 def registers(records: Sequence[dict]) -> Table:
     """Attention's choices that run here, the fastest first, and how many warps their registers let in at once."""
     tried = kernels.rows(records, "tuning").dropna(subset=["us"]).sort_values("us")
-    frame = pd.DataFrame(tried["choice"].tolist(), columns=["rows", "places", "warps a program", "stages"])
+    frame = pd.DataFrame(tried["choice"].tolist(), columns=["rows", "keys a piece", "warps a program", "stages"])
     frame["registers"] = tried["registers"].astype(int).tolist()
     fit = [warps_that_fit(*own) for own in zip(frame["registers"], frame["warps a program"], strict=True)]
     frame = frame.assign(**{FIT: fit, "µs": tried["us"].tolist()})

@@ -38,7 +38,7 @@ from labkit.training import manifest
 
 DEFAULT = course.DEFAULT_MACHINE
 Found = TypeVar("Found")
-OLDER = "older than its code"  # of what today's code would measure otherwise, or of what nobody knows the code
+OLDER = "code changed since"  # of what today's code would measure otherwise, or of what nobody knows the code
 TRACES = "torch_profiler"  # where records and traces of PyTorch's profiler lie
 RANKS = "ranks"  # where the records of several GPUs lie
 shown = originals.shown
@@ -94,7 +94,7 @@ def origin(where: Path, records: Iterable[dict] = (), on: str | None = None) -> 
 
 
 def outdated(records: Iterable[dict]) -> str:
-    """``, older than its code``, where one of the records is."""
+    """``, code changed since``, where one of the records is."""
     return f", {OLDER}" if any(map(manifest.is_outdated, records)) else ""
 
 

@@ -156,7 +156,7 @@ def floor(
 
     ``dtype``: by default the 16-bit type that this GPU is fast in (``Peaks.narrow``).
 
-    Columns: ``what``, ``amount`` with its ``unit``, ``rate`` with its unit (``of``), ``ms`` for all epochs. Arithmetic
+    Columns: ``what``, ``amount`` with its ``unit``, ``rate`` with its ``rate unit``, ``ms`` for all epochs. Arithmetic
     and traffic can overlap, so the floor of a way to cut the step is the larger of the two, not their sum.
     """
     dtype = dtype or peaks.narrow
@@ -166,7 +166,7 @@ def floor(
     for step in STEPS:
         moved = whole * step_traffic(step, batch, dtype) + (step_traffic(step, last, dtype) if last else 0)
         rows.append((f"traffic, {step}", epochs * moved / 1e12, "TB", peaks.tb_per_s, "TB/s"))
-    result = pd.DataFrame(rows, columns=["what", "amount", "unit", "rate", "of"])
+    result = pd.DataFrame(rows, columns=["what", "amount", "unit", "rate", "rate unit"])
     result["ms"] = 1e3 * result["amount"] / result["rate"]
     return result
 

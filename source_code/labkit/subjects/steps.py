@@ -76,7 +76,7 @@ def traffic(counted: Mapping[str, pd.DataFrame]) -> Table:
         cut, dtype = RUNGS[step]
         mb, shapes_mb = kernels["bytes"].sum() / 1e6, step_traffic(cut, dtype=dtype) / 1e6
         rows.append((step, cut, dtype, len(kernels), mb, shapes_mb, mb / shapes_mb))
-    columns = ["step", "cut into kernels", "in", "kernels", "MB counted", "MB from shapes", "ratio"]
+    columns = ["step", "cut into kernels", "type", "kernels", "MB counted", "MB from shapes", "ratio"]
     formats = {"MB counted": "{:,.0f}", "MB from shapes": "{:,.0f}", "ratio": "{:.2f}"}
     caption = "Memory traffic of one training step"
     return table(pd.DataFrame(rows, columns=columns), caption, formats)

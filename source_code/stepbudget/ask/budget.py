@@ -18,9 +18,8 @@ cause is what the CPU was doing; from the call on, the launch. The first of thes
 6. *communication on the CPU*: a thread was inside a call of MPI, and in no CUDA call within it;
 7. *loader*: the main thread was in an NVTX range of the loader (``iterations.loaders``), or it slept until a worker's
    batch arrived;
-8. *pageable copy*, *synchronisation* once more: a gap that began while such a call held a thread stays its
-   fault for as long after the call as the call had held the thread before the gap: the launch could have come that
-   much earlier;
+8. *pageable copy*, *synchronisation* once more: if a gap begins during such a call, the call also gets the time after
+   it, for as long as it had run before the gap: without it, the launch would have come that much earlier;
 9. *optimizer*: the main thread was in an NVTX range named after the optimizer;
 10. *Python*: a thread that launches was running, outside any CUDA call: the interpreter, or PyTorch's own code (where
     the operating system was not traced: for no longer than BRIEF_MS between two of its calls or ranges);

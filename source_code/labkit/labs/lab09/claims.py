@@ -186,7 +186,7 @@ def little_had_to_be(runs: Mapping[str, Sequence[dict]], peaks: Peaks, last: Rep
     loop_s, process_s = ({script: spread(own, key).median for script, own in runs.items()} for key in SECONDS)
     first = floor_s / loop_s["main_baseline.py"]
     yield Claim(
-        "of the baseline's loop, less than 1 % had to be", first < 0.01, first,
+        "the floor is less than 1 % of the baseline's loop", first < 0.01, first,
         because="a slow GPU's floor is high, and the loader's waiting weighs less beside it",
         so=f"{100 * first:.1f} % of its loop had to be on this GPU",
     )  # fmt: skip

@@ -26,7 +26,7 @@ def plan(limits: pd.DataFrame, top: int = 4) -> Table:
     first = numbered.sort_values("over_us", ascending=False).head(top)
     then = limits["us"].sum() - first["over_us"].cumsum()
     columns = {"#": first["number"], "kernel": first["kernel"]}
-    frame = pd.DataFrame(columns | {"saves at most µs": first["over_us"], "step then µs": then})
+    frame = pd.DataFrame(columns | {"saves µs": first["over_us"], "step then µs": then})
     formats = {"kernel": lambda name: short_kernel(name, 28)} | dict.fromkeys(frame.columns[2:], "{:.0f}")
     return table(frame, "If each, and those above it, were at their roofs", formats)
 

@@ -33,7 +33,7 @@ WAYS = {"triton": ("our Triton kernel", style.BLUE), "cublas": ("cuBLAS", style.
 SIZE = ["rows", "columns", "inner"]
 FORMATS = {  # how a table's columns are written, by their headings
     **dict.fromkeys(["Triton µs", "cuBLAS µs"], "{:,.1f}"),
-    **dict.fromkeys(["Triton / cuBLAS", "WMMA / cuBLAS", "error / bound"], "{:.2f}"),
+    **dict.fromkeys(["Triton / cuBLAS", "WMMA / cuBLAS", "error / bound", "WMMA error / bound"], "{:.2f}"),
     **dict.fromkeys(["TFLOP/s", "WMMA TFLOP/s", "Triton TFLOP/s", "cuBLAS TFLOP/s", "% of cuBLAS"], "{:.0f}"),
     **{"µs": "{:,.0f}", "multiplications for each number read": "{:.0f}"},
 }
@@ -106,9 +106,9 @@ def with_tiles(a: Tensor, b: Tensor, blocks: Sequence[int]) -> Table:
         off = ((c.double() - a.double() @ b.double()).abs() / bound).max().item()
         reuse = down * across * inner / work.loaded
         rows.append((f"{block} × {block}", work.programs, work.loaded, reuse, off))
-    columns = ["tile", "programs", "numbers read", "multiplications for each", "error / bound"]
+    columns = ["tile", "programs", "numbers read", "multiplications a number", "error / bound"]
     caption = f"One product of {down} × {inner} and {inner} × {across} numbers, with larger and larger tiles"
-    formats = {"numbers read": "{:,}", "multiplications for each": "{:.1f}", "error / bound": "{:.2f}"}
+    formats = {"numbers read": "{:,}", "multiplications a number": "{:.1f}", "error / bound": "{:.2f}"}
     return table(pd.DataFrame(rows, columns=columns), caption, formats)
 
 
@@ -275,6 +275,6 @@ def sizes_in_cuda(records: Sequence[dict]) -> Table:
         "WMMA TFLOP/s": found["wmma_tflops"],
         "Triton TFLOP/s": found["triton_tflops"],
         "cuBLAS TFLOP/s": found["cublas_tflops"],
-        "error / bound": found["wmma_error_of_bound"],
+        "WMMA error / bound": found["wmma_error_of_bound"],
     }
-    return _table(columns, "The same product in FP16 by size: medians over the runs, GPU time")
+    return _table(columns, "FP16 by size: medians over the runs, GPU time")

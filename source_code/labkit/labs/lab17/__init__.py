@@ -168,7 +168,7 @@ def texts(tried: Tried, runs: Mapping[str, Sequence[dict]], few: pd.DataFrame, c
         ("walkthrough", "the same", "tensorflow",
          f"tensor_float_32_execution_enabled() is {lines.loc[switch, 'says']} as it comes"),
         ("lab 13", "NVIDIA_TF32_OVERRIDE=0 switches TF32 off", "jax",
-         f"{_switched(products, override)}: error of a product {errors[override]}"),
+         f"{_switched(products, override)}: error {errors[override]}"),
     ]  # fmt: skip
     frame = pd.DataFrame(found, columns=["text", "what it says", "backend", "what we found"])
     return table(frame[["text", "what it says", "what we found", "backend"]])
@@ -178,7 +178,7 @@ def _switched(products: pd.Series, setting: str) -> str:
     """Did this setting take TF32 away from JAX's product? In words; an error above 0.00001 is not FP32's."""
     if products["TF32 on"] < 1e-5:
         return "no TF32 to switch off"
-    return "without effect" if products[setting] > 1e-5 else "TF32 is off"
+    return "a product stays TF32" if products[setting] > 1e-5 else "TF32 is off"
 
 
 def _outcome(row: pd.Series) -> str:
@@ -191,7 +191,7 @@ def _outcome(row: pd.Series) -> str:
 
 FP32_ERROR = 1e-5  # a larger error of a product is TF32's
 WHOLE = "the program's events reach the test that follows"
-BROKEN = "the program's events break off before the test, so a table that is empty is no zero"
+BROKEN = "the program's events break off before the test, so an empty table isn't a zero"
 OVERRIDE = "TF32 on, NVIDIA_TF32_OVERRIDE=0"  # a setting, as bench_keras.py calls it
 
 Runs = Mapping[str, Sequence[dict]]  # records by FP32, TF32, FP16 and BF16
@@ -274,7 +274,7 @@ def counters_tell(counted: Mapping[str, Counted], runs: Runs) -> Iterator[Claim 
     highest = {name: one.tensor.max_pct for name, one in counted.items()}
     peaks = ", ".join(f"{name} {pct:.0f} %" for name, pct in highest.items())
     yield Claim(
-        "in FP16 Tensor Active reads 10 % and more, on JAX and on PyTorch",
+        "in FP16 Tensor Active reaches 10 %, on JAX and on PyTorch",
         min(highest["FP16 on JAX"], highest["FP16 on PyTorch"]) >= 10,
         peaks,
         because="this GPU has no Tensor Cores for FP16, or the library chose other kernels",

@@ -120,7 +120,7 @@ def second_gpu(gains: Mapping[str, Spread]) -> Iterator[Claim | str]:
     """What the batch of one GPU gains by being shared out between two, by program."""
     times = {name: gain.median for name, gain in gains.items()}
     yield Claim(
-        "a second GPU gains the digits on the GPU less than a quarter, the transformer over a half",
+        "on two GPUs, the digits on the GPU stay below 1.25×, the transformer exceeds 1.5×",
         times["ddp_on_gpu"] < 1.25 and times["text_ddp"] > 1.5,
         f"{times['ddp_on_gpu']:.2f} and {times['text_ddp']:.2f} times as fast",
         because="a faster CPU launches the small steps sooner; a slow link holds up the transformer",
@@ -134,7 +134,7 @@ def late_for_its_cpu(ranks: Sequence[Rank]) -> Iterator[Claim | str]:
     cpu_ms = sum(late.budget.ms[cause] for cause in ON_CPU)
     travel_ms = late.communication["transfer_ms"]
     yield Claim(
-        "the late rank's GPU idles for its own CPU ten times as long as gradients travel", cpu_ms > 10 * travel_ms,
+        "the late rank's GPU idles for its CPU over ten times as long as gradients travel", cpu_ms > 10 * travel_ms,
         (cpu_ms, travel_ms),
         because="the CPU is faster, or the link between the GPUs slower (PCIe in place of NVLink)",
         so="the transfer is a larger part of your step: its share is in the table of communication",
@@ -151,7 +151,7 @@ def full_batches_pay(found: Records) -> Iterator[Claim | str]:
     """Weak scaling of the transformer: how many times the samples a second of one GPU."""
     gain = weak(found)
     yield Claim(
-        "with a full batch each, two GPUs lose the transformer less than a tenth", gain.median > 1.8, gain.median,
+        "with a full batch each, two GPUs exceed 1.8× for the transformer", gain.median > 1.8, gain.median,
         because="the GPUs are connected by PCIe, or by another host",
         so="look at exposed communication: larger batches or fewer averages hide more of it",
     )  # fmt: skip

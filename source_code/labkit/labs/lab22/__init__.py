@@ -163,7 +163,7 @@ def fullest(measured: pd.DataFrame) -> Table:
     of_sizes = sorted((name for name in frame if name[-1].isdigit()), key=lambda name: int(name.split()[-1]))
     frame = frame[["way", *of_sizes, "MB a sequence", "GB with none"]]
     formats = {name: "{:.2f}" for name in frame if name.startswith("GB")} | {"MB a sequence": "{:.0f}"}
-    return table(frame, "Fullest moment of a rank, by its sequences a step", formats)
+    return table(frame, "A rank's fullest moment, by sequences a step (none: extrapolated)", formats)
 
 
 def ledger(network: Network, measured: pd.DataFrame, sequences: int, ranks: int = 2) -> Table:
