@@ -1,4 +1,4 @@
-"""Step 0 with NVTX ranges: the same loop, its phases named for the profiler (lab 02)."""
+"""Step 0 with NVTX ranges: the same loop, its phases named for the profiler (lab 01)."""
 
 import torch
 import torch.nn.functional as F

@@ -97,7 +97,7 @@ class Lab:
 # fmt: off
 STEPS = (
     Step("main_baseline.py", "plain FP32, one loader worker", 2, "fp32", label="baseline, FP32"),
-    Step("main_baseline_nvtx.py", "NVTX ranges on the phases, for the profiler", 2, "fp32"),
+    Step("main_baseline_nvtx.py", "NVTX ranges on the phases, for the profiler", 1, "fp32"),
     Step("main_opt1.py", "a loader worker for each core to spare", 2, "fp32", label="1: loader workers"),
     Step("main_opt2.py", "pinned memory, non-blocking copies", 3, "fp32", label="2: pinned copies"),
     Step("main_opt3.py", "mixed precision on Tensor Cores", 4, "fp16", label="3: mixed precision"),
@@ -208,10 +208,12 @@ LABS = (
 
 ROUTES = (
     Route(
-        "Two hours", (1, 2, 3, 4, 5), "1 and 2 whole; 3 and 4 through *The fix*, then *Where it pays*; 5 to its scores"
+        "Two hours",
+        (1, 2, 3, 4, 5),
+        "1 and 2; 3 and 4 through *The fix*, then *Where it pays*; 5 to *Did each fix do what it promised?*",
     ),
     Route("Half a day", (1, 2, 3, 4, 5, 25), "with exercises, then your own model"),
-    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "those, the clinic, on to the roofline"),
+    Route("A day", (1, 2, 3, 4, 5, 25, 20, 6, 7, 8, 9), "as above, then the clinic and roofline"),
     Route("Everything", tuple(range(1, 1 + len(LABS))), "parts 2 to 5 are electives"),
 )
 

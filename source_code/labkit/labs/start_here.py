@@ -41,7 +41,7 @@ def seconds(found: Epochs) -> Table:
     if older:
         steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
         on = [course.MACHINES[folder] for folder in found if folder in {folder for folder, _ in older}]
-        caption += f" ({recorded.OLDER}: steps {', '.join(steps)} on {' and '.join(on)})"
+        caption += f" (older code: steps {', '.join(steps)} on {' and '.join(on).replace(', ', ' with ')})"
     return table(pd.DataFrame(rows), caption, dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}"))
 
 
@@ -77,7 +77,7 @@ def recorded_table() -> Table:
         "software": f"Python {versions['python']}, torch {versions['torch']}, Nsight Systems {source['nsys']}",
         "digits": ", ".join(source["data_source"]),
         "measured": f"{days}; {source['repetitions']} runs of each step, in turn",
-        "commits": f"{len({*chain.from_iterable(source['commits'].values())})}, named there",
+        "commits": f"{len({*chain.from_iterable(source['commits'].values())})}, in that file",
         "made by": source["made_by"],
     }
     where = recorded.shown(recorded.folder() / "provenance.json")

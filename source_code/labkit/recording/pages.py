@@ -131,7 +131,7 @@ def timing(recordings: Path = RECORDED) -> str:
             waited = f"{own['seconds'] / 60:.0f}" if own.get("status") == live_check.WHOLE else "–"
             rows.append(f"| [{lab.number}]({lab.file}) | {lab.minutes} | {waited} |")
         rows.append(f"| part {part} | {sum(lab.minutes for lab in course.part(part))} | |")
-    head = f"| lab | minutes | live besides, on {course.MACHINES[course.DEFAULT_MACHINE]} |"
+    head = f"| lab | minutes | minutes live, {course.MACHINES[course.DEFAULT_MACHINE]} |"
     return "\n".join([head, "|---|--:|--:|", *rows]) + "\n"
 
 
@@ -151,8 +151,8 @@ def last_live(recordings: Path = RECORDED) -> str:
                 rows.append(f"| {_where(folder, result['machine'])} | {day} | {ran} | {_not_whole(labs)} |")
     if not rows:
         return "They have not been run live yet.\n"
-    columns = ["machine", "last run live", "notebooks whole", "their code cells then", "waited for them"]
-    head = f"| {' | '.join([*columns, 'claims that differ there', 'not whole'])} |"
+    columns = ["machine", "last run live", "complete notebooks", "code cells run", "run time"]
+    head = f"| {' | '.join([*columns, 'claims that differ', 'incomplete'])} |"
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows]) + "\n"
 
 

@@ -391,7 +391,7 @@ def within_bounds(scored: Sequence[Scored]) -> Iterator[Claim | str]:
     found = {one.mend.report: launch(report(one.mend.report)) for one in scored[1:]}
     counted = ", ".join(f"{own.launches / _steps(name):.0f}" for name, own in found.items())
     verdicts = ", ".join(dict.fromkeys(own.verdict for own in found.values()))
-    yield f"Launches a step, after each of the last three fixes: {counted}. Verdict: {verdicts}."
+    yield f"Launches a step, recorded after each of the last three fixes: {counted}. Verdict: {verdicts}."
     watched_ms = budget_of(compiled.mend.report).window.duration_ms / _steps(compiled.mend.report)
     yield f"Compiled, a step takes {watched_ms:.0f} ms under the profiler, {compiled.after.median:.0f} ms without it."
     later_s = starts_s(compiled.fast) - starts_s(compiled.slow)

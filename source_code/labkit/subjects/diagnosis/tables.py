@@ -131,7 +131,7 @@ def markdown(diagnoses: Diagnoses) -> str:
             ]
             for tool, one in ((tool, diagnoses.score(tool)) for tool in tools)
         ]
-        lines += [*_table(["tool", "named first", "and nothing else", "alarms at healthy programs"], rows), ""]
+        lines += [*_table(["tool", "right", "alone", "alarms at healthy programs"], rows), ""]
     if diagnoses.missing:
         lines += [f"Not recorded, so not scored: {', '.join(diagnoses.missing)}.", ""]
     return "\n".join(lines)
