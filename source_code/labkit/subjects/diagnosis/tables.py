@@ -46,10 +46,10 @@ class Diagnoses:
         return list(dict.fromkeys(tool for row in self.found.values() for tool in row))
 
     def title(self, tool: str) -> str:
-        """The tool with its version, and a further version with the cases that it was asked about."""
+        """The tool with its version, and cases that a further version was asked about."""
         of = self.versions.get(tool, {})
         usual, *others = (version for version, _ in Counter(of.values()).most_common()) if of else ("",)
-        told = [f"{other}: {', '.join(case for case, version in of.items() if version == other)}" for other in others]
+        told = [f"{', '.join(case for case, version in of.items() if version == other)}: {other}" for other in others]
         return f"{tool} {usual}".strip() + (f" ({'; '.join(told)})" if told else "")
 
     @property
