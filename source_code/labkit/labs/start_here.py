@@ -41,7 +41,7 @@ def seconds(found: Epochs) -> Table:
     if older:
         steps = [step.label.partition(":")[0] for step in course.ladder() if step in {step for _, step in older}]
         on = [course.MACHINES[folder] for folder in found if folder in {folder for folder, _ in older}]
-        caption += f" (older code: steps {', '.join(steps)} on {' and '.join(on).replace(', ', ' with ')})"
+        caption += f" ({recorded.OLDER}: steps {', '.join(steps)} on {' and '.join(on).replace(', ', ' with ')})"
     return table(pd.DataFrame(rows), caption, dict.fromkeys(map(course.MACHINES.get, found), "{:.2f}"))
 
 
