@@ -328,7 +328,7 @@ def test_a_tool_that_fails_names_nothing_and_one_without_a_trace_was_not_asked(f
 
 def test_a_tool_s_further_version_is_named_with_the_cases_that_it_was_asked_about():
     found = tables.Diagnoses({}, {"tool": {"text_item": "2", "text_odd": "2", "two_good": "1", "two_log": "1.5"}})
-    assert found.title("tool") == "tool 2 (1: two_good; 1.5: two_log)" and found.title("ours") == "ours"
+    assert found.title("tool") == "tool 2 (two_good: 1; two_log: 1.5)" and found.title("ours") == "ours"
 
 
 def test_a_recommendation_of_the_plugin_is_read_without_its_links():
