@@ -31,7 +31,8 @@ def whole_ladder() -> Figure:
     peaks = roofline.peaks(recorded.records("benchmarks", "bench_peaks.py"))
     runs = {step.label: recorded.records("runs", step.script) for step in course.ladder()}
     figure = ladder_charts.ladder(runs, floors.training_floor_s(peaks))
-    figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: steps 1 to 7, and the floor")
+    steps = f"steps 1 to {len(runs) - 1}, and the floor"
+    figure.axes[0].set_title(f"Ten epochs of MNIST on one {recorded.provenance()['gpu']}: {steps}")
     return figure
 
 

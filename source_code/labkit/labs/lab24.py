@@ -274,7 +274,7 @@ def cost_of_the_sleeps(before: Report, after: Report) -> Iterator[Claim | str]:
     yield f"The sleeps last {long_ms:,.0f} ms, and change: {changed}."
     explained = (change_ms - loader_ms) / long_ms
     yield Claim(
-        "growth of the epoch plus what the wait shrank by equal the sleeps, to a tenth", abs(explained - 1) < 0.1,
+        "the epoch's growth and what the wait lost add up to the sleeps, to a tenth", abs(explained - 1) < 0.1,
         explained,
         because="the GPU worked through more of them, or other rows changed, too: compare them above",
         so=f"the sleeps cost you {max(0, change_ms):.0f} ms an epoch",

@@ -12,7 +12,7 @@ import pandas as pd
 
 from labkit.checks import Claim
 from labkit.labs.lab23.exercises import EXERCISES
-from labkit.labs.lab23.formats import WORDS, by_chance, by_format, fails_gate, kept, losses, trainings
+from labkit.labs.lab23.formats import MARGIN_PCT, WORDS, by_chance, by_format, fails_gate, kept, losses, trainings
 from labkit.labs.lab23.fp8 import NAN, bounds, gains, layers, products, small_and_large, speedup
 from labkit.labs.lab23.sequences import around, attention, cases, fastest, narrow, recurrent, recurrent_types, sizes
 from labkit.predictions import Guess
@@ -28,7 +28,7 @@ A_THOUSAND_UPDATES = 1 + 1000 * 2.0**-9  # to 1, each too small for BF16
 def gate(found: pd.DataFrame) -> Iterator[Claim | str]:
     """Which formats fail the gate, and that the accuracy shows none of it; ``found``: of ``trainings``."""
     failing = fails_gate(found)
-    yield f"may be worse than FP32 by more than a twentieth: {'; '.join(failing) or 'none'}"
+    yield f"may be worse than FP32 by more than {MARGIN_PCT:g} %: {'; '.join(failing) or 'none'}"
     has_fp8 = "fp8 linear" in set(found["variant"])
     yield Claim(
         f"short products alone{', down to FP8,' if has_fp8 else ''} pass the gate",

@@ -382,7 +382,7 @@ def workers_beat_the_bound(scored: Sequence[Scored]) -> Iterator[Claim | str]:
 
 
 def within_bounds(scored: Sequence[Scored]) -> Iterator[Claim | str]:
-    """No fix of the transformer gained more than promised; what its reports say of the last three."""
+    """No fix of the transformer beat its bound in every round; what its reports say of the last three."""
     yield Claim("each fix stayed within its bound in some round", all(one.kept for one in scored))
     log, fused, compiled = scored[1:]
     took = [_optimizer_ms(one.mend.report) for one in (log, fused)]
